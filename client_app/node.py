@@ -1,0 +1,195 @@
+"""What one node hosts: its clients, their data and their kept state.
+
+A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
+clients of the run's partition. Of a partition a node can train every client, since it can load all of
+the data; nodes with one state folder therefore form a pool and stand in for each other.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from client_app.state import StateStore
+from task import wire
+from task.config import Config, cache_dir
+from task.datasets import Dataset, load_dataset, load_owned
+from task.errors import ConfigError, DataError
+from task.files import write_text
+from task.models import build_model
+from task.partition import load_partition
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Clients(Protocol):
+    """The clients of a node by number, as a partition has them."""
+
+    @property
+    def names(self) -> tuple[str, ...] | list[str]:
+        """Names, in the order of the counts."""
+
+    def num_train(self) -> np.ndarray:
+        """Training examples per client."""
+
+    def index(self, name: str) -> int:
+        """Number of a client."""
+
+    def train(self, client: int) -> np.ndarray:
+        """Rows of a client's training data."""
+
+    def test(self, client: int) -> np.ndarray:
+        """Rows of a client's own test data."""
+
+
+@dataclass(frozen=True)
+class OneClient:
+    """The only client of a node that brings its own data: all rows are its own."""
+
+    name: str
+    dataset: Dataset
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one name."""
+        return (self.name,)
+
+    def num_train(self) -> np.ndarray:
+        """Training examples, int64 [1]."""
+        return np.array([self.dataset.num_train], np.int64)
+
+    def index(self, name: str) -> int:
+        """Return 0, or refuse another client.
+
+        Raises:
+            DataError: This node does not host that client.
+        """
+        if name != self.name:
+            raise DataError(f"client {name}: this node hosts {self.name} only")
+        return 0
+
+    def train(self, client: int) -> np.ndarray:
+        """All training rows."""
+        return np.arange(self.dataset.num_train)
+
+    def test(self, client: int) -> np.ndarray:
+        """All test rows."""
+        return np.arange(self.dataset.num_train, len(self.dataset.y))
+
+
+@dataclass(frozen=True)
+class Node:
+    """What this process can train."""
+
+    config: Config
+    dataset: Dataset
+    clients: Clients
+    pool: str
+    share: tuple[int, int]
+    device: torch.device
+
+    def data(self, client: str, part: str) -> Batch:
+        """Return a client's ``train`` or ``test`` data on the device.
+
+        Raises:
+            DataError: This node does not host the client.
+        """
+        i = self.clients.index(client)
+        rows = self.clients.train(i) if part == "train" else self.clients.test(i)
+        x, y = self.dataset.inputs(rows), self.dataset.targets(rows)
+        return x.to(self.device), y.to(self.device)
+
+    def model(self) -> torch.nn.Module:
+        """Return this process's instance of the run's model; it is loaded anew before each use."""
+        return _model(self.config.model, self.dataset.input_shape, self.dataset.num_classes, self.device)
+
+    def store(self) -> StateStore:
+        """Return the store of the clients' kept state."""
+        name = self.config.output.run_name or self.config.data.dataset
+        return StateStore(state_root(self.config), name)
+
+    def roll_call(self) -> wire.RollCall:
+        """Return what this node says of itself."""
+        clients = tuple(self.clients.names)
+        counts, data = self.clients.num_train(), self.dataset
+        return wire.RollCall(
+            clients, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
+        )
+
+
+def open_node(config: Config, node_config: Mapping[str, bool | int | float | str]) -> Node:
+    """Open what the node config and the run config say this node hosts.
+
+    Raises:
+        ConfigError: Only one of ``client-name`` and ``data-path`` is given.
+        DataError: The data cannot be used.
+    """
+    own = {k: str(node_config[k]) for k in ("client-name", "data-path") if node_config.get(k)}
+    if len(own) == 1:
+        raise ConfigError(
+            f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
+        )
+    share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
+    return _open(config, own.get("client-name", ""), own.get("data-path", ""), share)
+
+
+@lru_cache(maxsize=4)
+def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    device = pick_device(config.train.device)
+    if name:
+        owned = load_owned(config.data, path, name, config.seed)
+        return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
+    dataset = load_dataset(config.data, config.synthetic, config.seed)
+    partition = load_partition(dataset, config.data, config.seed)
+    return Node(config, dataset, partition, _pool(config), share, device)
+
+
+@lru_cache(maxsize=4)
+def _model(name: str, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
+    return build_model(name, shape, classes, seed=0).to(device)
+
+
+def pick_device(wanted: str) -> torch.device:
+    """Return the device to train on.
+
+    Raises:
+        ConfigError: ``cuda`` is asked for and there is none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError('run-config key "device": expected a CUDA GPU on this node; got none. Use "auto".')
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def state_root(config: Config) -> Path:
+    """Return the folder of the clients' kept state on this machine."""
+    chosen = config.output.state_dir
+    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
+
+
+def _pool(config: Config) -> str:
+    """Return the id of the pool: a random word in the state folder, so that it is equal just where the
+    folder is the same one, whatever the machines and containers are called.
+    """
+    path = state_root(config) / "pool-id"
+    if not path.exists():
+        write_text(path, uuid.uuid4().hex)
+        # Of several nodes that start at once the last rename wins; all read what is there afterwards.
+    return path.read_text(encoding="utf-8").strip()
+
+
+def app_version() -> str:
+    """Return the version of the installed app, or "" inside a bundle."""
+    try:
+        return version("bouquet")
+    except PackageNotFoundError:
+        return ""

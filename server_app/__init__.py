@@ -1,0 +1,1 @@
+"""Orchestration: the ServerApp, evaluation, checkpoints, results and the command line."""

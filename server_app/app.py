@@ -1,0 +1,113 @@
+"""The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from server_app.evaluate import central_evaluation
+from server_app.progress import Progress, closing_table
+from server_app.recorder import Recorder
+from server_app.report import write_report
+from server_app.results import RunFolder, summarise
+from strategies import STRATEGIES, Strategy
+from task import wire
+from task.algorithms import ALGORITHMS
+from task.arrays import state_of, trainable_names
+from task.config import Config, as_run_config, read_config
+from task.datasets import DATASETS, Dataset, load_dataset
+from task.errors import ConfigError
+from task.models import build_model
+
+logger = logging.getLogger("bouquet")
+
+
+def make_app(run_config: Mapping[str, Any] | None = None) -> ServerApp:
+    """Return a ServerApp.
+
+    Args:
+        run_config: Keys that take the place of the context's, for Flower's Python entry point to the
+            simulation, which has no run config.
+    """
+    made = ServerApp()
+    fixed = dict(run_config or {})
+
+    @made.main()
+    def main(grid: Grid, context: Context) -> None:
+        run(grid, read_config({**context.run_config, **fixed}))
+
+    return made
+
+
+def run(grid: Grid, config: Config) -> Path:
+    """Run a federation to its end and return its result folder.
+
+    Raises:
+        BouquetError: The run cannot start or go on; what was written so far stays.
+    """
+    entry = ALGORITHMS[config.algorithm]
+    strategy = STRATEGIES[entry.rule](config)
+    dataset = _server_data(config)
+    shape, classes = (dataset.input_shape, dataset.num_classes) if dataset else _ask(strategy, grid)
+    model = build_model(config.model, shape, classes, seed=config.seed)
+    evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if dataset else None
+    server, output = config.server, config.output
+    path = run_path(config)
+    folder = RunFolder.create(path, {"run": as_run_config(config)}, resume=output.resume)
+    title = f"{entry.title} · {config.data.dataset} · {config.model}"
+    with Progress(output.progress, server.num_server_rounds, title) as progress:
+        recorder = Recorder(
+            folder,
+            progress,
+            every=output.checkpoint_every,
+            total_rounds=server.num_server_rounds,
+            resume=output.resume,
+        )
+        result = strategy.start(
+            grid,
+            wire.pack_arrays(state_of(model)),
+            num_rounds=server.num_server_rounds,
+            timeout=server.round_timeout,
+            evaluate_fn=evaluate_fn,
+            journal=recorder,
+            trainable=trainable_names(model),
+        )
+        recorder.close()
+    rounds, clients = folder.rounds(), folder.clients()
+    summary = summarise(rounds, clients, as_run_config(config))
+    folder.finish(summary, wire.read_arrays(result.arrays))
+    write_report(path)
+    closing_table(summary, path.resolve())
+    return path
+
+
+def run_path(config: Config) -> Path:
+    """Return the result folder of a run."""
+    name = config.output.run_name or f"{config.algorithm}-{config.data.dataset}-{config.seed}"
+    if Path(name).name != name or name in (".", ".."):
+        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
+    return Path(config.output.runs_dir).expanduser() / name
+
+
+def _server_data(config: Config) -> Dataset | None:
+    """Return the data set that the server evaluates on; None if only the nodes have data."""
+    if DATASETS[config.data.dataset].own and not config.data.data_path:
+        return None
+    return load_dataset(config.data, config.synthetic, config.seed)
+
+
+def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
+    """Learn the shape of an example from the nodes' own data."""
+    strategy.roster.refresh(grid, 0)
+    return strategy.roster.shape_of_data()
+
+
+app = make_app()
+
+__all__ = ["app", "make_app", "run", "run_path"]

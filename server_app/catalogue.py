@@ -1,0 +1,74 @@
+"""The catalogue for people: terminal table, JSON, and the table of the README."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from task.algorithms import ALGORITHMS, Algorithm, ArrayField, ScalarField
+
+BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
+
+
+def as_dict() -> dict[str, Any]:
+    """Return the catalogue as plain data."""
+    return {name: asdict(entry) | {"neutral": dict(entry.neutral)} for name, entry in _plain().items()}
+
+
+def _plain() -> dict[str, Algorithm]:
+    from dataclasses import replace
+
+    # asdict deep-copies, which a mapping proxy does not allow.
+    return {name: replace(a, neutral=dict(a.neutral)) for name, a in ALGORITHMS.items()}
+
+
+def _fields(fields: tuple[ArrayField, ...], scalars: tuple[ScalarField, ...]) -> str:
+    return ", ".join([f.name for f in fields] + [s.name for s in scalars]) or "nothing"
+
+
+def rows() -> list[list[str]]:
+    """Return the table: name, paper, down, up, reduction, kept by the client, neutral value."""
+    out = []
+    for a in ALGORITHMS.values():
+        paper = f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"
+        neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or "is FedAvg"
+        out.append(
+            [
+                a.title,
+                a.name,
+                paper,
+                _fields(a.down, a.down_scalars),
+                _fields(a.up, a.up_scalars),
+                ", ".join(sorted({f.reduce for f in a.up})),
+                _fields(a.keeps, ()),
+                neutral,
+            ]
+        )
+    return out
+
+
+HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps", "FedAvg at"]
+
+
+def terminal_table() -> Table:
+    """Return the catalogue as a table for the terminal."""
+    table = Table(*(h.strip("`") for h in HEAD), title="algorithms")
+    for row in rows():
+        table.add_row(*row)
+    return table
+
+
+def markdown_table() -> str:
+    """Return the catalogue as the README shows it."""
+    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    lines += ["| " + " | ".join([r[0], f"`{r[1]}`", *r[2:]]) + " |" for r in rows()]
+    return "\n".join(lines)
+
+
+def with_table(text: str) -> str:
+    """Return the README's text with the table between its two marks made anew."""
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{markdown_table()}\n{END}{tail}"

@@ -1,0 +1,89 @@
+"""Checkpoints: the state after a round, whole or not at all.
+
+``checkpoint/round-N.safetensors`` holds the arrays; ``checkpoint/latest.json`` names the file that
+counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. The
+JSON is renamed into place last and is what makes a checkpoint valid; a crash before that leaves the one
+before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from strategies.journal import Snapshot
+from task.arrays import Arrays, sha256
+from task.errors import StateError
+from task.files import write_json, write_safetensors
+
+
+class Checkpoint:
+    """The checkpoint of one run.
+
+    Args:
+        folder: The run's ``checkpoint/``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.latest = folder / "latest.json"
+
+    def write_arrays(self, snapshot: Snapshot) -> Path:
+        """Write the arrays of a snapshot; they count once `commit` names them."""
+        path = self.folder / f"round-{snapshot.round}.safetensors"
+        write_safetensors(path, snapshot.arrays)
+        return path
+
+    def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
+        """Make `path` the checkpoint and delete the one before."""
+        numbers = {k: repr(v) for k, v in snapshot.numbers.items()}  # repr keeps every bit, and infinity
+        meta = {"round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays)}
+        write_json(self.latest, {**meta, "numbers": numbers, "extra": dict(extra)})
+        for old in self.folder.glob("round-*.safetensors"):
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def read(self) -> tuple[Snapshot, dict[str, Any]] | None:
+        """Return the last snapshot and what `commit` was given beside it; None if there is none.
+
+        Raises:
+            StateError: The checkpoint is damaged; nothing is changed on disk.
+        """
+        if not self.latest.exists():
+            return None
+        path = self.latest
+        try:
+            meta = json.loads(self.latest.read_text(encoding="utf-8"))
+            path = self.folder / meta["file"]
+            arrays: Arrays = {}
+            with safe_open(path, framework="np") as file:
+                for key in file.keys():  # noqa: SIM118 - not a dict
+                    arrays[key] = file.get_tensor(key)
+            found, wanted = sha256(arrays), meta["sha256"]
+            numbers = {k: _number(v) for k, v in meta["numbers"].items()}
+            server_round, extra = int(meta["round"]), dict(meta["extra"])
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as err:
+            raise _damaged(path, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
+        if found != wanted:
+            raise _damaged(path, f"checksum {wanted[:12]}", found[:12])
+        return Snapshot(server_round, arrays, numbers), extra
+
+
+def _number(text: str) -> bool | int | float:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _damaged(path: Path, expected: str, got: str) -> StateError:
+    return StateError(
+        f"{path}: expected {expected}; got {got}. Nothing was changed. Put a backup in its place, or start "
+        "the run anew under another --run-name."
+    )

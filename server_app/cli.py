@@ -1,0 +1,242 @@
+"""The command line: ``bouquet``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from task.errors import BouquetError, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from task.config import Config
+
+app = typer.Typer(
+    name="bouquet",
+    help="Every classic federated-learning algorithm as one deployable Flower app.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Recipe = Annotated[
+    str, typer.Option("--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
+]
+RunName = Annotated[str, typer.Option("--run-name", help="Folder below the runs folder.")]
+RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
+
+
+def _keys(recipe: str, pairs: list[str] | None, run_name: str, runs_dir: str) -> dict[str, object]:
+    from flwr.common.config import parse_config_args
+
+    from task.config import read_recipe
+
+    keys: dict[str, object] = dict(read_recipe(recipe)) if recipe else {}
+    keys |= parse_config_args(pairs)
+    if run_name:
+        keys["run-name"] = run_name
+    if runs_dir:
+        keys["runs-dir"] = runs_dir
+    return keys
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
+    '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]'
+)
+def run(
+    recipe: Recipe = "",
+    config: Set = None,
+    nodes: Annotated[
+        int, typer.Option(help="Virtual nodes; 0 = one per CPU. Results do not depend on it.")
+    ] = 0,
+    run_name: RunName = "",
+    runs_dir: RunsDir = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")
+    ] = False,
+    help_keys: Annotated[
+        bool, typer.Option("--help-keys", help="List every run-config key and exit.")
+    ] = False,
+) -> None:
+    """Run a federation in Flower's simulation engine, on this machine."""
+    if help_keys:
+        _list_keys()
+        return
+    keys = _keys(recipe, config, run_name, runs_dir)
+    if resume:
+        keys["resume"] = True
+    _check(keys)
+    from server_app.simulate import simulate
+
+    simulate(keys, nodes)
+
+
+@app.command(epilog="Example: [bold]bouquet federation --recipe demo --nodes 3[/bold]")
+def federation(
+    recipe: Recipe = "",
+    config: Set = None,
+    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes.")] = 3,
+    run_name: RunName = "",
+    runs_dir: RunsDir = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")
+    ] = False,
+) -> None:
+    """Run it on a SuperLink and SuperNodes, separate gRPC processes on this machine."""
+    keys = _keys(recipe, config, run_name, runs_dir)
+    keys["min-nodes"] = nodes
+    if resume:
+        keys["resume"] = True
+    checked = _check(keys)
+    from server_app.app import run_path
+    from server_app.federation import federation as start
+    from server_app.federation import submit
+
+    # The processes of a federation do not share this one's working directory.
+    keys["runs-dir"] = str(Path(checked.output.runs_dir).expanduser().resolve())
+    folder = run_path(_check(keys))
+    before = (folder / "result.json").stat().st_mtime_ns if (folder / "result.json").exists() else None
+    with (
+        _sigterm_is_ctrl_c(),
+        start([{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]) as fed,
+    ):
+        submit(fed, keys)
+    result = folder / "result.json"
+    if not result.exists() or result.stat().st_mtime_ns == before:
+        raise BouquetError(f"the run did not finish: no new {result}; the lines above say why")
+
+
+@app.command("algorithms")
+def list_algorithms(
+    as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
+) -> None:
+    """List the algorithms: the catalogue, with what goes over the wire."""
+    from server_app.catalogue import as_dict, terminal_table
+
+    if as_json:
+        typer.echo(json.dumps(as_dict(), indent=2))
+    else:
+        _console().print(terminal_table())
+
+
+@app.command("recipes")
+def list_recipes() -> None:
+    """List the bundled recipes: published set-ups by name."""
+    from rich.table import Table
+
+    from task.config import recipes
+
+    table = Table("recipe", "what it is")
+    for name, path in recipes().items():
+        head = [
+            line.lstrip("# ")
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#")
+        ]
+        table.add_row(name, head[0] if head else "")
+    _console().print(table)
+
+
+@app.command(
+    epilog='Example: [bold]bouquet data -c \'dataset="mnist" partition="shards" num-clients=100\'[/bold]'
+)
+def data(
+    recipe: Recipe = "",
+    config: Set = None,
+    listing: Annotated[bool, typer.Option("--list", help="List data sets and partitions.")] = False,
+    plot: Annotated[
+        str, typer.Option(help="Where to write the plot of label counts per client.")
+    ] = "label-counts.png",
+) -> None:
+    """Show what a data set is, where it comes from and how it is partitioned; plot its labels by client."""
+    from server_app import datacard
+
+    if listing:
+        _console().print(*datacard.listing())
+        return
+    checked = _check(_keys(recipe, config, "", ""))
+    _console().print(*datacard.describe(checked, Path(plot)))
+
+
+@app.command(epilog="Example: [bold]bouquet report runs/demo[/bold]")
+def report(
+    run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
+) -> None:
+    """Write report.html and its plots from a result folder, finished or not."""
+    from server_app.report import write_report
+
+    folder = run if run.exists() else Path("runs") / run
+    if not (folder / "config.json").exists():
+        raise ConfigError(f"report: expected a result folder with config.json; got {run}")
+    for path in write_report(folder):
+        typer.echo(path)
+
+
+def _check(keys: Mapping[str, object]) -> Config:
+    """Read the keys; a bad one ends here, before anything is started."""
+    from task.config import read_config
+
+    return read_config(keys)
+
+
+def _list_keys() -> None:
+    from rich.table import Table
+
+    from task.config import knobs
+
+    table = Table("key", "default", "meaning", title="run-config keys")
+    for k in knobs():
+        table.add_row(k.key, str(k.default), k.doc + (f" ({', '.join(k.choices)})" if k.choices else ""))
+    _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+@contextmanager
+def _sigterm_is_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C, so that what it started is stopped."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main() -> None:
+    """Entry point: errors that were raised on purpose are one line, not a traceback."""
+    try:
+        app(standalone_mode=False)
+    except BouquetError as err:
+        typer.secho(f"error: {err}", fg="red", err=True)
+        sys.exit(2)
+    except click.ClickException as err:
+        err.show()
+        sys.exit(err.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        typer.secho("stopped by the user; `--resume` goes on from the last checkpoint", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The journal of a deployed run: result folder, checkpoint, best model and progress."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from server_app.checkpoint import Checkpoint
+from server_app.progress import Progress
+from server_app.results import RunFolder
+from strategies.base import Clock
+from strategies.journal import Journal, Snapshot
+from task.arrays import Arrays
+from task.errors import StateError
+from task.files import write_safetensors
+from task.wire import Quarantined
+
+logger = logging.getLogger("bouquet")
+
+
+class Recorder(Journal):
+    """Writes what the round loop tells.
+
+    Args:
+        folder: The run's result folder.
+        progress: The live progress.
+        every: Rounds between checkpoints; 0 = only after the last.
+        total_rounds: Number of the last round.
+        resume: Whether to go on from the folder's checkpoint.
+    """
+
+    def __init__(
+        self, folder: RunFolder, progress: Progress, *, every: int, total_rounds: int, resume: bool
+    ) -> None:
+        self.folder = folder
+        self.progress = progress
+        self.every = every
+        self.total_rounds = total_rounds
+        self.resume = resume
+        self.checkpoint = Checkpoint(folder.path / "checkpoint")
+        self.final: Arrays = {}
+        self.snapshot: Snapshot | None = None
+        self.best = -1.0
+
+    @property
+    def best_path(self) -> Path:
+        """The model with the best central accuracy so far."""
+        return self.folder.path / "checkpoint" / "best.safetensors"
+
+    def restore(self) -> Snapshot | None:
+        """Return the last checkpoint, the journal files cut back to it.
+
+        Raises:
+            StateError: The checkpoint or a journal file is damaged.
+        """
+        found = self.checkpoint.read() if self.resume else None
+        if found is None:
+            if self.resume:
+                self.folder.truncate({"rounds": 0, "clients": 0})
+            return None
+        snapshot, extra = found
+        self.folder.truncate(extra["offsets"])
+        rounds = self.folder.rounds()
+        if not rounds or rounds[-1]["round"] != snapshot.round:
+            got = rounds[-1]["round"] if rounds else "none"
+            raise StateError(
+                f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
+                f"checkpoint does; got {got}. Restore both from one backup."
+            )
+        self.best = max((r["accuracy"] for r in rounds if r["accuracy"] is not None), default=-1.0)
+        self.snapshot = snapshot
+        for row in rounds:
+            self.progress.round_done(row)
+        return snapshot
+
+    def reached(self, target: float) -> bool:
+        """Return whether the rounds so far reached the target accuracy."""
+        return 0 < target <= self.best
+
+    def replies(self, server_round: int, answered: int, asked: int) -> None:
+        """Move the progress bar."""
+        self.progress.replies(server_round, answered, asked)
+
+    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+        """Say who was dropped and why, above the bar; the row holds the same."""
+        for line in lines:
+            self.progress.message(f"quarantined: {line}")
+
+    def round_done(
+        self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
+    ) -> None:
+        """Write the clients' lines, the arrays, the round's line and then the checkpoint, in this order.
+
+        A crash anywhere leaves the former checkpoint and lines after it, which a resume cuts off.
+        """
+        self.folder.append_clients(clients)
+        self.snapshot = snapshot
+        accuracy = row["accuracy"]
+        if accuracy is not None and accuracy > self.best:
+            self.best = accuracy
+            model = {
+                k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")
+            }
+            write_safetensors(self.best_path, model)
+        due = self.every and row["round"] % self.every == 0
+        path = self.checkpoint.write_arrays(snapshot) if due else None
+        clock.lap("checkpoint")
+        self.folder.append_round(row)
+        if path is not None:
+            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets()})
+        self.progress.round_done(row)
+
+    def close(self) -> None:
+        """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened."""
+        if self.snapshot is not None:
+            path = self.checkpoint.write_arrays(self.snapshot)
+            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets()})

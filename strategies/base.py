@@ -1,0 +1,348 @@
+"""The one round loop, and the Flower ``Strategy`` that every server rule is.
+
+restore -> roll call -> for each round: draw clients by name -> one message per node -> replies folded in
+as they come -> at the deadline, or when enough are in, the rule's update -> evaluation -> one row and a
+checkpoint -> next.
+
+A rule subclasses `Strategy`, names its catalogue entry and gives its pure ``server_update``; nothing
+here is overridden. Flower's four verbs (``configure_train`` ... ``aggregate_evaluate``) are the steps of
+the loop, so that Flower's own loop and wrappers can drive a rule too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from strategies.exchange import stream_replies
+from strategies.fold import Fold, Folded, weighted_mean
+from strategies.journal import Journal, Snapshot
+from strategies.plan import RoundPlan, plan_round
+from strategies.roster import Roster
+from strategies.state import Number, Reduced, ServerState
+from task import seeds, wire
+from task.algorithms import ALGORITHMS, Algorithm
+from task.arrays import Arrays, only, sha256
+from task.config import Config, ServerConfig
+from task.errors import ConfigError, choose_from
+from task.seeds import rng_for
+
+logger = logging.getLogger("bouquet")
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
+
+
+class Strategy(FlowerStrategy):
+    """A server rule with the round loop around it.
+
+    Args:
+        config: The run, as read from the run config. Without one, all defaults.
+        knobs: Fields of `ServerConfig`, ``seed``, or Flower's names for them, on top of `config`, e.g.
+            ``FedAvg(fraction_train=0.1, seed=7)``.
+
+    Raises:
+        ConfigError: An unknown knob.
+    """
+
+    algorithm: ClassVar[str]
+    update: ClassVar[Callable[[Any, Reduced, Config], tuple[Any, dict[str, Number]]]]
+
+    def __init__(self, config: Config | None = None, **knobs: Any) -> None:
+        self.config = _with_knobs(config or Config(algorithm=self.algorithm), knobs)
+        self.entry: Algorithm = ALGORITHMS[self.algorithm]
+        server = self.config.server
+        self.roster = Roster(server.roll_call_timeout, server.min_nodes)
+        self.timeout_s = server.round_timeout
+        self.state: ServerState | None = None
+        self.trainable: tuple[str, ...] = ()
+        self.journal = Journal()
+        self._packed: ArrayRecord | None = None  # the state's arrays as sent; packed once a round
+        self._requests: list[Message] = []
+        self._plan = RoundPlan(0, (), {}, ())
+        self.last: Folded = Folded(None, [], {}, 0)
+        self.last_metrics: dict[str, Number] = {}
+
+    # ------------------------------------------------------------------ what a rule may add
+
+    def initial_state(self, arrays: Arrays) -> ServerState:
+        """Return the state before round 1."""
+        return ServerState(arrays)
+
+    def down_scalars(self, state: ServerState) -> dict[str, float]:
+        """Return the entry's downward scalars for this round."""
+        return {}
+
+    # ------------------------------------------------------------------ Flower's verbs
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        logger.info(
+            "%s, seed %d, C=%g", self.entry.title, self.config.seed, self.config.server.fraction_train
+        )
+
+    def lr(self, server_round: int) -> float:
+        """Return eta_t = eta_0 * decay^(t-1)."""
+        train = self.config.train
+        return train.learning_rate * train.lr_decay ** (server_round - 1)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the round's clients and write one message per node."""
+        state = self._sync(arrays)
+        self.roster.refresh(grid, server_round)
+        self._plan = plan_round(self.config, self.roster, server_round)
+        records = {f.name: arrays for f in self.entry.down if f.name == wire.ARRAYS}
+        scalars = {"lr": float(config.get("lr", 0) or self.lr(server_round)), **self.down_scalars(state)}  # type: ignore[arg-type]
+        self._requests = []
+        for node, clients in self._plan.by_node(self.roster).items():
+            order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), self._plan.epochs_of(clients))
+            content = wire.train_content(order, records, dict(config))  # type: ignore[arg-type]
+            self._requests.append(wire.message(content, node, "train", server_round, self.timeout_s))
+        return self._requests
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the replies in as they come and apply the rule; (None, None) if too few were good."""
+        assert self.state is not None
+        fold = self._fold(self.entry, server_round, self._requests)
+        fold.run(replies, self.config.server.enough_replies)
+        late = f"a reply within {self.timeout_s:g} s"
+        if self.config.server.enough_replies and fold.answered >= self.config.server.enough_replies:
+            late = f"a reply before {self.config.server.enough_replies} others were in"
+        self.last = fold.finish(late=late, lr=self.lr(server_round), trainable=self.trainable)
+        self.journal.quarantined(self.last.quarantined)
+        reduced = self.last.reduced
+        if reduced is None or len(reduced.clients) < self.config.server.min_replies:
+            self.last_metrics = {}
+            return None, None
+        self.state, self.last_metrics = type(self).update(self.state, reduced, self.config)
+        self._packed = wire.pack_arrays(self.state.arrays)
+        metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
+        return self._packed, MetricRecord({**metrics, **self.last_metrics})  # type: ignore[arg-type]
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the clients that evaluate and write one message per node."""
+        self._requests = []
+        server = self.config.server
+        if server.fraction_evaluate == 0 or server_round % server.client_evaluate_every:
+            return []
+        self.roster.refresh(grid, server_round)
+        rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
+        plan = RoundPlan(server_round, tuple(self.roster.draw(server.fraction_evaluate, rng)), {}, ())
+        for node, clients in plan.by_node(self.roster).items():
+            order = wire.TrainOrder(server_round, {}, {}, tuple(clients), (0,) * len(clients))
+            content = wire.train_content(order, {wire.ARRAYS: arrays}, dict(config))  # type: ignore[arg-type]
+            self._requests.append(wire.message(content, node, "evaluate", server_round, self.timeout_s))
+        return self._requests
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics by their examples; None if nobody answered."""
+        entry = replace(self.entry, up=(), up_scalars=())
+        fold = self._fold(entry, server_round, self._requests)
+        fold.run(replies)
+        late = f"a reply within {self.timeout_s:g} s"
+        self.last = fold.finish(late=late, lr=0.0, trainable=())
+        self.journal.quarantined(self.last.quarantined)
+        if self.last.reduced is None:
+            return None
+        reduced = self.last.reduced
+        weights = [float(n) for n in reduced.num_examples]
+        means = {k: weighted_mean(v, weights) for k, v in reduced.scalars.items() if len(v) == len(weights)}
+        return MetricRecord({**means, wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
+
+    # ------------------------------------------------------------------ the loop
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        journal: Journal | None = None,
+        trainable: tuple[str, ...] = (),
+    ) -> Result:
+        """Run the rounds; Flower's signature and result, with two arguments more.
+
+        Args:
+            grid: Where the nodes are.
+            initial_arrays: w^0, parameters and buffers.
+            num_rounds: Rounds in all, those before a resume included.
+            timeout: Seconds after which a round closes without the missing.
+            train_config: Further entries for the ``config`` of training messages; ``lr`` replaces
+                ``learning-rate``.
+            evaluate_config: The same for evaluation messages.
+            evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
+            journal: Takes rows and checkpoints, and gives the one to resume from.
+            trainable: Names of the parameters among the arrays; empty = all floating arrays.
+        """
+        self.timeout_s = timeout
+        self.journal = journal or Journal()
+        self._sync(initial_arrays)
+        assert self.state is not None
+        self.trainable = trainable or tuple(k for k, a in self.state.arrays.items() if a.dtype.kind == "f")
+        result = Result()
+        self.summary()
+        first = 0
+        snapshot = self.journal.restore()
+        if snapshot is not None:
+            self.state, first = snapshot.state(type(self.state)), snapshot.round
+            self._packed = wire.pack_arrays(self.state.arrays)
+        stop = first > 0 and self.journal.reached(self.config.server.target_accuracy)
+        for server_round in range(first if first else 0, num_rounds + 1):
+            if stop or (server_round == first and first > 0):
+                continue
+            row = self._round(
+                grid, server_round, train_config, evaluate_config, evaluate_fn, result, num_rounds
+            )
+            target = self.config.server.target_accuracy
+            stop = bool(target and row["accuracy"] is not None and row["accuracy"] >= target)
+            if stop:
+                logger.info("accuracy %.4f reached the target %g", row["accuracy"], target)
+        result.arrays = self._record()
+        return result
+
+    def _round(
+        self,
+        grid: Grid,
+        server_round: int,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFn | None,
+        result: Result,
+        num_rounds: int,
+    ) -> dict[str, Any]:
+        """Do one round (0 = evaluate the initial model) and return its row."""
+        clock = Clock()
+        server = self.config.server
+        row: dict[str, Any] = {"round": server_round, "lr": None, "train_loss": None, "metrics": {}}
+        bytes_down = bytes_up = asked = 0
+        quarantined: list[wire.Quarantined] = []
+        clients: list[dict[str, Any]] = []
+        if server_round > 0:
+            requests = list(
+                self.configure_train(server_round, self._record(), train_config or ConfigRecord(), grid)
+            )
+            asked = self._plan.asked
+            bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
+            clock.lap("select")
+            replies = stream_replies(grid, requests, self.timeout_s)
+            arrays, metrics = self.aggregate_train(server_round, replies)
+            clock.lap("train")
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+            bytes_up += self.last.bytes_up
+            quarantined += self.last.quarantined
+            clients += _client_rows(self.last, server_round, "train")
+            reduced = self.last.reduced
+            row |= {"lr": self.lr(server_round), "skipped": arrays is None, "metrics": self.last_metrics}
+            row["train_loss"] = reduced.mean(wire.TRAIN_LOSS) if reduced else None
+        row |= {"selected": list(self._plan.clients), "asked": asked, "answered": len(clients)}
+        row["stragglers"] = list(self._plan.stragglers)
+        # --- evaluation, on the clients and at the server
+        row |= {"client_loss": None, "client_accuracy": None, "loss": None, "accuracy": None}
+        if server_round > 0:
+            requests = list(
+                self.configure_evaluate(server_round, self._record(), evaluate_config or ConfigRecord(), grid)
+            )
+            if requests:
+                bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
+                seen = self.aggregate_evaluate(server_round, stream_replies(grid, requests, self.timeout_s))
+                bytes_up += self.last.bytes_up
+                quarantined += self.last.quarantined
+                clients += _client_rows(self.last, server_round, "evaluate")
+                if seen is not None:
+                    result.evaluate_metrics_clientapp[server_round] = seen
+                    row |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}
+            clock.lap("evaluate-clients")
+        every = server.evaluate_every
+        if evaluate_fn and every and (server_round % every == 0 or server_round == num_rounds):
+            central = evaluate_fn(server_round, self._record())
+            if central is not None:
+                result.evaluate_metrics_serverapp[server_round] = central
+                row |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+        clock.lap("evaluate")
+        assert self.state is not None
+        row |= {"bytes_down": bytes_down, "bytes_up": bytes_up, "model_sha256": sha256(self.state.arrays)}
+        row["quarantined"] = [q.as_dict() for q in quarantined]
+        row["seconds"] = clock.laps
+        self.journal.round_done(row, clients, Snapshot.of(server_round, self.state), clock)
+        return row
+
+    # ------------------------------------------------------------------ helpers
+
+    def _sync(self, arrays: ArrayRecord) -> ServerState:
+        """Take over a model that was handed in; a no-op if it is the one we packed."""
+        if self.state is None:
+            self.state = self.initial_state(wire.read_arrays(arrays))
+        elif arrays is not self._packed:
+            self.state = replace(self.state, arrays=wire.read_arrays(arrays))
+        self._packed = arrays
+        return self.state
+
+    def _record(self) -> ArrayRecord:
+        assert self._packed is not None
+        return self._packed
+
+    def _fold(self, entry: Algorithm, server_round: int, requests: list[Message]) -> Fold:
+        assert self.state is not None
+        state = self.state.arrays
+        like = {f.name: state if f.holds == "state" else only(state, self.trainable) for f in entry.up}
+        asked = {m.metadata.message_id: self._clients_of(m) for m in requests}
+        total = sum(len(c) for c in asked.values())
+        return Fold(entry, like, asked, server_round, lambda n: self.journal.replies(server_round, n, total))
+
+    def _clients_of(self, request: Message) -> list[str]:
+        return list(request.content.config_records[wire.CONFIG]["clients"])  # type: ignore[arg-type]
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on `phase` and update ``total``."""
+        now = time.perf_counter()
+        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
+        self.laps["total"] = now - self._start
+        self._last = now
+
+
+def _client_rows(folded: Folded, server_round: int, phase: str) -> list[dict[str, Any]]:
+    rows = []
+    for name in sorted(folded.metrics):
+        scalars = dict(folded.metrics[name])
+        examples = int(scalars.pop(wire.NUM_EXAMPLES))
+        rows.append(
+            {"name": name, "round": server_round, "phase": phase, "examples": examples, "metrics": scalars}
+        )
+    return rows
+
+
+def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
+    """Return `config` with server knobs replaced by name."""
+    known = {f.name for f in fields(ServerConfig)}
+    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
+    seed = named.pop("seed", config.seed)
+    for key in named:
+        if key not in known:
+            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
+    return replace(config, seed=seed, server=replace(config.server, **named))

@@ -1,0 +1,39 @@
+"""Push messages and take the replies as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+# Flower's own send_and_receive sleeps 3 s between looks. A short first look costs nothing in a
+# simulation; the pause grows so that a long round does not keep a SuperLink busy with polls.
+FIRST_PAUSE_S = 0.005
+LAST_PAUSE_S = 0.25
+GROWTH = 1.2
+
+
+def stream_replies(grid: Grid, messages: Sequence[Message], timeout_s: float) -> Iterator[Message]:
+    """Push `messages` now and return an iterator that yields each reply when it is there.
+
+    It ends when all came or the time is up. A message that could not be pushed, or whose reply does not
+    come in time, yields nothing. A consumer that has enough may just stop; later replies are ignored.
+    """
+    deadline = time.monotonic() + timeout_s
+    pushed = {i for i in grid.push_messages(messages) if i} if messages else set()
+    return _pull(grid, pushed, deadline)
+
+
+def _pull(grid: Grid, waiting: set[str], deadline: float) -> Iterator[Message]:
+    pause = FIRST_PAUSE_S
+    while waiting:
+        replies = list(grid.pull_messages(waiting))
+        for reply in replies:
+            waiting.discard(reply.metadata.reply_to_message_id)
+            yield reply
+        if not waiting or time.monotonic() >= deadline:
+            return
+        pause = FIRST_PAUSE_S if replies else min(pause * GROWTH, LAST_PAUSE_S)
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))

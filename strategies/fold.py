@@ -1,0 +1,198 @@
+"""Check the replies of a round and fold the good ones in as they come; quarantine the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message
+
+from strategies.state import Reduced
+from task import wire
+from task.algorithms import Algorithm
+from task.arrays import Arrays
+from task.errors import BadField, WireError
+from task.reduce import REDUCTIONS, Reduction
+from task.wire import NodeReply, Quarantined
+
+
+@dataclass
+class Folded:
+    """What a round's replies came to."""
+
+    reduced: Reduced | None  # None if no reply was good
+    quarantined: list[Quarantined]
+    metrics: dict[str, dict[str, float]]  # by client: its scalars, num-examples among them
+    bytes_up: int
+
+
+@dataclass
+class Fold:
+    """Folds one round.
+
+    Args:
+        entry: The algorithm's catalogue entry.
+        like: Per upward field, arrays of the expected names, shapes and dtypes.
+        asked: By message id: the node's clients.
+        server_round: Round t.
+        on_reply: Called with the number of clients answered so far after each reply.
+    """
+
+    entry: Algorithm
+    like: Mapping[str, Mapping[str, np.ndarray]]
+    asked: Mapping[str, Sequence[str]]
+    server_round: int
+    on_reply: Callable[[int], None] = lambda answered: None
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    bytes_up: int = 0
+
+    def __post_init__(self) -> None:
+        self._reductions: dict[str, Reduction] = {
+            f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in self.entry.up
+        }
+        self._open = set(self.asked)  # messages without an answer
+
+    @property
+    def answered(self) -> int:
+        """Clients whose replies were good."""
+        return len(self.metrics)
+
+    def run(self, replies: Iterable[Message], enough: int = 0) -> None:
+        """Take replies until there are no more, or `enough` clients answered (0 = all)."""
+        for reply in replies:
+            self.take(reply)
+            self.on_reply(self.answered)
+            if enough and self.answered >= enough:
+                break
+
+    def take(self, reply: Message) -> None:
+        """Check one node's reply and fold it in, or quarantine its clients."""
+        message_id = reply.metadata.reply_to_message_id
+        if message_id not in self._open:
+            return  # a second answer to the same message, or one of an earlier round
+        self._open.discard(message_id)
+        clients = self.asked[message_id]
+        if reply.has_error():
+            reason = (reply.error.reason or f"error code {reply.error.code}").strip()
+            self._reject(clients, "", "a reply", reason)
+            return
+        self.bytes_up += wire.payload_bytes(reply.content)
+        try:
+            answer = wire.read_reply(reply.content, clients, self.server_round)
+            self._check_clients(answer, clients)
+            self._fold(answer)
+        except BadField as bad:
+            self._reject(clients, bad.field, bad.expected, bad.got)
+        except (WireError, KeyError, TypeError, ValueError, OverflowError) as err:
+            self._reject(clients, getattr(err, "field", ""), "a well-formed reply", str(err))
+
+    def _check_clients(self, answer: NodeReply, asked: Sequence[str]) -> None:
+        told = [*answer.clients, *(q.client for q in answer.failed)]
+        if sorted(told) != sorted(asked):
+            raise BadField(wire.ANSWERED, f"each of {sorted(asked)} once", f"{sorted(told)}")
+
+    def _fold(self, answer: NodeReply) -> None:
+        rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
+        for row in rows.values():
+            wire.check_scalars(self.entry, row)
+        if answer.upload is not None:
+            (client,) = answer.clients
+            self._fold_plain(client, answer.upload.arrays, self._weight(rows[client]))
+        elif rows:
+            self._fold_merged(answer, sum(self._weight(row) for row in rows.values()))
+        self.metrics |= rows
+        self.quarantined += answer.failed
+
+    def _weight(self, row: Mapping[str, float]) -> int:
+        return int(row[wire.NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
+
+    def _fold_plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> None:
+        self._check_fields(arrays)
+        for name, part in arrays.items():
+            wire.check_arrays(name, part, self.like[name])
+        for name, part in arrays.items():
+            self._reductions[name].add(part, weight, client)
+
+    def _fold_merged(self, answer: NodeReply, weight: int) -> None:
+        self._check_fields(answer.partials)
+        for f in self.entry.up:
+            check_partial(f.name, f.reduce, answer.partials[f.name], self.like[f.name], answer.clients)
+        for name, records in answer.partials.items():
+            self._reductions[name].merge(records, weight, len(answer.clients))
+
+    def _check_fields(self, got: Mapping[str, object]) -> None:
+        want = {f.name for f in self.entry.up}
+        if got.keys() != want:
+            field_name = min((want ^ got.keys()))
+            raise BadField(field_name, f"the records {sorted(want)}", f"{sorted(got)}")
+
+    def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
+        one_line = " ".join(got.split())[:400]
+        self.quarantined += [
+            Quarantined(c, self.server_round, field_name, expected, one_line) for c in clients
+        ]
+
+    def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
+        """Close the round.
+
+        Args:
+            late: What to say of clients that did not answer: what was expected of them.
+            lr: eta_t.
+            trainable: Names of the model's parameters.
+        """
+        for message_id in sorted(self._open):
+            self._reject(self.asked[message_id], "", late, "none")
+        self._open.clear()
+        self.quarantined.sort(key=lambda q: (q.client, q.field))
+        clients = tuple(sorted(self.metrics))
+        if not clients:
+            return Folded(None, self.quarantined, {}, self.bytes_up)
+        names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
+        scalars = {k: [self.metrics[c][k] for c in clients if k in self.metrics[c]] for k in names}
+        counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
+        arrays = {name: r.result() for name, r in self._reductions.items()}
+        reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable)
+        return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
+
+
+def check_partial(
+    name: str,
+    reduce: str,
+    records: Mapping[str, Arrays],
+    like: Mapping[str, np.ndarray],
+    clients: Sequence[str],
+) -> None:
+    """Refuse a node's merged reduction whose records are not what `Reduction.partial` writes.
+
+    Raises:
+        BadField: Naming record and array.
+    """
+    if reduce == "stack":
+        if records.keys() != set(clients):
+            raise BadField(name, f"one record for each of {sorted(clients)}", f"{sorted(records)}")
+        want = {c: {**like, "": np.array(0, np.int64)} for c in clients}
+    else:
+        floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
+        high = {k: _as(a, np.float64 if k in floats else np.int64) for k, a in like.items()}
+        want = {"high": high, "low": {k: _as(a, np.float64) for k, a in floats.items()}}
+        if not floats:
+            del want["low"]
+        if records.keys() - {"low"} != want.keys() - {"low"}:
+            raise BadField(name, f"the records {sorted(want)}", f"{sorted(records)}")
+    for part, arrays in want.items():
+        wire.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
+        if part == "low" and any(a.size and max(-a.min(), a.max()) >= 1.0 for a in records[part].values()):
+            raise BadField(f"{name}.low", "values below 1", "larger ones")
+
+
+def _as(a: np.ndarray, dtype: type) -> np.ndarray:
+    """Return an array of a's shape and another dtype that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), a.shape)
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the weighted mean, rounded once and so independent of the order."""
+    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights)

@@ -1,0 +1,66 @@
+"""What the round loop tells the outside, and what it can be restored from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strategies.state import Number, S, ServerState, dump_state, load_state
+from task.arrays import Arrays
+from task.wire import Quarantined
+
+if TYPE_CHECKING:
+    from strategies.base import Clock
+
+logger = logging.getLogger("bouquet")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that the next round depends on. All random numbers come from (seed, round), so there is
+    no generator state to keep.
+    """
+
+    round: int
+    arrays: Arrays
+    numbers: dict[str, Number]
+
+    @staticmethod
+    def of(server_round: int, state: ServerState) -> Snapshot:
+        """Take a snapshot after a round; arrays are shared, not copied (states are never written to)."""
+        return Snapshot(server_round, *dump_state(state))
+
+    def state(self, cls: type[S]) -> S:
+        """Rebuild the rule's state."""
+        return load_state(cls, self.arrays, self.numbers)
+
+
+class Journal:
+    """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
+
+    def replies(self, server_round: int, answered: int, asked: int) -> None:
+        """A reply came in."""
+
+    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+        """Replies were dropped; `lines` say whose and why."""
+        for line in lines:
+            logger.warning("quarantined: %s", line)
+
+    def round_done(
+        self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
+    ) -> None:
+        """A round is over; what is done here is booked on the phase ``checkpoint``."""
+        logger.info(
+            "round %d: loss %s, accuracy %s, %d of %d clients",
+            row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
+        )  # fmt: skip
+
+    def restore(self) -> Snapshot | None:
+        """Return the snapshot to go on from, or None to begin anew."""
+        return None
+
+    def reached(self, target: float) -> bool:
+        """Return whether the restored run had reached the target accuracy (0 = no target)."""
+        return False

@@ -1,0 +1,70 @@
+"""Who trains how much in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strategies.roster import Roster
+from task import seeds
+from task.config import Config
+from task.seeds import rng_for
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """The cohort of a round.
+
+    Attributes:
+        round: Server round t.
+        clients: S_t, all selected clients by sorted name.
+        epochs: Epochs of the clients that are slow; the others do as configured.
+        dropped: Selected clients that are not asked, because stragglers are dropped.
+    """
+
+    round: int
+    clients: tuple[str, ...]
+    epochs: dict[str, int]
+    dropped: tuple[str, ...]
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """The slow clients, asked or dropped."""
+        return tuple(sorted({*self.epochs, *self.dropped}))
+
+    @property
+    def asked(self) -> int:
+        """Number of clients that are asked to train."""
+        return len(self.clients) - len(self.dropped)
+
+    def epochs_of(self, clients: Sequence[str]) -> tuple[int, ...]:
+        """Return the epochs of these clients; 0 = as configured."""
+        return tuple(self.epochs.get(c, 0) for c in clients)
+
+    def by_node(self, roster: Roster) -> dict[int, list[str]]:
+        """Spread the clients over their nodes by expected work."""
+        full = max([*self.epochs.values(), 1])
+        asked = [c for c in self.clients if c not in self.dropped]
+        cost = {c: roster.num_examples(c) * (self.epochs.get(c, full) / full) + 1 for c in asked}
+        return roster.assign(asked, cost)
+
+
+def plan_round(config: Config, roster: Roster, server_round: int) -> RoundPlan:
+    """Draw the cohort, and the stragglers among it.
+
+    Of the selected, round(stragglers * |S_t|) are slow. Each has time for x ~ U{1..E} epochs (Li et al.,
+    FedProx, section 5.2; the authors' code draws from {1..E-1}, the paper says [1, E]). A strategy that
+    waits for nobody drops them, FedProx takes their partial work.
+    """
+    server = config.server
+    clients = roster.draw(server.fraction_train, rng_for(config.seed, seeds.SELECTION, server_round))
+    slow = round(server.stragglers * len(clients))
+    if slow == 0:
+        return RoundPlan(server_round, tuple(clients), {}, ())
+    rng = rng_for(config.seed, seeds.STRAGGLERS, server_round)
+    late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
+    draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
+    epochs = dict(zip(late, draws, strict=True))
+    if server.drop_stragglers:
+        return RoundPlan(server_round, tuple(clients), {}, tuple(late))
+    return RoundPlan(server_round, tuple(clients), epochs, ())

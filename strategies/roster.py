@@ -1,0 +1,181 @@
+"""Who is there: nodes, the clients that they host, who is drawn, and which node trains whom.
+
+A *node* is a Flower SuperNode with a random id; a *client* is a data owner with a stable name. The roll
+call asks each new node for its clients. Everything that decides a result goes by client name; node ids
+only decide where the work is done.
+
+Nodes of the same *pool* share data and client state (they lie on the same disk) and can stand in for
+each other, so a cohort is spread evenly over them. When clients of one name are claimed by several
+pools, the node whose share of the partition it is trains it. A node that does not answer the roll call
+(somebody else's ClientApp) counts as one client named after its id.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from strategies.exchange import stream_replies
+from task import wire
+from task.errors import ConfigError, WireError
+
+logger = logging.getLogger("bouquet")
+
+
+class Roster:
+    """The nodes and clients that are online.
+
+    Args:
+        timeout_s: How long to wait for the first nodes, and for answers to the roll call.
+        min_nodes: Nodes that must be there before the first round.
+    """
+
+    def __init__(self, timeout_s: float, min_nodes: int) -> None:
+        self.timeout_s = timeout_s
+        self.min_nodes = min_nodes
+        self.names: list[str] = []  # sorted
+        self._answers: dict[int, wire.RollCall] = {}
+        self._asked: set[int] = set()
+        self._hosts: dict[str, tuple[int, ...]] = {}  # by client: nodes that can train it
+        self._counts: dict[str, int] = {}
+
+    def refresh(self, grid: Grid, server_round: int) -> None:
+        """Call the roll of the nodes that are new and forget those that left.
+
+        Raises:
+            WireError: Fewer than `min_nodes` nodes came before the time ran out.
+        """
+        nodes = set(grid.get_node_ids())
+        deadline = time.monotonic() + self.timeout_s
+        while len(nodes) < self.min_nodes:
+            if time.monotonic() > deadline:
+                raise WireError(
+                    f"expected at least {self.min_nodes} nodes within {self.timeout_s:g} s (run-config keys "
+                    f'"min-nodes", "roll-call-timeout"); got {len(nodes)}. Start more SuperNodes.'
+                )
+            time.sleep(0.05)
+            nodes = set(grid.get_node_ids())
+        new = nodes - self._asked
+        left = self._answers.keys() - nodes
+        for node in left:
+            del self._answers[node]
+        # A node that left and comes back has a new id or is asked anew.
+        self._asked &= nodes
+        if new:
+            self._call(grid, sorted(new), server_round)
+            self._asked |= new
+        if new or left:
+            self._index()
+
+    def _call(self, grid: Grid, nodes: list[int], server_round: int) -> None:
+        """Ask nodes for their clients."""
+        messages = [
+            wire.message(RecordDict(), n, f"query.{wire.ROLL_CALL}", server_round, self.timeout_s)
+            for n in nodes
+        ]
+        for reply in stream_replies(grid, messages, self.timeout_s):
+            # By request, not by sender: an error may come from the SuperLink in the node's place.
+            asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+            node = asked[reply.metadata.reply_to_message_id]
+            try:
+                if reply.has_error():
+                    raise WireError(reply.error.reason or "no reason given")
+                self._answers[node] = wire.read_roll_call(reply.content)
+            except (WireError, KeyError, TypeError, ValueError) as err:
+                # Flower's own apps have no roll call: such a node is one client.
+                reason = str(err)
+                if "ConfigError" in reason or "DataError" in reason:
+                    raise ConfigError(f"node {node} cannot take part: {reason}") from None
+                logger.debug("node %s does not answer the roll call: %s", node, reason)
+                name = f"node-{node}"
+                self._answers[node] = wire.RollCall((name,), np.array([1]), pool=name)
+        silent = [n for n in nodes if n not in self._answers]
+        if silent:
+            logger.warning("no answer to the roll call within %g s from nodes %s", self.timeout_s, silent)
+
+    def _index(self) -> None:
+        """Rebuild the client lists from the nodes' answers."""
+        pools: dict[str, list[int]] = {}
+        for node in sorted(self._answers):
+            pools.setdefault(self._answers[node].pool, []).append(node)
+        claims: dict[str, list[str]] = {}
+        self._hosts, self._counts = {}, {}
+        for pool, nodes in pools.items():
+            hosts_by_claim: dict[str, list[int]] = {}
+            for node in nodes:
+                answer = self._answers[node]
+                for name, n in zip(answer.clients, answer.num_examples.tolist(), strict=True):
+                    hosts_by_claim.setdefault(name, []).append(node)
+                    self._counts[name] = n
+            for name, hosts in hosts_by_claim.items():
+                claims.setdefault(name, []).append(pool)
+                self._hosts.setdefault(name, tuple(hosts))
+        self.names = sorted(self._hosts)
+        for i, name in enumerate(self.names):
+            if len(claims[name]) > 1:
+                self._hosts[name] = self._home(i, name, claims[name], pools)
+
+    def _home(self, i: int, name: str, claims: list[str], pools: Mapping[str, list[int]]) -> tuple[int, ...]:
+        """Return the nodes of the pool whose share of the partition client number `i` is."""
+        for pool in sorted(claims):
+            for node in pools[pool]:
+                part, parts = self._answers[node].share
+                if i % max(parts, 1) == part:
+                    return tuple(n for n in pools[pool] if name in self._answers[n].clients)
+        return tuple(pools[min(claims)])
+
+    def num_examples(self, name: str) -> int:
+        """Return the training examples of a client, as its node told."""
+        return self._counts[name]
+
+    def shape_of_data(self) -> tuple[tuple[int, ...], int]:
+        """Return the shape of an example and the number of classes that all nodes' data have.
+
+        Raises:
+            ConfigError: No node told, or two nodes differ.
+        """
+        told = {(a.shape, a.classes): n for n, a in self._answers.items() if a.classes}
+        if len(told) != 1:
+            got = "; ".join(
+                f"{self._answers[n].clients[0]}: shape {list(shape)}, {classes} classes"
+                for (shape, classes), n in told.items()
+            )
+            raise ConfigError(
+                f"the nodes' own data: expected one example shape and number of classes; got {got or 'none'}. "
+                'Mend the files, or set "num-classes".'
+            )
+        return next(iter(told))
+
+    def draw(self, fraction: float, rng: np.random.Generator) -> list[str]:
+        """Draw max(floor(C K), 1) clients uniformly without replacement; sorted names.
+
+        The draw costs O(cohort), not O(population).
+        """
+        population = len(self.names)
+        if population == 0:
+            return []
+        size = max(math.floor(fraction * population + 1e-9), 1)
+        if size == population:
+            return list(self.names)
+        picked = rng.choice(population, size=size, replace=False, shuffle=False)
+        return [self.names[i] for i in sorted(picked.tolist())]
+
+    def assign(self, clients: Iterable[str], cost: Mapping[str, float]) -> dict[int, list[str]]:
+        """Spread clients over the nodes that host them, the costliest first to the least loaded node.
+
+        Returns:
+            Client names by node id, each list sorted.
+        """
+        load: dict[int, float] = {}
+        plan: dict[int, list[str]] = {}
+        for name in sorted(clients, key=lambda c: (-cost[c], c)):
+            node = min(self._hosts[name], key=lambda n: (load.get(n, 0.0), n))
+            load[node] = load.get(node, 0.0) + cost[name]
+            plan.setdefault(node, []).append(name)
+        return {node: sorted(names) for node, names in plan.items()}

@@ -1,0 +1,85 @@
+"""Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from task.arrays import Arrays
+
+Number = bool | int | float
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server carries from round to round.
+
+    A rule with more memory subclasses it; a field is either named arrays or a number, so that every
+    state can be written to a checkpoint and read back bit for bit.
+    """
+
+    arrays: Arrays
+    """Global model w^t: parameters and buffers."""
+
+
+S = TypeVar("S", bound=ServerState)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The replies of one round, reduced.
+
+    Attributes:
+        arrays: Per upward field of the catalogue entry, the reduced arrays.
+        clients: Names of the clients that took part, sorted.
+        num_examples: n_k in that order, int64 [K].
+        scalars: Per scalar name, the clients' values in that order (only clients that sent it).
+        round: Server round t, from 1.
+        lr: eta_t of this round.
+        trainable: Names of the model's parameters, without buffers.
+    """
+
+    arrays: dict[str, Arrays]
+    clients: tuple[str, ...]
+    num_examples: np.ndarray
+    scalars: dict[str, list[float]] = field(default_factory=dict)
+    round: int = 0
+    lr: float = 0.0
+    trainable: tuple[str, ...] = ()
+
+    def mean(self, name: str) -> float | None:
+        """Return the example-weighted mean of a scalar that every client sent, else None."""
+        values = self.scalars.get(name, [])
+        if len(values) != len(self.clients) or not values:
+            return None
+        return math.fsum(v * int(n) for v, n in zip(values, self.num_examples, strict=True)) / int(
+            self.num_examples.sum()
+        )
+
+
+def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:
+    """Return a state's arrays as ``field/name`` and its numbers by field."""
+    arrays: Arrays = {}
+    numbers: dict[str, Number] = {}
+    for f in dataclasses.fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, Mapping):
+            arrays |= {f"{f.name}/{name}": a for name, a in value.items()}
+        else:
+            numbers[f.name] = value
+    return arrays, numbers
+
+
+def load_state(cls: type[S], arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Number]) -> S:
+    """Rebuild the state that `dump_state` took apart."""
+    values: dict[str, Any] = dict(numbers)
+    for f in dataclasses.fields(cls):
+        if f.name not in values:
+            prefix = f"{f.name}/"
+            values[f.name] = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+    return cls(**values)

@@ -1,0 +1,33 @@
+"""Checks of a run config that span keys or need a registry: names exist and parts fit together."""
+
+from __future__ import annotations
+
+from task.algorithms import ALGORITHMS
+from task.config import Config
+from task.datasets import DATASETS
+from task.errors import ConfigError, choose_from
+from task.models import MODELS
+from task.partition import PARTITIONS
+
+
+def check_names(config: Config) -> None:
+    """Refuse a config that names something unknown or combines what cannot go together.
+
+    Raises:
+        ConfigError: Naming the key, what was expected and the nearest name.
+    """
+    for key, got, known in (
+        ("algorithm", config.algorithm, ALGORITHMS),
+        ("dataset", config.data.dataset, DATASETS),
+        ("model", config.model, MODELS),
+        ("partition", config.data.partition, PARTITIONS),
+    ):
+        if got not in known:
+            raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
+        natural = config.data.partition == "natural"
+        if not natural:
+            raise ConfigError(
+                'run-config key "fraction-evaluate": clients have no test data of their own because '
+                '"local-test-fraction" is 0; set it above 0, or fraction-evaluate to 0'
+            )

@@ -1,0 +1,259 @@
+"""The data sets a run can name; each is decoded once and then read by memory mapping.
+
+Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are imported where they are
+needed, and only the process that decodes pays for the last three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from task import seeds
+from task.config import DataConfig, SyntheticConfig, cache_dir, data_dir
+from task.datasets import cache, generated, idx, images, shakespeare, tables
+from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
+from task.errors import ConfigError, DataError, choose_from
+
+__all__ = [
+    "DATASETS",
+    "PADDING",
+    "Dataset",
+    "DatasetSpec",
+    "Owners",
+    "load_dataset",
+    "load_owned",
+]
+
+DATASETS: dict[str, DatasetSpec] = {
+    "cifar10": DatasetSpec(
+        "60,000 colour photographs 32x32 of 10 classes",
+        "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision",
+        "cnn",
+        images.locate_cifar,
+        images.decode_cifar,
+    ),
+    "cifar100": DatasetSpec(
+        "60,000 colour photographs 32x32 of 100 classes",
+        "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision",
+        "cnn",
+        images.locate_cifar,
+        images.decode_cifar,
+    ),
+    "csv": DatasetSpec(
+        'your own table: numbers and a "label", optionally "client" and "split"; or a folder of them',
+        "data-path",
+        "mlp",
+        tables.locate_csv,
+        tables.decode_csv,
+        natural="maybe",
+        own=True,
+    ),
+    "digits": DatasetSpec(
+        "1,797 handwritten digits 8x8, comes with scikit-learn",
+        "UCI optical recognition of handwritten digits, CC BY 4.0; bundled with scikit-learn",
+        "mlp",
+        generated.locate_digits,
+        generated.decode_digits,
+    ),
+    "emnist": DatasetSpec(
+        "131,600 handwritten digits and letters 28x28, the balanced split of 47 classes",
+        "Cohen et al. 2017, NIST; public domain, downloaded by torchvision",
+        "cnn",
+        idx.locate,
+        idx.decode,
+    ),
+    "fashion-mnist": DatasetSpec(
+        "70,000 pictures of clothes 28x28 of 10 classes",
+        "Xiao et al. 2017, Zalando Research; MIT, downloaded by torchvision",
+        "cnn",
+        idx.locate,
+        idx.decode,
+    ),
+    "imagefolder": DatasetSpec(
+        "your own pictures: train/<class>/*, test/<class>/* or <class>/*, a folder or a zip file",
+        "data-path",
+        "cnn",
+        images.locate_folder,
+        images.decode_folder,
+        own=True,
+    ),
+    "mnist": DatasetSpec(
+        "70,000 handwritten digits 28x28",
+        "LeCun, Cortes and Burges; CC BY-SA 3.0, downloaded by torchvision",
+        "2nn",
+        idx.locate,
+        idx.decode,
+    ),
+    "npz": DatasetSpec(
+        "your own NumPy arrays: x, y, optionally x_test, y_test, client",
+        "data-path",
+        "mlp",
+        tables.locate_npz,
+        tables.decode_npz,
+        natural="maybe",
+        own=True,
+    ),
+    "shakespeare": DatasetSpec(
+        "next-byte prediction; the speaking roles of the plays are the owners",
+        "roles.jsonl.gz or LEAF's JSON in <data-dir>/shakespeare; public domain",
+        "char-lstm",
+        shakespeare.locate,
+        shakespeare.decode,
+        natural="yes",
+    ),
+    "synthetic": DatasetSpec(
+        "Synthetic(alpha, beta): 60 features, 10 classes, one model and input law per device",
+        "Li et al. 2020 (FedProx); generated from the seed",
+        "logistic",
+        generated.locate_synthetic,
+        generated.decode_synthetic,
+        natural="yes",
+    ),
+}
+
+
+def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> Dataset:
+    """Return the data set that the run names; decode it if no process did before.
+
+    ``max-examples`` keeps so many rows of the training pool, drawn by the run's seed; the global test set
+    stays. It is refused for data with natural owners, whose sizes it would distort.
+
+    Raises:
+        ConfigError: No such data set, or max-examples with natural owners.
+        DataError: The data are missing, damaged or cannot be downloaded.
+    """
+    request = _request(config, synthetic, seed, config.data_path)
+    source = _spec(config.dataset).locate(request)
+    dataset = _cached(request, source)
+    if not 0 < config.max_examples < dataset.num_train:
+        return dataset
+    if dataset.owners:
+        raise ConfigError(
+            f'run-config key "max-examples": data set "{config.dataset}" has natural owners, whose data a '
+            "random subset would distort; expected 0. Use fewer owners instead (num-clients with "
+            "partition=natural)."
+        )
+    return _cached(request, source, max_examples=config.max_examples)
+
+
+def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) -> Dataset:
+    """Return data that a node brings, all of which belong to one client.
+
+    The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
+    a share ``local_test_fraction``, drawn by the client's name.
+
+    Args:
+        config: The run's; ``dataset`` tells the form and ``num_classes`` must be given.
+        data_path: The node's own file or folder.
+        client_name: The owner's stable name.
+        seed: The run's seed.
+
+    Raises:
+        ConfigError: The data set is not one that a node can bring, or num-classes is 0.
+        DataError: The data are missing, damaged or do not fit num-classes.
+    """
+    spec = _spec(config.dataset)
+    if not spec.own:
+        forms = sorted(name for name, s in DATASETS.items() if s.own)
+        raise ConfigError(
+            f'run-config key "dataset": a node brings its own data (data-path "{data_path}"), so expected '
+            f'one of {", ".join(forms)}; got "{config.dataset}"'
+        )
+    if config.num_classes < 1:
+        raise ConfigError(
+            'run-config key "num-classes": expected the number of classes that all nodes share, because '
+            f"nodes bring their own data; got {config.num_classes}"
+        )
+    request = _request(config, SyntheticConfig(), seed, data_path, client_name)
+    return _cached(request, spec.locate(request))
+
+
+def _spec(name: str) -> DatasetSpec:
+    if name not in DATASETS:
+        raise ConfigError(choose_from('run-config key "dataset"', name, DATASETS))
+    return DATASETS[name]
+
+
+def _request(
+    config: DataConfig, synthetic: SyntheticConfig, seed: int, data_path: str, owner: str = ""
+) -> Request:
+    return Request(
+        name=config.dataset,
+        data_dir=data_dir(config),
+        cache_dir=cache_dir(config),
+        data_path=data_path,
+        num_classes=config.num_classes,
+        num_clients=config.num_clients,
+        seed=seed,
+        synthetic=synthetic,
+        owner=owner,
+        local_test_fraction=config.local_test_fraction if owner else 0.0,
+    )
+
+
+def _cached(request: Request, source: Source, max_examples: int = 0) -> Dataset:
+    """Map the cache's entry for this request; make it first if there is none."""
+    stats = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in source.files]
+    subset = {"max-examples": max_examples, "seed": request.seed} if max_examples else {}
+    key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
+    folder = request.cache_dir / "datasets" / f"{request.name}-{key}"
+    entry = cache.load(folder)
+    if entry is None:
+        if max_examples:
+            decoded = _subset(_cached(request, source), max_examples, request.seed)
+        else:
+            decoded = _spec(request.name).decode(request, source)
+        entry = cache.store(folder, *_to_entry(decoded))
+    return _from_entry(request.name, *entry)
+
+
+def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
+    rng = seeds.rng_for(seed, seeds.PARTITION, client="max-examples")
+    rows = np.sort(rng.choice(whole.num_train, max_examples, replace=False))
+    rows = np.concatenate([rows, np.arange(whole.num_train, len(whole.y))])
+    return Decoded(
+        x=whole.x[rows],
+        y=whole.y[rows],
+        num_train=max_examples,
+        description=f"{whole.description}, of which {max_examples} training examples are used",
+        **{name: getattr(whole, name) for name in _SCALARS if name not in ("num_train", "description")},
+    )
+
+
+_SCALARS = (
+    "num_train",
+    "num_classes",
+    "input_shape",
+    "kind",
+    "scale",
+    "mean",
+    "std",
+    "classes",
+    "description",
+    "source",
+)
+_OWNER_ARRAYS = ("train_offsets", "train_rows", "test_offsets", "test_rows")
+
+
+def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
+    """Split a decoded data set into what goes into npy files and what goes into meta.json."""
+    if decoded.num_classes < 1 or not len(decoded.y):
+        raise DataError(f"{decoded.source}: expected examples and classes; got none")
+    arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
+    meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
+    meta["fingerprint"] = decoded.fingerprint()
+    if decoded.owners:
+        arrays |= {name: getattr(decoded.owners, name) for name in _OWNER_ARRAYS}
+        meta["owners"] = decoded.owners.names
+    return arrays, meta
+
+
+def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Dataset:
+    owners = None
+    if "owners" in meta:
+        owners = Owners(tuple(meta["owners"]), **{key: arrays[key] for key in _OWNER_ARRAYS})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
+    fields.pop("owners", None)
+    return Dataset(name=name, x=arrays["x"], y=arrays["y"], owners=owners, **fields)

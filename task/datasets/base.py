@@ -1,0 +1,256 @@
+"""What a data set is: arrays on disk, and how an example becomes what a model reads."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.config import SyntheticConfig
+
+if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
+    import torch
+
+Rows = npt.NDArray[np.int64]
+PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Who naturally owns which rows.
+
+    Args:
+        names: The owners, unique, in the order of the arrays.
+        train_offsets: int64 ``[owners + 1]``; owner i's training rows are
+            ``train_rows[train_offsets[i]:train_offsets[i + 1]]``.
+        train_rows: Row numbers below `Dataset.num_train`.
+        test_offsets: The same for the owners' own test rows.
+        test_rows: Row numbers from `Dataset.num_train` on; empty if the data came without.
+    """
+
+    names: tuple[str, ...]
+    train_offsets: Rows
+    train_rows: Rows
+    test_offsets: Rows
+    test_rows: Rows
+
+    def train(self, owner: int) -> Rows:
+        """Return the training rows of owner number `owner`."""
+        return self.train_rows[self.train_offsets[owner] : self.train_offsets[owner + 1]]
+
+    def test(self, owner: int) -> Rows:
+        """Return the test rows of owner number `owner`."""
+        return self.test_rows[self.test_offsets[owner] : self.test_offsets[owner + 1]]
+
+    @staticmethod
+    def from_lists(
+        names: Sequence[str], train: Sequence[npt.ArrayLike], test: Sequence[npt.ArrayLike]
+    ) -> Owners:
+        """Build the offset form from one list of rows per owner."""
+        return Owners(tuple(names), *stack_rows(train), *stack_rows(test))
+
+
+class Names:
+    """Hands out owners' names that are unique and can be file names, and stay readable."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def new(self, raw: str) -> str:
+        """Return `raw` without what a file name cannot hold, and with a number if it was there before."""
+        safe = re.sub(r"[^\w.-]+", "_", raw).strip("._") or "unnamed"
+        while True:
+            # Upper and lower case count as equal: some file systems cannot tell them apart.
+            self._seen[safe.lower()] += 1
+            if self._seen[safe.lower()] == 1:
+                return safe
+            safe = f"{safe}-{self._seen[safe.lower()]}"
+
+
+def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
+    """Return ``(offsets, rows)`` of one list of row numbers per owner."""
+    arrays = [np.asarray(rows, dtype=np.int64) for rows in lists]
+    offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
+    offsets[1:] = np.cumsum([len(a) for a in arrays], dtype=np.int64)
+    return offsets, np.concatenate([*arrays, np.zeros(0, dtype=np.int64)])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """A decoded data set; the arrays are memory-mapped and read-only.
+
+    Args:
+        name: Its name in `DATASETS`.
+        x: Row i is example i: uint8 images ``[N, H, W]`` or ``[N, C, H, W]``, float32 features
+            ``[N, ...]`` or uint8 text windows ``[N, T]``.
+        y: Class numbers int64 ``[N]``; of text, the next bytes int16 ``[N, T]`` with `PADDING`.
+        num_train: Rows below it are the training pool, the others the global test set.
+        num_classes: Number of classes C; 256 for text.
+        input_shape: Shape of one example as a model sees it.
+        kind: "image", "features" or "text".
+        scale: Images are divided by it.
+        mean: Then this is subtracted, per channel.
+        std: Then it is divided by this, per channel.
+        classes: Names of the classes; empty where they are just numbers.
+        owners: The natural owners of the rows; None if there are none.
+        description: One line about what was loaded.
+        source: Where it came from.
+        fingerprint: Hash of the content: equal on two machines that hold the same data.
+    """
+
+    name: str
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    num_train: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+    kind: str
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    classes: tuple[str, ...] = ()
+    owners: Owners | None = None
+    description: str = ""
+    source: str = ""
+    fingerprint: str = ""
+
+    @property
+    def test_rows(self) -> slice:
+        """The rows of the global test set."""
+        return slice(self.num_train, len(self.y))
+
+    def inputs(self, rows: Rows | slice) -> torch.Tensor:
+        """Return examples as a model reads them: a fresh contiguous tensor, int64 for text, else float32."""
+        import torch
+
+        picked = torch.from_numpy(_own(self.x[rows]))
+        if self.kind == "text":
+            return picked.long()
+        picked = picked.float().reshape(len(picked), *self.input_shape)
+        if self.kind == "image":
+            picked.div_(self.scale)
+            if any(self.mean) or any(s != 1 for s in self.std):
+                shift, divisor = self._normalisation
+                picked.sub_(shift).div_(divisor)
+        return picked
+
+    def targets(self, rows: Rows | slice) -> torch.Tensor:
+        """Return the class numbers as int64: ``[B]``, or ``[B, T]`` for text."""
+        import torch
+
+        return torch.from_numpy(_own(self.y[rows])).long()
+
+    @functools.cached_property
+    def _normalisation(self) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return mean.reshape(1, -1, 1, 1), std.reshape(1, -1, 1, 1)
+
+
+def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Copy what is still a view of the read-only file (a slice); torch shares memory with the array."""
+    return picked if picked.flags.writeable else picked.copy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a loader is asked for: the parts of the run config that concern it, resolved.
+
+    Args:
+        name: Data set.
+        data_dir: Folder with raw data.
+        cache_dir: Where decoded data go.
+        data_path: File or folder of imagefolder, csv and npz, or "".
+        num_classes: Number of classes; 0 = from the data.
+        num_clients: Population K; 0 = as many as there are owners.
+        seed: The run's seed.
+        synthetic: Knobs of the generated data.
+        owner: Name of the one client who owns all rows; "" for pooled data.
+        local_test_fraction: Share of the owner's rows that are its own test set.
+    """
+
+    name: str
+    data_dir: Path
+    cache_dir: Path
+    data_path: str = ""
+    num_classes: int = 0
+    num_clients: int = 0
+    seed: int = 0
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    owner: str = ""
+    local_test_fraction: float = 0.0  # of pooled data the partition takes care
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the decoded data depend on: files (by name, size and time) and further keys."""
+
+    files: tuple[Path, ...] = ()
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """What a decoder hands to the cache; the fields are those of `Dataset`."""
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    num_train: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+    kind: str
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    classes: tuple[str, ...] = ()
+    owners: Owners | None = None
+    description: str = ""
+    source: str = ""
+
+    def fingerprint(self) -> str:
+        """Return a hash of the examples, the split and the owners."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.x, self.y):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
+        digest.update(repr((*fields, self.std, self.classes)).encode())
+        if self.owners:
+            digest.update("\x1f".join(self.owners.names).encode())
+            for rows in (self.owners.train_offsets, self.owners.train_rows):
+                digest.update(rows.tobytes())
+            for rows in (self.owners.test_offsets, self.owners.test_rows):
+                digest.update(rows.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """One entry of `DATASETS`.
+
+    Args:
+        description: One line for listings.
+        source: Where the data come from and under which terms.
+        model: A model that fits.
+        locate: Finds (or downloads) the raw files and names what the result depends on.
+        decode: Turns them into arrays; runs once, the heavy imports are inside.
+        natural: Whether the data have natural owners ("maybe": it depends on the file).
+        own: Whether a node can bring data of its own in this form.
+    """
+
+    description: str
+    source: str
+    model: str
+    locate: Callable[[Request], Source]
+    decode: Callable[[Request, Source], Decoded]
+    natural: str = "no"
+    own: bool = False

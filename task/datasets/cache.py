@@ -1,0 +1,133 @@
+"""Arrays on disk that are written once, whole or not at all, and read by memory mapping.
+
+An entry is a folder: one ``.npy`` file per array and ``meta.json``, which records what the files must
+look like. It is written beside its place and renamed, so that no reader ever sees half of one; of several
+writers the first wins and the others use its entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.errors import DataError
+
+FORMAT = 1  # of the entries; a new one makes old entries unused
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """Return 20 hex digits that depend on all parts and on the format."""
+    text = json.dumps({"format": FORMAT, **parts}, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def load(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
+    """Return the arrays, memory-mapped read-only, and the meta data; None if there is no such entry.
+
+    Raises:
+        DataError: The entry is damaged.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        expected = dict(meta["arrays"])
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise _damaged(folder, folder / "meta.json", "a readable meta.json", repr(err)) from err
+    return {name: _open(folder, name, want) for name, want in expected.items()}, meta["meta"]
+
+
+def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
+    path = folder / f"{name}.npy"
+    try:
+        size = path.stat().st_size
+        if size != want["bytes"]:
+            raise _damaged(folder, path, f"{want['bytes']} bytes", f"{size}")
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as err:
+        raise _damaged(folder, path, "a NumPy array", repr(err)) from err
+    got = [str(array.dtype), list(array.shape)]
+    if got != [want["dtype"], want["shape"]]:
+        raise _damaged(folder, path, f"{want['dtype']} {want['shape']}", f"{got[0]} {got[1]}")
+    return np.asarray(array)  # a plain view of the map: what is picked from it is a plain array
+
+
+def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
+    return DataError(
+        f"{path}: damaged cache file: expected {expected}; got {got}. Delete the folder {folder} and run "
+        "again; it is made anew from the source."
+    )
+
+
+def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+    """Write an entry, or keep the one that another process wrote first; return it as `load` does.
+
+    Raises:
+        DataError: The cache folder cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as err:
+        raise _unwritable(folder, err) from err
+    try:
+        _write(temporary, arrays, meta)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process was first: its entry is as good
+                raise
+        _sync(folder.parent)
+    except OSError as err:
+        raise _unwritable(folder, err) from err
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    entry = load(folder)
+    if entry is None:
+        raise DataError(f"{folder}: the cache entry vanished while it was written. Run again.")
+    return entry
+
+
+def _unwritable(folder: Path, err: OSError) -> DataError:
+    return DataError(
+        f"{folder}: the cache entry cannot be written: {err}. Free some space, or set the run-config key "
+        '"cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
+    )
+
+
+def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    expected = {}
+    for name, array in arrays.items():
+        path = folder / f"{name}.npy"
+        with path.open("wb") as file:
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        shape = [int(n) for n in array.shape]
+        expected[name] = {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
+    with (folder / "meta.json").open("w", encoding="utf-8") as file:
+        json.dump({"arrays": expected, "meta": dict(meta)}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    folder.chmod(0o755)  # mkdtemp's 0700 would lock out other users of a shared cache
+    _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

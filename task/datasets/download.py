@@ -1,0 +1,61 @@
+"""Fetching raw data that are not there: whole or not at all, beside what the user put there."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from task.errors import DataError
+
+
+def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:
+    """Download a data set to ``place/folder`` for the first place that can be written.
+
+    Args:
+        name: Data set, for messages.
+        places: Folders with raw data, in the order of preference.
+        folder: Folder that the download makes.
+        fetch: Downloads below the folder that it is given.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DataError: The download failed; it says what to put where by hand.
+    """
+    place = next((p for p in places if _writable(p)), places[-1])
+    target = place / folder
+    temporary = ""
+    try:
+        temporary = tempfile.mkdtemp(prefix=".download-", dir=place)
+        fetch(temporary)
+        for path in sorted((Path(temporary) / folder).rglob("*")):
+            if path.is_file():  # one by one, since the folder may hold something already
+                goal = target / path.relative_to(Path(temporary) / folder)
+                goal.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(goal)
+    except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
+        raise DataError(
+            f"{name}: no data in {' or '.join(str(p / folder) for p in places)}, and the download failed: "
+            f"{' '.join(str(err).split())}. Put the unpacked files into {target}, or set the run-config key "
+            '"data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
+        ) from err
+    finally:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _writable(place: Path) -> bool:
+    """Tell whether the folder exists, or can be made, and may be written.
+
+    The mode counts, not `os.access`: to the super-user that says yes even of folders made read-only.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        return bool(place.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+    except OSError:
+        return False

@@ -1,0 +1,223 @@
+"""CIFAR through torchvision, and folders or zip files of pictures."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.base import Decoded, Request, Source
+from task.datasets.download import download
+from task.datasets.own import assemble, data_path, keys_of
+from task.errors import DataError
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+@dataclass(frozen=True)
+class _Cifar:
+    torchvision: str
+    folder: str
+    num_classes: int
+    mean: tuple[float, ...]  # of the training images, as commonly published
+    std: tuple[float, ...]
+
+
+_CIFAR = {
+    "cifar10": _Cifar(
+        "CIFAR10", "cifar-10-batches-py", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    ),
+    "cifar100": _Cifar(
+        "CIFAR100", "cifar-100-python", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    ),
+}
+
+
+def locate_cifar(request: Request) -> Source:
+    """Find the python batches in the data folder or in the cache's; download them if there are none."""
+    family = _CIFAR[request.name]
+    places = [request.data_dir, request.cache_dir / "data"]
+    for place in places:
+        if files := _batches(place / family.folder):
+            return Source(files)
+    target = download(
+        request.name,
+        places,
+        family.folder,
+        lambda root: _torchvision(family, root, train=True, download=True),
+    )
+    return Source(_batches(target))
+
+
+def _batches(folder: Path) -> tuple[Path, ...]:
+    names = ("*_batch*", "train", "test")
+    return tuple(sorted(path for name in names for path in folder.glob(name) if path.is_file()))
+
+
+def _torchvision(family: _Cifar, root: str, train: bool, download: bool = False) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, family.torchvision)(root, train=train, download=download)
+
+
+def decode_cifar(request: Request, source: Source) -> Decoded:
+    """Read the batches with torchvision, which checks their MD5 sums before it unpickles them."""
+    family = _CIFAR[request.name]
+    root = source.files[0].parent.parent
+    try:
+        parts = [_torchvision(family, str(root), train) for train in (True, False)]
+    except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
+        raise DataError(
+            f"{root / family.folder}: the batches of {request.name} cannot be read: {err}. Delete the folder "
+            "and run again to download them anew."
+        ) from err
+    x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
+    num_train = len(parts[0].targets)
+    return Decoded(
+        x=np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
+        y=np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]),
+        num_train=num_train,
+        num_classes=family.num_classes,
+        input_shape=(3, 32, 32),
+        kind="image",
+        mean=family.mean,
+        std=family.std,
+        classes=tuple(parts[0].classes),
+        description=f"{num_train} training and {len(x) - num_train} test images 32x32",
+        source=str(root / family.folder),
+    )
+
+
+@dataclass(frozen=True)
+class _Picture:
+    name: str  # path within the tree
+    label: str
+    test: bool
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A tree of class folders: its classes (also those without pictures) and its pictures."""
+
+    classes: tuple[str, ...]
+    pictures: tuple[_Picture, ...]
+    split: bool  # it has a test folder
+
+
+def locate_folder(request: Request) -> Source:
+    """Find the pictures: ``train/<class>/*`` and ``test/<class>/*``, or ``<class>/*``; or a zip of those."""
+    path = data_path(request)
+    if path.is_file():
+        return Source((path,), keys_of(request))
+    tree = _tree(_names(path))
+    files = tuple(path / picture.name for picture in tree.pictures)
+    return Source(files, keys_of(request) | {"root": str(path.resolve()), "folders": tree.classes})
+
+
+def _names(root: Path) -> list[str]:
+    """List a folder as a zip lists itself: relative, sorted, folders with a slash at the end."""
+    paths = sorted(root.rglob("*"))
+    return [p.relative_to(root).as_posix() + ("/" if p.is_dir() else "") for p in paths]
+
+
+def _tree(names: list[str]) -> _Tree:
+    """Sort the names of files and folders into classes and pictures; other files are ignored."""
+    visible = [n for n in names if not any(p.startswith((".", "__MACOSX")) for p in n.split("/"))]
+    tops = {name.split("/")[0] for name in visible if "/" in name}
+    divided = "train" in tops
+    skip = 1 if divided else 0
+    classes: set[str] = set()
+    pictures = []
+    for name in sorted(visible):
+        parts = name.split("/")
+        if len(parts) < skip + 2 or (divided and parts[0] not in ("train", "test")) or not parts[skip]:
+            continue
+        classes.add(parts[skip])
+        if Path(name).suffix.lower() in _SUFFIXES:
+            pictures.append(_Picture(name, parts[skip], divided and parts[0] == "test"))
+    return _Tree(tuple(sorted(classes)), tuple(pictures), divided and "test" in tops)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
+    """Give the names in a folder or zip file and a function that reads one of them."""
+    if path.is_dir():
+        yield _names(path), lambda name: (path / name).read_bytes()
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive.namelist(), archive.read
+    except zipfile.BadZipFile as err:
+        raise DataError(
+            f"{path}: expected a folder of class folders or a zip file of one; got {err}. Fetch it anew."
+        ) from err
+
+
+def decode_folder(request: Request, source: Source) -> Decoded:
+    """Decode all pictures; they must be of one size. Classes are numbered in the order of their names."""
+    path = data_path(request)
+    with _opened(path) as (names, read):
+        tree = _tree(names)
+        if not tree.pictures:
+            raise DataError(
+                f"{path}: expected train/<class>/<picture> and test/<class>/<picture>, or <class>/<picture>; "
+                f"found no picture ({', '.join(sorted(_SUFFIXES))})."
+            )
+        if request.num_classes and len(tree.classes) != request.num_classes:
+            raise DataError(
+                f"{path}: expected num-classes = {request.num_classes} class folders (every node needs "
+                f"all of them, empty ones too, so that all number the classes alike); got "
+                f"{len(tree.classes)}: {', '.join(tree.classes)}. Add the missing folders or correct "
+                "num-classes."
+            )
+        x = _pixels(path, tree, read)
+    number = {name: i for i, name in enumerate(tree.classes)}
+    return assemble(
+        request,
+        x=x,
+        y=np.array([number[p.label] for p in tree.pictures], dtype=np.int64),
+        test=np.array([p.test for p in tree.pictures]) if tree.split else None,
+        owners=(),
+        classes=tree.classes,
+        where=str(path),
+    )
+
+
+def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArray[np.uint8]:
+    """Return ``[N, C, H, W]``: grey if the first picture is, else RGB."""
+    from PIL import Image
+
+    out: npt.NDArray[np.uint8] | None = None
+    for i, picture in enumerate(tree.pictures):
+        try:
+            with Image.open(io.BytesIO(read(picture.name))) as image:
+                grey = image.mode in ("1", "L")
+                pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
+        except (OSError, ValueError, SyntaxError, zipfile.BadZipFile) as err:
+            raise DataError(
+                f"{path}: {picture.name} is not a picture that Pillow can read: {err}. Repair or remove it."
+            ) from err
+        if out is None:
+            channels = 1 if grey else 3
+            out = np.empty((len(tree.pictures), channels, *pixels.shape[:2]), dtype=np.uint8)
+        if pixels.shape[:2] != out.shape[2:] or (not grey and out.shape[1] == 1):
+            got = (1 if grey else 3, *pixels.shape[:2])
+            raise DataError(
+                f"{path}: expected all pictures to be like the first, {tree.pictures[0].name}: "
+                f"{_words(out.shape[1:])}; {picture.name} is {_words(got)}. "
+                "Scale or convert the pictures alike."
+            )
+        out[i] = pixels if grey else pixels.transpose(2, 0, 1)
+    assert out is not None  # the caller refuses a tree without pictures
+    return out
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]}x{shape[1]} {'grey' if shape[0] == 1 else 'RGB'}"

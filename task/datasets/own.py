@@ -1,0 +1,170 @@
+"""What csv, npz and imagefolder share: data in the user's own files, pooled or of one node.
+
+Without a test part, a tenth of the examples (of each owner's, drawn by seed) becomes the global test set.
+What a node brings is all its own, so there the test part is the client's own and a share
+``local-test-fraction`` of the examples, as large as a partition makes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task import seeds
+from task.datasets.base import Decoded, Names, Owners, Request, Rows
+from task.errors import DataError
+
+Mask = npt.NDArray[np.bool_]
+
+
+def data_path(request: Request) -> Path:
+    """Return the file or folder that "data-path" names, as it stands or below the data folder."""
+    if not request.data_path:
+        raise DataError(
+            f'data set "{request.name}": the run-config key "data-path" (or a node\'s own data-path) must '
+            'name its file or folder; got ""'
+        )
+    path = Path(request.data_path).expanduser()
+    for place in (path, request.data_dir / path):
+        if place.exists():
+            return place
+    raise DataError(
+        f'data-path "{request.data_path}" of data set "{request.name}": expected a file or folder, either '
+        f"as it stands or below {request.data_dir}; there is none. Correct the path."
+    )
+
+
+def keys_of(request: Request) -> dict[str, Any]:
+    """Return what, beside the files, the decoded form of a user's own files depends on."""
+    keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
+    return keys | {"fraction": request.local_test_fraction}
+
+
+def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
+    """Draw which of a client's examples are its own test set."""
+    test = np.zeros(count, dtype=bool)
+    if size := local_test_size(count, fraction):
+        test[seeds.rng_for(seed, seeds.SPLIT, client=client).permutation(count)[:size]] = True
+    return test
+
+
+def local_test_size(count: int, fraction: float) -> int:
+    """Return how many of a client's examples are its own test set.
+
+    The share is rounded, but it is at least one (if fraction > 0 and there are two examples), and one
+    always remains for training.
+    """
+    if fraction <= 0 or count < 2:
+        return 0
+    return min(max(round(fraction * count), 1), count - 1)
+
+
+def check_labels(y: Rows, num_classes: int, where: str) -> None:
+    """Refuse class numbers outside ``0..num_classes - 1``.
+
+    Raises:
+        DataError: Naming the file and the first offending label.
+    """
+    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
+    if len(wrong):
+        raise DataError(
+            f"{where}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
+            f"{int(y[wrong[0]])} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the labels "
+            'or raise the run-config key "num-classes".'
+        )
+
+
+def assemble(
+    request: Request,
+    *,
+    x: npt.NDArray[Any],
+    y: Rows,
+    test: Mask | None,
+    owners: Sequence[str],
+    classes: tuple[str, ...],
+    where: str,
+) -> Decoded:
+    """Order the rows, training pool first, and find their owners.
+
+    Args:
+        request: What was asked for.
+        x: uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``; else float32 ``[N, ...]``.
+        y: Class numbers.
+        test: Which rows are test examples; None if the files do not say.
+        owners: Owner of each row, of each training row, or of none.
+        classes: Names of the classes; empty if they are numbers.
+        where: File or folder, for listings.
+    """
+    labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
+    if test is None:
+        if request.owner:
+            test = local_test(len(y), request.local_test_fraction, request.seed, request.owner)
+        else:
+            test = _cut(labels, len(y), request.seed)
+    order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
+    num_train = int((~test).sum())
+    if not num_train:
+        raise DataError(f"{where}: expected training examples; all {len(y)} are test examples")
+    if len(labels) == len(y):
+        labels = labels[order]
+    found = _owners(labels, num_train) if len(labels) else None
+    x = np.ascontiguousarray(_channels_first(x)[order])
+    image = x.dtype == np.uint8
+    shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
+    return Decoded(
+        x=x,
+        y=y[order],
+        num_train=num_train,
+        num_classes=request.num_classes or len(classes),
+        input_shape=shape,
+        kind="image" if image else "features",
+        mean=(0.5,) * shape[0] if image else (0.0,),
+        std=(0.5,) * shape[0] if image else (1.0,),
+        classes=classes,
+        owners=found,
+        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
+        + (f", {len(found.names)} owners" if found else ""),
+        source=where,
+    )
+
+
+def _channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Turn ``[N, H, W, C]`` images into ``[N, C, H, W]``; leave all else."""
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        return x.transpose(0, 3, 1, 2)
+    return x
+
+
+def _cut(owners: npt.NDArray[Any], count: int, seed: int) -> Mask:
+    """Draw a tenth of each owner's rows, at least one of an owner who has two."""
+    test = np.zeros(count, dtype=bool)
+    for name in sorted(set(owners)) or [""]:
+        rows = np.flatnonzero(owners == name) if len(owners) else np.arange(count)
+        size = max(1, len(rows) // 10) if len(rows) > 1 else 0
+        rng = seeds.rng_for(seed, seeds.SPLIT, client=f"global-test/{name}")
+        test[rng.permutation(rows)[:size]] = True
+    return test
+
+
+def _owners(labels: npt.NDArray[Any], num_train: int) -> Owners:
+    """Group ordered rows by owner, sorted by name; owners of test rows alone are left out."""
+    raw = sorted(set(labels[:num_train]))
+    number = {name: i for i, name in enumerate(raw)}
+    codes = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
+    names = Names()
+    return Owners.from_lists(
+        [names.new(name) for name in raw],
+        _group(codes[:num_train], len(raw), 0),
+        _group(codes[num_train:], len(raw), num_train),
+    )
+
+
+def _group(codes: Rows, count: int, first: int) -> list[Rows]:
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(count + 1))
+    return [first + order[a:b] for a, b in itertools.pairwise(bounds)]

@@ -1,0 +1,179 @@
+"""Shakespeare's speaking roles as owners of text; the model predicts the next byte.
+
+Two forms are read. ``roles.jsonl.gz``: one JSON object per line with ``play``, ``role`` and ``lines``. A role
+is an owner; the last fifth of its lines (rounded up) is its test text. A text is cut into windows of 80 bytes
+that do not overlap; every byte but a text's first is predicted once, and short last windows are padded.
+
+LEAF's JSON: files with ``users`` and ``user_data``, where ``x`` are strings of 80 characters and ``y`` the
+next character. Only that next character counts, as in LEAF. Files below a folder named ``test`` are the test
+set; if there are none, the last fifth of each user's examples is.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.base import PADDING, Decoded, Names, Owners, Request, Source
+from task.errors import DataError
+
+WINDOW = 80
+CLASSES = 256  # bytes: the paper's "character" is a one-byte string
+
+Windows = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]
+OwnerWindows = tuple[str, Windows, Windows]  # name, training windows, test windows
+
+
+def locate(request: Request) -> Source:
+    """Find the roles file, else LEAF's JSON files."""
+    folder = request.data_dir / "shakespeare"
+    roles = folder / "roles.jsonl.gz"
+    if roles.is_file():
+        return Source((roles,))
+    leaf = tuple(sorted(folder.glob("**/*.json")))
+    if leaf:
+        return Source(leaf)
+    raise DataError(
+        f"{folder}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's JSON files "
+        "(users, user_data); got neither. Put them there, or set the run-config key "
+        '"data-dir" (or $BOUQUET_DATA) to the folder above.'
+    )
+
+
+def decode(request: Request, source: Source) -> Decoded:
+    """Cut every owner's text into windows; owners without training or test text are left out."""
+    if source.files[0].name.endswith(".jsonl.gz"):
+        everyone = list(_roles(source.files[0]))
+    else:
+        everyone = list(_leaf(source.files, request.data_dir / "shakespeare"))
+    kept = [o for o in everyone if len(o[1][0]) and len(o[2][0])]
+    if not kept:
+        raise DataError(f"{source.files[0]}: no role has both training and test text")
+    parts = [train for _, train, _ in kept] + [test for _, _, test in kept]
+    ends = np.cumsum([len(x) for x, _ in parts])
+    rows = [np.arange(end - len(x), end) for (x, _), end in zip(parts, ends, strict=True)]
+    y = np.concatenate([y for _, y in parts])
+    num_train = sum(len(train[0]) for _, train, _ in kept)
+    counted = int((y[:num_train] != PADDING).sum()), int((y[num_train:] != PADDING).sum())
+    return Decoded(
+        x=np.concatenate([x for x, _ in parts]),
+        y=y,
+        num_train=num_train,
+        num_classes=CLASSES,
+        input_shape=(WINDOW,),
+        kind="text",
+        owners=Owners.from_lists([name for name, _, _ in kept], rows[: len(kept)], rows[len(kept) :]),
+        description=(
+            f"{len(kept)} roles ({len(everyone) - len(kept)} left out: no training or no test text), "
+            f"{counted[0]} training and {counted[1]} test characters"
+        ),
+        source=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
+    )
+
+
+def windows(text: bytes) -> Windows:
+    """Return inputs and targets: window i holds bytes 80 i .. 80 i + 79 and the bytes that follow them."""
+    count = -(-max(len(text) - 1, 0) // WINDOW)
+    x = np.zeros(count * WINDOW, dtype=np.uint8)
+    y = np.full(count * WINDOW, PADDING, dtype=np.int16)
+    if count:
+        codes = np.frombuffer(text, dtype=np.uint8)
+        x[: len(codes) - 1] = codes[:-1]
+        y[: len(codes) - 1] = codes[1:]
+    return x.reshape(count, WINDOW), y.reshape(count, WINDOW)
+
+
+def _roles(path: Path) -> Iterator[OwnerWindows]:
+    names = Names()
+    for play, role, lines in _read_roles(path):
+        name = names.new(f"{play}-{role}")
+        num_test = -(-len(lines) // 5)
+        texts = [_encode("\n".join(part)) for part in (lines[:-num_test], lines[-num_test:])]
+        yield name, windows(texts[0]), windows(texts[1])
+
+
+def _read_roles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+    number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                number += 1
+                if not line.strip():
+                    continue
+                entry = json.loads(line)
+                lines = entry["lines"]
+                if not isinstance(lines, list) or not all(isinstance(text, str) for text in lines):
+                    raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
+                yield str(entry["play"]), str(entry["role"]), lines
+    except EOFError as err:
+        raise DataError(f"{path}: the file is cut short after line {number}. Fetch it anew.") from err
+    except (ValueError, KeyError, TypeError, OSError) as err:
+        raise DataError(
+            f"{path}, line {number}: expected a JSON object with play, role and lines (strings); "
+            f"got {err!r}. Repair or remove the line."
+        ) from err
+
+
+def _leaf(files: tuple[Path, ...], root: Path) -> Iterator[OwnerWindows]:
+    train: dict[str, list[Windows]] = {}
+    test: dict[str, list[Windows]] = {}
+    for path in files:
+        part = test if "test" in path.relative_to(root).parts[:-1] else train
+        for user, found in _read_leaf(path):
+            part.setdefault(user, []).append(found)
+    none = windows(b"")
+    names = Names()
+    for user, parts in train.items():
+        x, y = _join(parts)
+        if test:
+            held = _join(test.get(user, [none]))
+        else:
+            cut = len(x) - -(-len(x) // 5)
+            x, y, held = x[:cut], y[:cut], (x[cut:], y[cut:])
+        yield names.new(user), (x, y), held
+
+
+def _join(found: Iterable[Windows]) -> Windows:
+    xs, ys = zip(*found, strict=True)
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def _read_leaf(path: Path) -> Iterator[tuple[str, Windows]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        users = list(content["users"])
+        for user in users:
+            data = content["user_data"][user]
+            yield str(user), _leaf_windows(data["x"], data["y"])
+    except (ValueError, KeyError, TypeError, OSError) as err:
+        raise DataError(
+            f"{path}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} characters and y: "
+            f"the next one each); got {err!r}. Remove other JSON files from the folder, or repair this one."
+        ) from err
+
+
+def _leaf_windows(inputs: list[Any], targets: list[Any]) -> Windows:
+    if len(inputs) != len(targets):
+        raise ValueError(f"{len(inputs)} x but {len(targets)} y")
+    if not inputs:
+        return windows(b"")
+    codes = [_encode(text) for text in inputs]
+    following = [_encode(text) for text in targets]
+    for code, after in zip(codes, following, strict=True):
+        if len(code) != WINDOW or len(after) != 1:
+            raise ValueError(f"x of {len(code)} and y of {len(after)} bytes")
+    x = np.frombuffer(b"".join(codes), dtype=np.uint8).reshape(-1, WINDOW)
+    y = np.full(x.shape, PADDING, dtype=np.int16)
+    y[:, -1] = np.frombuffer(b"".join(following), dtype=np.uint8)
+    return x, y
+
+
+def _encode(text: str) -> bytes:
+    """Latin-1, one byte per character, so that positions are characters; what it lacks becomes "?"."""
+    return text.encode("latin-1", errors="replace")

@@ -1,0 +1,253 @@
+"""csv and npz: data in the user's own files, pooled or of one node.
+
+csv: a header; the column ``label`` (else the last one) is the class, all others are numbers. Two further
+columns are optional: ``client`` (natural owner) and ``split`` ("train" or "test"). A folder of csv files has
+one owner per file. npz: arrays ``x``, ``y``, and optionally ``x_test``, ``y_test`` and ``client`` (one owner
+name per training example).
+
+The labels of a node's own file must be whole numbers 0 .. num-classes - 1: nodes have no other way to agree
+on the classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.base import Decoded, Request, Source
+from task.datasets.own import assemble, check_labels, data_path, keys_of
+from task.errors import DataError
+
+Ints = npt.NDArray[np.int64]
+
+
+def locate_csv(request: Request) -> Source:
+    """Find the file, or the csv files of the folder."""
+    path = data_path(request)
+    files = tuple(sorted(path.glob("*.csv"))) if path.is_dir() else (path,)
+    if not files:
+        raise DataError(f"{path}: expected csv files in this folder; got none")
+    return Source(files, keys_of(request) | {"folder": path.is_dir()})
+
+
+def locate_npz(request: Request) -> Source:
+    """Find the file."""
+    path = data_path(request)
+    if path.is_dir():
+        raise DataError(f"{path}: expected an npz file; got a folder")
+    return Source((path,), keys_of(request))
+
+
+@dataclass
+class _Table:
+    """Rows of the csv files, as they are read."""
+
+    x: list[list[float]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)  # empty = no owners
+    tests: list[bool] = field(default_factory=list)  # empty = no split column
+    places: list[tuple[Path, int]] = field(default_factory=list)  # file and line of each row
+
+
+def decode_csv(request: Request, source: Source) -> Decoded:
+    """Read all files; they must have the same header."""
+    table = _Table()
+    header: list[str] = []
+    for path in source.files:
+        header = _read_csv(path, header, table, owner=path.stem if source.keys["folder"] else "")
+    if not table.x:
+        raise DataError(f"{source.files[0]}: expected at least one row below the header; got none")
+    y, classes = _numbers(table, request)
+    return assemble(
+        request,
+        x=np.array(table.x, dtype=np.float32),
+        y=y,
+        test=np.array(table.tests, dtype=bool) if table.tests else None,
+        owners=table.owners,
+        classes=classes,
+        where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
+    )
+
+
+def _read_csv(path: Path, header: list[str], table: _Table, owner: str) -> list[str]:
+    """Append one file to the table and return its header."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            own = [name.strip() for name in next(reader, [])]
+            _check_header(path, own, header)
+            for cells in reader:
+                if cells:
+                    _read_row(path, reader.line_num, own, cells, table, owner)
+    except (OSError, UnicodeDecodeError, csv.Error) as err:
+        raise DataError(f"{path}: expected a csv file in UTF-8; got {err}. Save it anew.") from err
+    return own
+
+
+def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
+    if expected and own != expected:
+        raise DataError(
+            f"{path}, line 1: expected the header of the files before it, {expected}; got {own}. "
+            "Give all files the same columns."
+        )
+    if len(own) < 2 or len(set(own)) != len(own):
+        raise DataError(
+            f"{path}, line 1: expected a header with at least one feature and a label, each name once; "
+            f"got {own}. Put the column names into the first line."
+        )
+    special = {_label_column(own), "client", "split"}
+    if not [name for name in own if name not in special]:
+        raise DataError(f"{path}, line 1: expected at least one feature column beside {own}; got none")
+
+
+def _label_column(header: list[str]) -> str:
+    if "label" in header:
+        return "label"
+    return [name for name in header if name not in ("client", "split")][-1]
+
+
+def _read_row(path: Path, line: int, header: list[str], cells: list[str], table: _Table, owner: str) -> None:
+    if len(cells) != len(header):
+        raise DataError(
+            f"{path}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}. "
+            "Repair or remove the line."
+        )
+    row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+    label = _label_column(header)
+    if not row[label]:
+        raise DataError(
+            f'{path}, line {line}, column "{label}": expected a label; the cell is empty. '
+            "Fill it in or remove the line."
+        )
+    table.labels.append(row.pop(label))
+    client = row.pop("client", None)
+    if owner or client is not None:
+        table.owners.append(owner or _named(path, line, client or ""))
+    split = row.pop("split", None)
+    if split is not None:
+        if split not in ("train", "test"):
+            raise DataError(f'{path}, line {line}, column "split": expected train or test; got "{split}"')
+        table.tests.append(split == "test")
+    table.x.append([_number(path, line, name, cell) for name, cell in row.items()])
+    table.places.append((path, line))
+
+
+def _named(path: Path, line: int, client: str) -> str:
+    if not client:
+        raise DataError(
+            f'{path}, line {line}, column "client": expected the owner\'s name; the cell is empty'
+        )
+    return client
+
+
+def _number(path: Path, line: int, column: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(
+            f'{path}, line {line}, column "{column}": expected a number; got "{cell}". '
+            "Fill it in, code it as a number, or remove the line or column."
+        )
+    return value
+
+
+def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
+    """Return class numbers and class names; pooled labels are numbered in sorted order."""
+    fixed = request.num_classes > 0
+    try:
+        values = [int(label) for label in table.labels]
+    except ValueError:
+        if request.owner:
+            place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
+            path, line = table.places[place]
+            raise DataError(
+                f"{path}, line {line}: labels of a node's own data must be integers 0.."
+                f"{request.num_classes - 1}, so that all nodes number the classes alike; got "
+                f'"{table.labels[place]}". Replace the names by the numbers that all nodes agreed on.'
+            ) from None
+        names = sorted(set(table.labels))
+        if fixed and len(names) > request.num_classes:
+            raise DataError(
+                f"{table.places[0][0]}: expected at most num-classes = {request.num_classes} different "
+                f'labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
+            ) from None
+        number = {name: i for i, name in enumerate(names)}
+        return np.array([number[label] for label in table.labels], dtype=np.int64), tuple(names)
+    if not fixed:
+        found = sorted(set(values))
+        position = {value: i for i, value in enumerate(found)}
+        return np.array([position[v] for v in values], dtype=np.int64), tuple(str(v) for v in found)
+    for value, (path, line) in zip(values, table.places, strict=True):
+        if not 0 <= value < request.num_classes:
+            raise DataError(
+                f"{path}, line {line}: expected a label 0..{request.num_classes - 1} (num-classes = "
+                f'{request.num_classes}); got {value}. Renumber the labels or raise "num-classes".'
+            )
+    return np.array(values, dtype=np.int64), ()
+
+
+def _is_int(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def decode_npz(request: Request, source: Source) -> Decoded:
+    """Read the arrays; nothing in the file is executed."""
+    path = source.files[0]
+    arrays = _read_npz(path)
+    x, y = arrays["x"], arrays["y"]
+    test = None
+    if "x_test" in arrays or "y_test" in arrays:
+        if not {"x_test", "y_test"} <= arrays.keys() or arrays["x_test"].shape[1:] != x.shape[1:]:
+            raise DataError(
+                f"{path}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
+                f"{ {k: v.shape for k, v in arrays.items() if k.endswith('_test')} }"
+            )
+        x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
+        test = np.arange(len(x)) >= len(arrays["x"])
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not len(y) or y.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: expected x [N, ...] and integers y [N]; got x {x.dtype} {x.shape}, "
+            f"y {y.dtype} {y.shape}"
+        )
+    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
+        raise DataError(f"{path}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects")
+    owners = [str(name) for name in arrays.get("client", [])]
+    if owners and len(owners) != len(arrays["x"]):
+        raise DataError(
+            f"{path}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
+        )
+    num_classes = request.num_classes or int(y.max()) + 1
+    check_labels(y.astype(np.int64), num_classes, str(path))
+    return assemble(
+        request,
+        x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
+        y=y.astype(np.int64),
+        test=test,
+        owners=owners,
+        classes=tuple(str(i) for i in range(num_classes)) if not request.num_classes else (),
+        where=str(path),
+    )
+
+
+def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
+        raise DataError(f"{path}: expected an npz file of plain arrays; got {err!r}. Save it anew.") from err
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise DataError(f'{path}: expected arrays "x" and "y"; got {sorted(arrays)}')
+    return arrays

@@ -1,0 +1,60 @@
+"""Files that are whole or not there: write beside, sync, rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; when the block ends well, sync it and rename it to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temp = Path(name)
+    try:
+        yield temp
+        with temp.open("rb") as file:
+            os.fsync(file.fileno())
+        temp.chmod(0o644)
+        temp.replace(path)
+        sync_folder(path.parent)
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file atomically."""
+    with replacing(path) as temp:
+        temp.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_safetensors(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Replace a safetensors file atomically; equal arrays and metadata give equal bytes."""
+    with replacing(path) as temp:
+        save_file({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)

@@ -1,0 +1,200 @@
+"""The models a run can name, and how their first parameters are drawn.
+
+Every model takes an example as the data set gives it (images ``[B, C, H, W]`` float32, features
+``[B, d]`` float32, text ``[B, T]`` int64), flattens it itself where it must, and returns logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from task import seeds
+from task.errors import ConfigError, choose_from
+
+__all__ = ["MODELS", "CharLSTM", "ModelSpec", "build_model"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One entry of `MODELS`.
+
+    Args:
+        description: One line for listings.
+        inputs: What it can read, in words, for error messages.
+        build: ``(input_shape, num_classes) -> model``; draws from torch's CPU generator.
+        fits: ``(input_shape, num_classes) -> bool``.
+        kinds: Kinds of data set it can read (`task.datasets.Dataset.kind`).
+    """
+
+    description: str
+    inputs: str
+    build: Callable[[Shape, int], nn.Module]
+    fits: Callable[[Shape, int], bool]
+    kinds: frozenset[str]
+
+
+class CharLSTM(nn.Module):
+    """McMahan et al.'s character model: byte embedding, two LSTM layers, one logit per byte.
+
+    It has 866,560 parameters (torch keeps two bias vectors per LSTM layer); the paper counts 866,578.
+    The LSTM starts from zeros in every window.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_classes, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.output = nn.Linear(256, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[B, C, T]`` of byte windows ``[B, T]``, as `cross_entropy` wants them."""
+        hidden, _ = self.lstm(self.embedding(x))
+        logits: torch.Tensor = self.output(hidden)
+        return logits.transpose(1, 2)
+
+
+def _perceptron(*hidden: int) -> Callable[[Shape, int], nn.Module]:
+    """Return a builder of Flatten, then Linear and ReLU for each hidden width, then Linear."""
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = math.prod(shape)
+        for size in hidden:
+            layers += [nn.Linear(width, size), nn.ReLU()]
+            width = size
+        return nn.Sequential(*layers, nn.Linear(width, num_classes))
+
+    return build
+
+
+def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
+    """Return a builder of two 5x5 convolutions (32, 64) with pooling and a hidden layer of 512."""
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        height, width = _after_convolutions(shape, pad)
+        return nn.Sequential(
+            nn.Conv2d(shape[0], 32, 5, padding=pad),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=pad),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * height * width, 512),
+            nn.ReLU(),
+            nn.Linear(512, num_classes),
+        )
+
+    return build
+
+
+def _after_convolutions(shape: Shape, pad: int) -> tuple[int, int]:
+    """Return height and width of the second pooled map; 0 or less if the image is too small."""
+    sides = []
+    for side in shape[1:]:
+        for _ in range(2):
+            side = (side + 2 * pad - 4) // 2
+        sides.append(side)
+    return sides[0], sides[1]
+
+
+def _is_image(pad: int) -> Callable[[Shape, int], bool]:
+    return lambda shape, _: len(shape) == 3 and min(_after_convolutions(shape, pad)) >= 1
+
+
+def _is_numbers(shape: Shape, num_classes: int) -> bool:
+    return len(shape) >= 1
+
+
+def _is_bytes(shape: Shape, num_classes: int) -> bool:
+    return len(shape) == 1 and num_classes == 256
+
+
+_NUMBERS = frozenset({"image", "features"})
+
+MODELS: dict[str, ModelSpec] = {
+    "2nn": ModelSpec(
+        "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)",
+        "images or feature vectors",
+        _perceptron(200, 200),
+        _is_numbers,
+        _NUMBERS,
+    ),
+    "char-lstm": ModelSpec(
+        "byte embedding 8, 2 x 256 LSTM (McMahan et al. 2017; 866,560 parameters)",
+        "text windows (T,) of 256 byte classes",
+        lambda shape, num_classes: CharLSTM(num_classes),
+        _is_bytes,
+        frozenset({"text"}),
+    ),
+    "cnn": ModelSpec(
+        "two padded 5x5 convolutions, 512 ReLU (McMahan et al. 2017; 1,663,370 on MNIST)",
+        "images (channels, height, width) of at least 4x4",
+        _cnn(pad=2),
+        _is_image(pad=2),
+        _NUMBERS,
+    ),
+    "logistic": ModelSpec(
+        "one linear layer: multinomial logistic regression",
+        "images or feature vectors",
+        _perceptron(),
+        _is_numbers,
+        _NUMBERS,
+    ),
+    "mlp": ModelSpec(
+        "one hidden layer of 64 ReLU",
+        "images or feature vectors",
+        _perceptron(64),
+        _is_numbers,
+        _NUMBERS,
+    ),
+    "pfl-cnn": ModelSpec(
+        "two unpadded 5x5 convolutions, 512 ReLU (PFLlib's and FedALA's CNN; 582,026 on MNIST)",
+        "images (channels, height, width) of at least 16x16",
+        _cnn(pad=0),
+        _is_image(pad=0),
+        _NUMBERS,
+    ),
+}
+
+
+def build_model(name: str, input_shape: Shape, num_classes: int, seed: int, kind: str = "") -> nn.Module:
+    """Return the model with torch's default initialisation, a function of `seed` alone.
+
+    torch's own generator is used while the layers are made and put back as it was.
+
+    Args:
+        name: Key of `MODELS`.
+        input_shape: Shape of one example, without the batch.
+        num_classes: Number of logits.
+        seed: The run's seed.
+        kind: The data set's kind, "image", "features" or "text", checked too if given.
+
+    Raises:
+        ConfigError: No such model, or it cannot read such examples.
+    """
+    if name not in MODELS:
+        raise ConfigError(choose_from('run-config key "model"', name, MODELS))
+    spec = MODELS[name]
+    shape = tuple(input_shape)
+    if not spec.fits(shape, num_classes) or (kind and kind not in spec.kinds):
+        what = f"{kind} data" if kind else "a data set"
+        raise ConfigError(
+            f'run-config key "model": "{name}" expects {spec.inputs}; got {what} with examples of shape '
+            f'{shape} and {num_classes} classes. Choose another "model" or "dataset".'
+        )
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
+        # Not torch.manual_seed: that would seed the accelerators' generators as well.
+        generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
+        return spec.build(shape, num_classes)
+    finally:
+        generator.set_state(before)

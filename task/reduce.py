@@ -1,0 +1,229 @@
+"""Reductions: how the same field of many clients becomes one, exactly.
+
+A reduction has `add` (one client), `merge` (another partial reduction) and `result`. The result does
+not depend on the order of arrival nor on which node folded which clients, bit for bit:
+
+* Float terms ``weight * x`` are split into a high part, a multiple of 2^-20, and a low part, a multiple
+  of 2^-53 (each split rounds a single term, once, before anything is added). Sums of such multiples are
+  exact in float64 while they stay below 2^33 and 2^0; exact sums are associative. This is the
+  pre-rounding of reproducible summation (Demmel & Nguyen, 2013) with two fixed bins. What is lost is
+  2^-54 of each term, absolutely, far below the last bit of a float32 parameter.
+* Integer arrays (counters of normalisation layers) are summed as integers.
+* `Stack` sorts by client name.
+
+The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
+reach 2^33) with `BadField`, so that a diverged client is quarantined and never rounds somebody else.
+
+Memory of `Mean` and `Sum`: two float64 per parameter, whatever the number of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from task.arrays import Arrays
+from task.errors import BadField, WireError
+
+HIGH = 1.5 * 2.0**32  # t + HIGH - HIGH rounds t to a multiple of 2^-20 (|t| < 2^31)
+LOW = 0.75  # r + LOW - LOW rounds r to a multiple of 2^-53 (|r| <= 2^-21)
+MAX_TERM = 2.0**31
+MAX_SUM = 2.0**32  # half of the exact range, so that a merge of two checked sums is exact too
+MAX_INTEGER = 2.0**62
+MAX_TERMS = 2**20  # low parts: 2^20 terms of at most 2^-21
+BLOCK = 1 << 14  # elements worked on at once: 3 float64 buffers of 128 KiB stay in the L2 cache
+
+
+class Reduction(Protocol):
+    """What every reduction offers."""
+
+    name: ClassVar[str]
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Fold in one client's arrays with an integer weight."""
+
+    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+        """Fold in what `partial` of another reduction returned, with its weight and count."""
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return the reduction so far as named records, ready for the wire."""
+
+    def result(self) -> Arrays:
+        """Return the reduced arrays in the dtypes that came in."""
+
+
+class Sum:
+    """Weighted sum over clients: sum_k weight_k * x_k, exact until its last rounding.
+
+    Args:
+        like: Arrays of the names, shapes and dtypes that will come in.
+    """
+
+    name: ClassVar[str] = "sum"
+
+    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+        self.weight = 0
+        self.count = 0
+        floats = {name for name, a in like.items() if a.dtype.kind == "f"}
+        self._dtype = {name: a.dtype for name, a in like.items()}
+        self._bound = dict.fromkeys(like, 0.0)
+        self._high = {n: np.zeros(a.shape, np.float64 if n in floats else np.int64) for n, a in like.items()}
+        self._low = {n: np.zeros(a.shape) for n, a in like.items() if n in floats}
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Fold in one client's arrays.
+
+        Raises:
+            BadField: A term does not fit the exact range; nothing was folded then.
+        """
+        bounds = {name: _peak(a) * weight for name, a in arrays.items()}
+        for name, bound in bounds.items():
+            total = self._bound[name] + bound
+            term, most = (MAX_TERM, MAX_SUM) if name in self._low else (MAX_INTEGER, MAX_INTEGER)
+            if not (bound < term and total < most) or self.count + 1 > MAX_TERMS:
+                raise BadField(
+                    name,
+                    f"|weight * value| below {term:g} and its sum over the cohort below {most:g}",
+                    f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
+                )
+        for name, a in arrays.items():
+            self._bound[name] += bounds[name]
+            if name in self._low:
+                _fold(self._high[name], self._low[name], a, float(weight))
+            else:
+                self._high[name] += a.astype(np.int64) * weight
+        self.weight += weight
+        self.count += 1
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return the two exact sums: ``high`` of every array, ``low`` of the floating ones."""
+        return {"high": dict(self._high), "low": dict(self._low)}
+
+    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+        """Fold in another node's `partial`.
+
+        Raises:
+            BadField: The sums leave the exact range.
+        """
+        bounds = {name: _peak(a) for name, a in records["high"].items()}
+        for name, bound in bounds.items():
+            total = self._bound[name] + bound + count * 2.0**-20
+            most = MAX_SUM if name in self._low else MAX_INTEGER
+            if not total < most or self.count + count > MAX_TERMS:
+                raise BadField(name, f"sums below {most:g}", f"{total:g}")
+        for name, high in records["high"].items():
+            self._bound[name] += bounds[name]
+            self._high[name] += high
+            if name in self._low:
+                self._low[name] += records["low"][name]
+        self.weight += weight
+        self.count += count
+
+    def result(self) -> Arrays:
+        """Return the sums in the dtypes that came in."""
+        return {name: self._value(name, 1) for name in self._high}
+
+    def _value(self, name: str, divisor: int) -> np.ndarray:
+        high = self._high[name]
+        if name in self._low:
+            return ((high + self._low[name]) / divisor).astype(self._dtype[name])
+        # Integers stay integers: nearest, halves up, exact for any size.
+        return ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
+
+
+class Mean(Sum):
+    """Weighted mean over clients: sum_k weight_k * x_k / sum_k weight_k (McMahan's erratum form)."""
+
+    name: ClassVar[str] = "mean"
+
+    def result(self) -> Arrays:
+        """Return the means in the dtypes that came in.
+
+        Raises:
+            WireError: Nothing was added.
+        """
+        if self.weight <= 0:
+            raise WireError("a mean needs at least one client with a positive weight; got none")
+        return {name: self._value(name, self.weight) for name in self._high}
+
+
+class Stack:
+    """All clients' arrays side by side, shape [K, ...], in the order of client names."""
+
+    name: ClassVar[str] = "stack"
+
+    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+        self.weight = 0
+        self._rows: dict[str, tuple[Arrays, int]] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of clients K."""
+        return len(self._rows)
+
+    @property
+    def clients(self) -> list[str]:
+        """Client names in row order."""
+        return sorted(self._rows)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights in row order, int64 [K]."""
+        return np.array([self._rows[c][1] for c in self.clients], np.int64)
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Keep one client's arrays.
+
+        Raises:
+            BadField: The client is in the stack already.
+        """
+        if client in self._rows:
+            raise BadField("", f"one reply a round from {client}", "two")
+        self._rows[client] = (dict(arrays), weight)
+        self.weight += weight
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return one record per client; the weight travels as the array ``""``."""
+        return {c: a | {"": np.array(w, np.int64)} for c, (a, w) in self._rows.items()}
+
+    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+        """Take over another node's rows."""
+        for client, row in records.items():
+            self.add({k: v for k, v in row.items() if k}, int(row[""]), client)
+
+    def result(self) -> Arrays:
+        """Return every field with a leading client axis, shape [K, ...]."""
+        rows = [self._rows[c][0] for c in self.clients]
+        return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}
+
+
+def _peak(a: np.ndarray) -> float:
+    """Return the largest absolute value; NaN if any element is NaN."""
+    return 0.0 if a.size == 0 else float(max(-a.min(), a.max()) if a.dtype.kind == "f" else abs(a).max())
+
+
+def _fold(high: np.ndarray, low: np.ndarray, x: np.ndarray, weight: float) -> None:
+    """Add the exact split of ``weight * x`` to `high` and `low`, block by block.
+
+    A float32 times a weight below 2^29 is exact in float64; ``t - h`` is exact as well (Sterbenz), so
+    the only rounding is the one to the grid of `low`.
+    """
+    high_, low_, x_ = high.reshape(-1), low.reshape(-1), x.reshape(-1)
+    t, h = np.empty((2, min(BLOCK, x_.size)))
+    for i in range(0, x_.size, BLOCK):
+        block = slice(i, i + BLOCK)
+        n = x_[block].size
+        t_, h_ = t[:n], h[:n]
+        np.multiply(x_[block], weight, out=t_, dtype=np.float64)
+        np.add(t_, HIGH, out=h_)
+        h_ -= HIGH
+        high_[block] += h_
+        t_ -= h_
+        t_ += LOW
+        t_ -= LOW
+        low_[block] += t_

@@ -1,0 +1,33 @@
+"""Every random number of a run, from (run seed, role, round, client name).
+
+There is no global generator. Two calls with the same arguments give the same stream on every
+machine, whatever ran before, in whichever process; two different roles never share a stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import numpy as np
+
+MODEL: Final = "model"  # initial parameters
+SELECTION: Final = "selection"  # which clients train in a round
+EVALUATION: Final = "evaluation"  # which clients evaluate in a round
+STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
+PARTITION: Final = "partition"  # who owns which examples
+SPLIT: Final = "split"  # a client's own train/test split
+BATCHES: Final = "batches"  # order of a client's examples in a round
+TORCH: Final = "torch"  # dropout and the like during local training
+SYNTHETIC: Final = "synthetic"  # the generated data set
+
+
+def seed_for(seed: int, role: str, server_round: int = 0, client: str = "") -> int:
+    """Return a 63-bit seed that depends on all four arguments and on nothing else."""
+    text = f"{seed}\x1f{role}\x1f{server_round}\x1f{client}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def rng_for(seed: int, role: str, server_round: int = 0, client: str = "") -> np.random.Generator:
+    """Return a NumPy generator (PCG64) for this role, round and client."""
+    return np.random.Generator(np.random.PCG64(seed_for(seed, role, server_round, client)))

@@ -1,0 +1,397 @@
+"""The contract on the wire: pack, read and check every message. The only file that touches a RecordDict.
+
+A training message carries, as named records:
+
+====================  =====================================================================
+down                  up
+====================  =====================================================================
+one ArrayRecord per   one ArrayRecord per upward field of the catalogue entry;
+downward field        ``metrics``: ``num-examples``, ``train-loss`` and the entry's scalars
+``config``: round,
+lr, scalars
+====================  =====================================================================
+
+That is plain Flower, and any Flower app speaks it. A node that is asked for several clients gets their
+names in ``config`` (``clients``, ``epochs``) and answers with the *merged* reduction: each upward field
+as the records of its partial (``arrays.high``, ``arrays.low``), ``metrics`` as lists parallel to
+``answered``/``clients``, and ``failed`` with the clients that could not be used and why.
+
+`check_arrays` and `check_scalars` are the one gate: the node runs them on each client before folding,
+the server on each reply. What fails is quarantined, see `Quarantined`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from task.algorithms import Algorithm
+from task.arrays import Arrays
+from task.errors import BadField, WireError
+
+ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
+CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
+ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
+Scalar = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One client's reply that was not used: who, when, which field, and why."""
+
+    client: str
+    round: int
+    field: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        """Return the line that log and result show."""
+        where = f" field {self.field!r}:" if self.field else ""
+        return f"round {self.round}: client {self.client}:{where} expected {self.expected}; got {self.got}"
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Return the JSON object of ``rounds.jsonl``."""
+        return asdict(self) | {"reason": str(self)}
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """What a node is told to train.
+
+    Attributes:
+        round: Server round, from 1.
+        arrays: Downward array records by field name.
+        scalars: ``lr`` and the entry's downward scalars.
+        clients: Names of the clients to train; empty from somebody else's strategy, which means all.
+        epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
+    """
+
+    round: int
+    arrays: dict[str, Arrays]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    clients: tuple[str, ...] = ()
+    epochs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sends up: its array records by field name, its scalars."""
+
+    arrays: dict[str, Arrays]
+    scalars: dict[str, float]
+
+    @property
+    def num_examples(self) -> int:
+        """n_k."""
+        return int(self.scalars[NUM_EXAMPLES])
+
+
+@dataclass
+class NodeReply:
+    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several).
+
+    Attributes:
+        clients: Names that are in the answer, parallel to the lists of `scalars`.
+        scalars: Per scalar name, one value per client.
+        partials: Per upward field, the records of its merged reduction; empty if plain.
+        upload: The one client's upload if plain.
+        failed: Clients that the node could not use.
+    """
+
+    clients: list[str]
+    scalars: dict[str, list[float]]
+    partials: dict[str, dict[str, Arrays]] = field(default_factory=dict)
+    upload: Upload | None = None
+    failed: list[Quarantined] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """What a node says of itself.
+
+    Attributes:
+        clients: Names of the clients that it can train.
+        num_examples: Their training examples, parallel.
+        pool: Nodes with the same pool share data and client state and can stand in for each other.
+        share: (partition-id, num-partitions): if other pools claim a client too, the node whose share
+            it is trains it.
+        version: Version of the app on the node.
+        shape: Shape of one example as the model sees it; empty if unknown.
+        classes: Number of classes; 0 if unknown.
+    """
+
+    clients: tuple[str, ...]
+    num_examples: np.ndarray
+    pool: str
+    share: tuple[int, int] = (0, 1)
+    version: str = ""
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+
+
+# ---------------------------------------------------------------------------------------- arrays
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Return the arrays as a Flower record."""
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+
+
+def read_arrays(record: ArrayRecord) -> Arrays:
+    """Return a record's arrays.
+
+    Raises:
+        WireError: An array cannot be decoded; its name is the error's field.
+    """
+    out: Arrays = {}
+    for name, array in record.items():
+        _check_header(name, array)
+        try:
+            out[name] = array.numpy()
+        except (ValueError, TypeError, EOFError, MemoryError, OSError) as err:
+            raise BadField(name, "an array in NumPy's .npy form", str(err)) from None
+    return out
+
+
+def _check_header(name: str, array: Array) -> None:
+    """Refuse a header that claims more than the bytes hold, before anything is allocated."""
+    try:
+        claimed = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    except TypeError:
+        raise BadField(name, "a NumPy dtype", repr(array.dtype)) from None
+    if claimed > len(array.data):
+        raise BadField(name, f"{claimed} bytes for shape {tuple(array.shape)}", f"{len(array.data)} bytes")
+
+
+def check_arrays(what: str, arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:
+    """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
+
+    Raises:
+        BadField: Naming ``what/array``, what was expected and what was got.
+    """
+    if arrays.keys() != like.keys():
+        missing, extra = sorted(like.keys() - arrays.keys()), sorted(arrays.keys() - like.keys())
+        got = f"{len(arrays)} with missing {missing} and extra {extra}"
+        raise BadField(what, f"{len(like)} arrays as sent", got)
+    for name, a in arrays.items():
+        want = like[name]
+        if a.shape != want.shape or a.dtype != want.dtype:
+            expected = f"{want.dtype}{list(want.shape)}"
+            raise BadField(f"{what}/{name}", expected, f"{a.dtype}{list(a.shape)}")
+        # min and max carry NaN through and meet every infinity, in one read each.
+        if a.dtype.kind == "f" and a.size and not (math.isfinite(a.min()) and math.isfinite(a.max())):
+            bad = int(a.size - np.count_nonzero(np.isfinite(a)))
+            raise BadField(f"{what}/{name}", "finite numbers", f"NaN or infinity in {bad} of {a.size}")
+
+
+def check_scalars(entry: Algorithm, scalars: Mapping[str, object]) -> None:
+    """Refuse an example count that is no positive integer, a missing scalar, or one that is not finite.
+
+    Raises:
+        BadField: Naming the scalar.
+    """
+    n = scalars.get(NUM_EXAMPLES)
+    if n is None:
+        raise BadField(NUM_EXAMPLES, "a positive integer", "nothing")
+    whole = isinstance(n, int) or (isinstance(n, float) and n.is_integer())
+    if isinstance(n, bool) or not whole or not 0 < cast(float, n) < 2**29:
+        raise BadField(NUM_EXAMPLES, "an integer from 1 to 2^29", repr(n))
+    for f in entry.up_scalars:
+        if f.required and f.name not in scalars:
+            raise BadField(f.name, f.meaning, "nothing")
+    for name, value in scalars.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadField(name, "a finite number", repr(value))
+
+
+# ------------------------------------------------------------------------------------------ down
+
+
+def train_content(
+    order: TrainOrder, arrays: Mapping[str, ArrayRecord], extra: Mapping[str, Scalar]
+) -> RecordDict:
+    """Return the content of a training message.
+
+    Args:
+        order: What to train; its `arrays` are taken from the argument `arrays`, packed once a round.
+        arrays: Downward array records by field name.
+        extra: Further config entries, as given to Flower's ``start(train_config=...)``.
+    """
+    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
+    if order.clients:
+        config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
+    return RecordDict({**arrays, CONFIG: config})
+
+
+def read_order(
+    entry: Algorithm, content: RecordDict, like: Mapping[str, Mapping[str, np.ndarray]]
+) -> TrainOrder:
+    """Read and check a training message on the node.
+
+    Args:
+        entry: The algorithm that this node runs.
+        content: The message's content.
+        like: For each downward field, arrays of the expected names, shapes and dtypes.
+
+    Raises:
+        WireError: A record or scalar of the entry is missing or does not fit this node's model.
+    """
+    config = _config(content)
+    arrays = {}
+    for f in entry.down:
+        if f.name not in content.array_records:
+            raise WireError(f"training message: expected record {f.name!r} ({f.meaning}); got none", f.name)
+        arrays[f.name] = read_arrays(content.array_records[f.name])
+        check_arrays(f.name, arrays[f.name], like[f.name])
+    scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
+    for s in entry.down_scalars:
+        if s.name not in scalars:
+            raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
+    clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
+    epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
+    return TrainOrder(int(cast(int, config.get("server-round", 0))), arrays, scalars, clients, epochs)
+
+
+def _config(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get(CONFIG, ConfigRecord())
+
+
+# -------------------------------------------------------------------------------------------- up
+
+
+def reply_content(reply: NodeReply) -> RecordDict:
+    """Return the content of a node's answer to a training or evaluation message."""
+    content = RecordDict()
+    if reply.upload is not None:
+        for name, arrays in reply.upload.arrays.items():
+            content[name] = pack_arrays(arrays)
+        content[METRICS] = MetricRecord({k: _number(v) for k, v in reply.upload.scalars.items()})
+        return content
+    for name, records in reply.partials.items():
+        for part, arrays in records.items():
+            content[f"{name}.{part}"] = pack_arrays(arrays)
+    content[METRICS] = MetricRecord({k: [_number(x) for x in v] for k, v in reply.scalars.items()})
+    content[ANSWERED] = ConfigRecord({"clients": list(reply.clients)})
+    if reply.failed:
+        columns = {
+            k: [str(asdict(q)[k]) for q in reply.failed] for k in ("client", "field", "expected", "got")
+        }
+        content[FAILED] = ConfigRecord(cast(dict[str, list[str]], columns))  # type: ignore[arg-type]
+    return content
+
+
+def _number(value: float) -> int | float:
+    return int(value) if isinstance(value, np.integer | int) else float(value)
+
+
+def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> NodeReply:
+    """Read a node's answer, without checking the arrays yet.
+
+    Args:
+        content: The message's content.
+        asked: The clients that the node was asked for.
+        server_round: For the failures' lines.
+
+    Raises:
+        WireError: The answer is not in either form.
+    """
+    if ANSWERED not in content.config_records:
+        metrics = content.metric_records
+        if len(metrics) != 1:
+            raise BadField(METRICS, "one MetricRecord", f"{len(metrics)}")
+        scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
+        arrays = {name: read_arrays(record) for name, record in content.array_records.items()}
+        return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
+    clients = [str(c) for c in cast(list[str], content.config_records[ANSWERED]["clients"])]
+    columns = content.metric_records.get(METRICS, MetricRecord())
+    lists: dict[str, list[float]] = {}
+    for name, values in columns.items():
+        if not isinstance(values, list) or len(values) != len(clients):
+            raise BadField(name, f"{len(clients)} values, one a client", repr(values)[:80])
+        lists[name] = cast(list[float], values)
+    partials: dict[str, dict[str, Arrays]] = {}
+    for name, record in content.array_records.items():
+        field_name, _, part = name.partition(".")
+        partials.setdefault(field_name, {})[part] = read_arrays(record)
+    return NodeReply(clients, lists, partials=partials, failed=_failures(content, server_round))
+
+
+def _failures(content: RecordDict, server_round: int) -> list[Quarantined]:
+    columns = cast(dict[str, list[str]], content.config_records.get(FAILED, {}))
+    names = ("client", "field", "expected", "got")
+    rows = zip(*(columns.get(k, []) for k in names), strict=True)
+    return [Quarantined(c, server_round, f, e, g) for c, f, e, g in rows]
+
+
+def with_scalars(upload: Upload, **scalars: float) -> Upload:
+    """Return the upload with further scalars, their names written with underscores."""
+    more = {k.replace("_", "-"): v for k, v in scalars.items()}
+    return replace(upload, scalars=upload.scalars | more)
+
+
+# ------------------------------------------------------------------------------------- roll call
+
+
+def roll_call_content(answer: RollCall) -> RecordDict:
+    """Return the content of a node's answer to the roll call."""
+    config = ConfigRecord(
+        {
+            "clients": list(answer.clients),
+            "pool": answer.pool,
+            "share": list(answer.share),
+            "version": answer.version,
+            "shape": list(answer.shape),
+            "classes": answer.classes,
+        }
+    )
+    counts = MetricRecord({NUM_EXAMPLES: [int(n) for n in answer.num_examples]})
+    return RecordDict({ROLL_CALL: config, METRICS: counts})
+
+
+def read_roll_call(content: RecordDict) -> RollCall:
+    """Read a node's answer to the roll call.
+
+    Raises:
+        WireError: A part is missing or the lists do not match.
+    """
+    if ROLL_CALL not in content.config_records or METRICS not in content.metric_records:
+        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
+    config = content.config_records[ROLL_CALL]
+    clients = tuple(cast(list[str], config["clients"]))
+    counts = np.array(content.metric_records[METRICS][NUM_EXAMPLES], np.int64)
+    if len(counts) != len(clients):
+        raise WireError(f"roll call: expected {len(clients)} example counts; got {len(counts)}", NUM_EXAMPLES)
+    share, shape = cast(list[int], config["share"]), cast(list[int], config["shape"])
+    classes = cast(int, config["classes"])
+    pool, version = str(config["pool"]), str(config["version"])
+    return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+
+
+# ------------------------------------------------------------------------------------- messages
+
+
+def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl_s: float) -> Message:
+    """Return a message to a node; it expires with the round that it belongs to."""
+    return Message(content, node_id, kind, ttl=ttl_s, group_id=str(server_round))
+
+
+def payload_bytes(content: RecordDict) -> int:
+    """Return the serialised size of a content's records in bytes (transport framing not counted)."""
+    scalars = (*content.config_records.values(), *content.metric_records.values())
+    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    # ConfigRecord.count_bytes refuses empty strings and lists, which are fine on the wire.
+    if isinstance(value, list):
+        return sum(_value_bytes(v) for v in value)
+    if isinstance(value, bool):
+        return 1
+    return len(value) if isinstance(value, str | bytes) else 8  # numbers travel as 64 bits

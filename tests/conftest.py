@@ -1,0 +1,44 @@
+"""Fixtures of the whole suite: caches and state of every test lie in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of decoded data for the session: the digits are decoded once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, shared_cache: Path, tmp_path: Path) -> None:
+    monkeypatch.setenv("BOUQUET_CACHE", str(shared_cache))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+
+
+def real_data() -> Path | None:
+    """Return the folder with real data sets, if there is one on this machine."""
+    for place in (os.environ.get("BOUQUET_DATA"), str(ROOT.parent / "shared" / "data")):
+        if place and (Path(place) / "MNIST" / "raw").is_dir():
+            return Path(place)
+    return None
+
+
+@pytest.fixture
+def data_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with real data; the test is left out, with the reason, where there is none."""
+    folder = real_data()
+    if folder is None:
+        pytest.skip("no real data: set BOUQUET_DATA to a folder with MNIST/raw")
+    monkeypatch.setenv("BOUQUET_DATA", str(folder))
+    return folder

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from server_app.progress import Progress, closing_table
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def plain(width: int = 40) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, width=width), stream
+
+
+def terminal() -> tuple[Console, Terminal]:
+    stream = Terminal()
+    env = {"TERM": "xterm"}
+    return Console(file=stream, width=80, force_terminal=True, color_system=None, _environ=env), stream
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    base = {"round": number, "loss": 0.3124, "accuracy": 0.914, "asked": 10, "answered": 10}
+    return base | {"seconds": {"total": 0.42}, "quarantined": [], "skipped": False} | more
+
+
+def test_one_line_a_round_however_narrow_the_console() -> None:
+    console, stream = plain(width=20)
+    with Progress("auto", 10, "run", console) as progress:
+        progress.round_done(row(0, asked=0, answered=0, seconds={"total": 9.0}))
+        progress.replies(1, 3, 10)
+        progress.round_done(row(1))
+        progress.message("a [bold] word")
+        progress.round_done(row(2, seconds={"total": 1.0}))
+    assert progress.mode == "log"
+    assert stream.getvalue().splitlines() == [
+        "round 0/10  loss 0.312  accuracy 0.914  9.00 s  left -:--:--",
+        # 0.42 s a round, nine to go: 3.78 s; the evaluation of round 0 says nothing of it.
+        "round 1/10  loss 0.312  accuracy 0.914  clients 10/10  0.42 s  left 0:00:04",
+        "a [bold] word",
+        # mean 0.71 s, eight to go: 5.68 s
+        "round 2/10  loss 0.312  accuracy 0.914  clients 10/10  1.00 s  left 0:00:06",
+    ]
+
+
+def test_what_went_wrong_and_what_was_not_measured() -> None:
+    console, stream = plain()
+    none = {"loss": None, "accuracy": None}
+    with Progress("log", 2, "run", console) as progress:
+        progress.round_done(
+            row(1, **none, train_loss=0.5, client_accuracy=0.25, quarantined=[{}], answered=8)
+        )
+        progress.round_done(row(2, **none, skipped=True, answered=0, seconds={}))
+    assert stream.getvalue().splitlines() == [
+        "round 1/2  train loss 0.500  client accuracy 0.250  clients 8/10  quarantined 1  0.42 s  "
+        "left 0:00:00",
+        "round 2/2  clients 0/10  skipped  left 0:00:00",
+    ]
+
+
+def test_none_is_silent() -> None:
+    console, stream = plain()
+    with Progress("none", 2, "run", console) as progress:
+        progress.round_done(row(1))
+        progress.message("text")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("make", "mode"), [(plain, "log"), (terminal, "bar")])
+def test_auto_asks_the_terminal(make: Any, mode: str) -> None:
+    assert Progress("auto", 2, "run", make()[0]).mode == mode
+    # A build log with FORCE_COLOR is no terminal.
+    assert Progress("auto", 2, "run", Console(file=io.StringIO(), force_terminal=True)).mode == "log"
+
+
+def test_the_bar_shows_round_loss_accuracy_clients_and_time_left() -> None:
+    console, stream = terminal()
+    now = [100.0]
+    with Progress("bar", 4, "fedavg on digits", console, clock=lambda: now[0]) as progress:
+        progress.round_done(row(1, seconds={"total": 10.0}))
+        progress.replies(2, 5, 10)
+        now[0] += 4.0
+        still, picture = plain(width=80)
+        still.print(progress._render())
+        progress.message("a message")
+    top, status = picture.getvalue().splitlines()
+    assert top.startswith("fedavg on digits ")
+    # One and a half of four rounds; 3 rounds of 10 s are left, of which 4 s have passed.
+    assert top.rstrip().endswith("38%  left 0:00:26")
+    assert status.rstrip() == "round 2/4  clients 5/10  loss 0.312  accuracy 0.914"
+    shown = stream.getvalue()
+    assert "a message\n" in shown
+    assert shown.endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_log_handlers_write_above_the_bar_and_get_their_stream_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    logger = logging.getLogger("bouquet-test-progress")
+    loud, quiet = logging.StreamHandler(out), logging.StreamHandler(err)
+    console = Console(width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
+    logger.addHandler(loud)
+    logger.addHandler(quiet)
+    try:
+        with Progress("bar", 2, "run", console) as progress:
+            progress.round_done(row(1))
+            assert loud.stream is not out
+            assert quiet.stream is err  # a redirected stderr stays in its file
+            thread = threading.Thread(target=logger.warning, args=("from a thread",))
+            thread.start()
+            thread.join()
+        assert loud.stream is out
+    finally:
+        logger.removeHandler(loud)
+        logger.removeHandler(quiet)
+    assert sys.stdout is out
+    assert "from a thread\n" in out.getvalue()
+    assert err.getvalue() == "from a thread\n"
+
+
+def test_a_run_of_no_rounds() -> None:
+    console, _ = terminal()
+    with Progress("bar", 0, "run", console) as progress:
+        progress.round_done(row(0, asked=0))
+
+
+def test_the_closing_table(tmp_path: Path) -> None:
+    console, stream = plain(width=60)
+    result = {
+        "algorithm": "fedavg", "dataset": "digits", "seed": 7, "rounds": 10, "accuracy": 0.91, "loss": 0.3,
+        "best_accuracy": 0.92, "best_round": 9, "rounds_to_target": {"0.5": 1.25, "0.99": None},
+        "bytes_down": 2_000_000, "bytes_up": 900, "seconds": 4.2, "quarantined": 1, "skipped": 2,
+        "clients": {"mean": 0.9, "std": 0.01, "worst_decile": 0.8, "jain": 0.99},
+    }  # fmt: skip
+    folder = tmp_path / "[red]" / ("long" * 30)
+    closing_table(result, folder, console)
+    *lines, last = stream.getvalue().splitlines()
+    assert last == f"Results: {folder}"
+    text = "\n".join(lines)
+    for label, value in [
+        ("Run", "fedavg, digits, seed 7"),
+        ("Rounds", "10 (2 skipped)"),
+        ("Accuracy, best", "0.920 (round 9)"),
+        ("Rounds to accuracy", "0.5: 1.2\n"),
+        ("Sent to clients", "2.0 MB"),
+        ("Received from clients", "900 B"),
+        ("Time", "4.20 s"),
+        ("Quarantined replies", "1"),
+        ("Accuracy over clients", "mean 0.900, std 0.010"),
+        ("Worst tenth of clients", "0.800"),
+    ]:
+        assert any(line.startswith(label) and value.strip() in line for line in lines), (label, text)
+    assert "0.99:" not in text

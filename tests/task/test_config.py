@@ -1,0 +1,81 @@
+"""The run config: one declaration, checked values, and errors that help."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from task.config import as_run_config, flatten, knobs, read_config, read_recipe, recipes
+from task.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def in_pyproject() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return flatten(tomllib.load(file)["tool"]["flwr"]["app"]["config"])
+
+
+def test_pyproject_lists_every_knob_with_its_default() -> None:
+    declared = {k.key: k.default for k in knobs()}
+    assert in_pyproject() == declared
+    assert {k: type(v) for k, v in in_pyproject().items()} == {k: type(v) for k, v in declared.items()}
+
+
+def test_defaults_are_valid_and_round_trip() -> None:
+    config = read_config(in_pyproject())
+    assert config == read_config({})
+    assert as_run_config(config) == in_pyproject()
+
+
+@pytest.mark.parametrize("name", sorted(recipes()))
+def test_recipes_are_valid(name: str) -> None:
+    keys = read_recipe(name)
+    config = read_config(keys)
+    assert {k: as_run_config(config)[k] for k in keys} == pytest.approx(keys)
+    text = recipes()[name].read_text(encoding="utf-8")
+    assert text.startswith("# "), "a recipe says what it is in its first line"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"algorithm": "fedprx"}, r'"algorithm".*fedavg, fedprox, fedsgd.*Did you mean "fedprox"'),
+        ({"dataset": "minst"}, r'"dataset".*Did you mean "mnist"'),
+        ({"model": "3nn"}, r'"model".*2nn'),
+        ({"partition": "shard"}, r'"partition".*Did you mean "shards"'),
+        ({"selection": "best"}, r'"selection".*uniform'),
+        ({"learnin-rate": 0.1}, r'"learnin-rate" does not exist.*Did you mean "learning-rate"'),
+        ({"learning-rate": 0}, r'"learning-rate": expected float > 0.*got 0'),
+        ({"learning-rate": float("nan")}, r'"learning-rate".*got nan'),
+        ({"learning-rate": "fast"}, r"\"learning-rate\": expected float.*got 'fast'"),
+        ({"local-epochs": 1.5}, r'"local-epochs": expected int.*got 1.5'),
+        ({"local-epochs": True}, r'"local-epochs": expected int.*got True'),
+        ({"fraction-train": 1.2}, r'"fraction-train": expected float >= 0 and <= 1.*got 1.2'),
+        ({"fedprox": {"mu": -1}}, r'"fedprox.mu": expected float >= 0'),
+        ({"fraction-evaluate": 0.5, "local-test-fraction": 0}, r'"fraction-evaluate".*"local-test-fraction"'),
+    ],
+)
+def test_a_bad_value_names_key_expectation_and_the_nearest_name(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(keys)
+
+
+def test_whole_numbers_do_for_float_keys() -> None:
+    assert read_config({"fedprox.mu": 1}).fedprox.mu == 1.0
+
+
+def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text("seed = 9\n[fedprox]\nmu = 0.5\n")
+    assert read_recipe(str(own)) == {"seed": 9, "fedprox.mu": 0.5}
+    with pytest.raises(ConfigError, match='Did you mean "demo"'):
+        read_recipe("demmo")
+    with pytest.raises(ConfigError, match="no such file"):
+        read_recipe(str(tmp_path / "other.toml"))
+    own.write_text("seed = = 9")
+    with pytest.raises(ConfigError, match="not a TOML file"):
+        read_recipe(str(own))

@@ -1,0 +1,130 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from task.errors import ConfigError
+from task.models import MODELS, build_model
+
+MNIST = (1, 28, 28)
+
+
+def size(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "parameters"),
+    [
+        ("2nn", MNIST, 10, 199_210),  # McMahan et al.
+        ("cnn", MNIST, 10, 1_663_370),  # McMahan et al.
+        ("pfl-cnn", MNIST, 10, 582_026),  # PFLlib
+        ("char-lstm", (80,), 256, 866_560),  # the paper's 866,578 but for its biases
+        ("logistic", (60,), 10, 610),
+        ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 640 + 10),
+        ("cnn", (3, 32, 32), 10, 2432 + 51_264 + 64 * 64 * 512 + 512 + 5130),
+    ],
+)
+def test_parameter_counts_and_output_shapes(name, shape, classes, parameters):
+    model = build_model(name, shape, classes, seed=1)
+    assert size(model) == parameters
+    if name == "char-lstm":
+        x = torch.randint(0, 256, (2, *shape))
+        assert model(x).shape == (2, classes, 80)
+    else:
+        assert model(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+def test_registry_is_sorted_and_described():
+    assert list(MODELS) == sorted(MODELS)
+    assert all(spec.description and spec.inputs for spec in MODELS.values())
+
+
+def test_cnn_layers_keep_the_papers_order_of_operations():
+    """Recompute the CNN by hand from its own parameters."""
+    model = build_model("cnn", (1, 8, 8), 10, seed=3)
+    c1, b1, c2, b2, w3, b3, w4, b4 = model.parameters()
+    x = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
+    h = F.max_pool2d(F.relu(F.conv2d(x, c1, b1, padding=2)), 2)
+    h = F.max_pool2d(F.relu(F.conv2d(h, c2, b2, padding=2)), 2)
+    expected = F.relu(h.flatten(1) @ w3.T + b3) @ w4.T + b4
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_logistic_is_one_linear_map():
+    model = build_model("logistic", (2, 3), 4, seed=1)
+    weight, bias = model.parameters()
+    x = torch.arange(6.0).reshape(1, 2, 3)
+    torch.testing.assert_close(model(x), x.flatten(1) @ weight.T + bias)
+
+
+def test_char_lstm_is_causal_and_feeds_cross_entropy():
+    model = build_model("char-lstm", (80,), 256, seed=1)
+    x = torch.arange(12).reshape(2, 6)
+    changed = x.clone()
+    changed[:, 4] = 200
+    before, after = model(x), model(changed)
+    torch.testing.assert_close(before[:, :, :4], after[:, :, :4])
+    assert not torch.allclose(before[:, :, 4], after[:, :, 4])
+    targets = torch.full((2, 6), -100)
+    targets[0, 2] = 7
+    by_hand = -torch.log_softmax(before[0, :, 2], 0)[7]
+    torch.testing.assert_close(F.cross_entropy(before, targets), by_hand)
+
+
+@pytest.mark.parametrize("name", ["2nn", "cnn", "char-lstm"])
+def test_initialisation_depends_on_the_seed_alone(name):
+    shape, classes = ((80,), 256) if name == "char-lstm" else (MNIST, 10)
+    torch.manual_seed(5)
+    first = build_model(name, shape, classes, seed=1).state_dict()
+    torch.manual_seed(6)
+    again = build_model(name, shape, classes, seed=1).state_dict()
+    other = build_model(name, shape, classes, seed=2).state_dict()
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert not any(torch.equal(first[k], other[k]) for k in first)
+
+
+def test_global_generator_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    build_model("mlp", (64,), 10, seed=1)
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(5)
+    with pytest.raises(ConfigError):
+        build_model("cnn", (64,), 10, seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "kind", "says"),
+    [
+        ("cnn", (60,), 10, "", r'"cnn" expects images .* shape \(60,\)'),
+        ("cnn", (1, 3, 3), 10, "", "at least 4x4"),
+        ("pfl-cnn", (1, 8, 8), 10, "", r"at least 16x16.* shape \(1, 8, 8\)"),
+        ("char-lstm", MNIST, 10, "", r'"char-lstm" expects text windows .* shape \(1, 28, 28\)'),
+        ("char-lstm", (60,), 10, "", "10 classes"),
+        ("mlp", (80,), 256, "text", "got text data"),
+        ("char-lstm", (80,), 256, "features", "got features data"),
+        ("cn", MNIST, 10, "", 'Did you mean "cnn"'),
+    ],
+)
+def test_misfits_are_refused(name, shape, classes, kind, says):
+    with pytest.raises(ConfigError, match=says):
+        build_model(name, shape, classes, seed=1, kind=kind)
+
+
+def test_smallest_images_that_are_accepted_work():
+    for name, side in (("cnn", 4), ("pfl-cnn", 16)):
+        assert build_model(name, (1, side, side), 3, seed=1)(torch.zeros(1, 1, side, side)).shape == (1, 3)
+
+
+def test_import_and_build_leave_out_what_is_slow():
+    code = (
+        "import sys; from task.models import build_model; build_model('2nn', (1, 28, 28), 10, 1);"
+        "print([m for m in ('torchvision', 'torch._dynamo', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

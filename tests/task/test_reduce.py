@@ -1,0 +1,158 @@
+"""Reductions: values by hand, exactness, and that nothing depends on order or spread."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from task.errors import BadField, WireError
+from task.reduce import BLOCK, REDUCTIONS, Mean, Stack, Sum
+
+
+def arrays(*values: float, dtype: type = np.float32) -> dict[str, np.ndarray]:
+    return {"w": np.array(values, dtype)}
+
+
+def test_mean_is_weighted_by_examples_of_those_who_answered() -> None:
+    # (1*2 + 3*6) / (1 + 3) = 5;  (1*10 + 3*(-2)) / 4 = 1
+    mean = Mean(arrays(0, 0))
+    mean.add(arrays(2, 10), 1, "a")
+    mean.add(arrays(6, -2), 3, "b")
+    assert mean.result()["w"].tolist() == [5.0, 1.0]
+    assert mean.result()["w"].dtype == np.float32
+    assert (mean.weight, mean.count) == (4, 2)
+
+
+def test_sum_is_weighted() -> None:
+    total = Sum(arrays(0))
+    total.add(arrays(2), 1, "a")
+    total.add(arrays(6), 3, "b")
+    assert total.result()["w"].tolist() == [20.0]
+
+
+def test_integer_buffers_are_averaged_as_integers() -> None:
+    like = {"count": np.array(0, np.int64)}
+    mean = Mean(like)
+    big = 2**53 + 1  # a float64 cannot hold it
+    mean.add({"count": np.array(big, np.int64)}, 1, "a")
+    mean.add({"count": np.array(big + 2, np.int64)}, 1, "b")
+    result = mean.result()["count"]
+    assert result.dtype == np.int64
+    assert result.shape == ()
+    assert int(result) == big + 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_dtypes_leave_as_they_came(dtype: type) -> None:
+    mean = Mean(arrays(0, dtype=dtype))
+    mean.add(arrays(1.5, dtype=dtype), 2, "a")
+    assert mean.result()["w"].dtype == dtype
+    assert mean.result()["w"].tolist() == [1.5]
+
+
+def test_mean_equals_exact_rational_arithmetic() -> None:
+    rng = np.random.default_rng(1)
+    scale = 10.0 ** rng.integers(-6, 4, size=(9, 200))
+    xs = (rng.normal(size=(9, 200)) * scale).astype(np.float32)
+    weights = rng.integers(1, 2000, size=9).tolist()
+    mean = Mean({"w": xs[0]})
+    for i in range(9):
+        mean.add({"w": xs[i]}, weights[i], str(i))
+    exact = [sum(Fraction(float(xs[i, j])) * weights[i] for i in range(9)) / sum(weights) for j in range(200)]
+    got = mean.result()["w"]
+    want = np.array([float(e) for e in exact]).astype(np.float32)
+    # The fixed grid is absolute (2^-54 a term): relative to tiny values it may cost the last bit.
+    assert np.array_equal(got[np.abs(want) > 1e-5], want[np.abs(want) > 1e-5])
+    assert np.max(np.abs(got - want)) <= 1e-15
+
+
+@pytest.mark.parametrize("name", sorted(REDUCTIONS))
+def test_neither_order_nor_spread_changes_a_bit(name: str) -> None:
+    rng = np.random.default_rng(2)
+    size = BLOCK + 77  # more than one block
+    # Values whose float64 sum does depend on the order.
+    xs = [(rng.normal(size=size) * 10.0 ** rng.integers(-7, 3, size)).astype(np.float32) for _ in range(6)]
+    weights = [1, 7, 600, 3, 59_999, 12]
+    like = {"w": xs[0]}
+    names = [f"client-{i}" for i in range(6)]
+
+    def reduce(order: tuple[int, ...], nodes: int) -> np.ndarray:
+        parts = [REDUCTIONS[name](like) for _ in range(nodes)]
+        for place, i in enumerate(order):
+            parts[place % nodes].add({"w": xs[i]}, weights[i], names[i])
+        whole = REDUCTIONS[name](like)
+        for part in parts:
+            whole.merge(part.partial(), part.weight, part.count)
+        return whole.result()["w"]
+
+    want = reduce((0, 1, 2, 3, 4, 5), 1)
+    for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 97):
+        for nodes in (1, 2, 3, 6):
+            assert np.array_equal(reduce(order, nodes), want)
+
+
+def test_a_plain_float64_sum_would_depend_on_the_order() -> None:
+    # The reason why the reduction is not a float64 sum: the same three terms in two orders.
+    terms = [1e16, 1.0, -1e16]
+    assert sum(terms) != sum([terms[0], terms[2], terms[1]])
+    small = [2.0**20, 2.0**-33, -(2.0**20), 2.0**-33]
+    results = set()
+    for order in itertools.permutations(small):
+        total = Sum(arrays(0, dtype=np.float64))
+        for i, x in enumerate(order):
+            total.add(arrays(x, dtype=np.float64), 1, str(i))
+        results.add(total.result()["w"][0])
+    assert results == {2.0**-32}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2.0**31, 1e30])
+def test_a_term_out_of_range_is_refused_and_nothing_is_folded(value: float) -> None:
+    mean = Mean(arrays(0))
+    mean.add(arrays(1.0), 1, "a")
+    with pytest.raises(BadField, match="diverged"):
+        mean.add(arrays(value), 1, "b")
+    assert (mean.result()["w"].tolist(), mean.count) == ([1.0], 1)
+
+
+def test_a_sum_out_of_range_is_refused() -> None:
+    mean = Mean(arrays(0))
+    mean.add(arrays(2.0**30), 1, "a")
+    mean.add(arrays(2.0**30), 1, "b")
+    mean.add(arrays(2.0**30), 1, "c")
+    with pytest.raises(BadField, match="cohort below"):
+        mean.add(arrays(2.0**30), 1, "d")
+
+
+def test_a_mean_of_nobody_is_refused() -> None:
+    with pytest.raises(WireError, match="at least one client"):
+        Mean(arrays(0)).result()
+
+
+def test_stack_sorts_by_client_name() -> None:
+    stack = Stack(arrays(0))
+    stack.add(arrays(2), 5, "b")
+    stack.add(arrays(1), 4, "a")
+    assert stack.result()["w"].tolist() == [[1.0], [2.0]]
+    assert (stack.clients, stack.weights.tolist()) == (["a", "b"], [4, 5])
+    with pytest.raises(BadField, match="two"):
+        stack.add(arrays(3), 1, "a")
+
+
+def test_memory_of_a_mean_does_not_grow_with_the_cohort() -> None:
+    import tracemalloc
+
+    like = {"w": np.zeros(1_663_370, np.float32)}
+    update = {"w": np.random.default_rng(0).normal(size=1_663_370).astype(np.float32)}
+    peaks = []
+    for replies in (10, 200):
+        tracemalloc.start()
+        mean = Mean(like)
+        for i in range(replies):
+            mean.add(update, 600, str(i))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] <= peaks[0] * 1.01
+    assert peaks[0] <= 2.2 * 8 * 1_663_370  # two float64 a parameter, and a block
