@@ -18,7 +18,7 @@ from task import seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm
 from task.arrays import Arrays, only, state_of, trainable_names
 from task.config import read_config
-from task.errors import BadField, BouquetError
+from task.errors import BouquetError, FieldError
 from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
 from task.seeds import rng_for, seed_for
@@ -78,7 +78,7 @@ def answer(node: Node, content: RecordDict, work: Callable[..., wire.Upload]) ->
     for i, client in enumerate(order.clients):
         try:
             merged.add(client, work(node, entry, order, i))
-        except BadField as bad:
+        except FieldError as bad:
             merged.fail(client, order.round, bad.field, bad.expected, bad.got)
         except Exception as err:  # a client's failure is its own; the others go on
             kind = "" if isinstance(err, BouquetError) else f"{type(err).__name__}: "
@@ -184,7 +184,7 @@ def evaluate_one(node: Node, entry: Algorithm, order: wire.TrainOrder, i: int) -
     client = order.clients[i]
     x, y = node.data(client, "test")
     if len(x) == 0:
-        raise BadField("test data", 'own test examples (run-config key "local-test-fraction")', "none")
+        raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
     return wire.Upload({}, evaluate(_received(node, order), x, y))
 
 

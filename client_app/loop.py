@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 
 from task.config import TrainConfig
 
@@ -79,7 +79,7 @@ def train(task: LocalTask, solver: Solver) -> dict[str, float]:
         if i == 0:
             x, y = _shuffled(task, batch)
         xb, yb = x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]
-        loss = F.cross_entropy(model(xb), yb)
+        loss = cross_entropy(model(xb), yb)
         grads = list(torch.autograd.grad(loss, params))
         with torch.no_grad():
             solver.correct(task, grads)
@@ -112,8 +112,8 @@ def full_gradient(task: LocalTask) -> tuple[float, Tensors]:
     count = int((task.y >= 0).sum())
     total = 0.0
     task.model.train()
-    for xb, yb in zip(task.x.split(CHUNK), task.y.split(CHUNK), strict=True):
-        loss = F.cross_entropy(task.model(xb), yb, reduction="sum") / count
+    for xb, yb in zip(torch.split(task.x, CHUNK), torch.split(task.y, CHUNK), strict=True):
+        loss = cross_entropy(task.model(xb), yb, reduction="sum") / count
         torch._foreach_add_(grads, list(torch.autograd.grad(loss, task.params)))
         total += float(loss.detach())
     return total, grads

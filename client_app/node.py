@@ -8,7 +8,7 @@ the data; nodes with one state folder therefore form a pool and stand in for eac
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +34,7 @@ class Clients(Protocol):
     """The clients of a node by number, as a partition has them."""
 
     @property
-    def names(self) -> tuple[str, ...] | list[str]:
+    def names(self) -> Sequence[str]:
         """Names, in the order of the counts."""
 
     def num_train(self) -> np.ndarray:
@@ -177,8 +177,9 @@ def state_root(config: Config) -> Path:
 
 
 def _pool(config: Config) -> str:
-    """Return the id of the pool: a random word in the state folder, so that it is equal just where the
-    folder is the same one, whatever the machines and containers are called.
+    """Return the id of the pool, a random word in the state folder.
+
+    So it is equal just where the folder is the same one, whatever machines and containers are called.
     """
     path = state_root(config) / "pool-id"
     if not path.exists():

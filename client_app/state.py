@@ -89,8 +89,8 @@ class StateStore:
             n += 1
         path.rename(aside)
         return StateError(
-            f"client {client}: kept state {path}: expected {expected}; got {got}. Moved to {aside.name}; put a "
-            "backup in its place, or leave it out to let this client begin anew."
+            f"client {client}: kept state {path}: expected {expected}; got {got}. Moved to {aside.name}; "
+            "put a backup in its place, or leave it out to let this client begin anew."
         )
 
 

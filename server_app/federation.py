@@ -146,7 +146,8 @@ def federation(node_configs: Sequence[Mapping[str, Any]]) -> Iterator[Federation
         }
         fed = Federation(home, env, mark)
         control, fleet = free_port(), free_port()
-        config = f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{control}"\ninsecure = true\n'
+        config = '[superlink]\ndefault = "local"\n[superlink.local]\ninsecure = true\n'
+        config += f'address = "127.0.0.1:{control}"\n'
         (home / "config.toml").write_text(config, encoding="utf-8")
         try:
             fed.start(

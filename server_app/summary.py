@@ -48,10 +48,7 @@ def summarise(
     central = _last(rounds, "accuracy", "loss")
     local = _last(rounds, "client_accuracy", "client_loss")
     return {
-        "algorithm": config.get("algorithm"),
-        "dataset": config.get("dataset"),
-        "model": config.get("model"),
-        "seed": config.get("seed"),
+        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "seed")},
         "rounds": number[-1] if number else 0,
         "accuracy": _number(central.get("accuracy")),
         "loss": _number(central.get("loss")),

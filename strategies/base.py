@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -36,6 +37,7 @@ from task.errors import ConfigError, choose_from
 from task.seeds import rng_for
 
 logger = logging.getLogger("bouquet")
+Extra = dict[str, wire.Scalar]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
@@ -53,7 +55,6 @@ class Strategy(FlowerStrategy):
     """
 
     algorithm: ClassVar[str]
-    update: ClassVar[Callable[[Any, Reduced, Config], tuple[Any, dict[str, Number]]]]
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         self.config = _with_knobs(config or Config(algorithm=self.algorithm), knobs)
@@ -70,7 +71,12 @@ class Strategy(FlowerStrategy):
         self.last: Folded = Folded(None, [], {}, 0)
         self.last_metrics: dict[str, Number] = {}
 
-    # ------------------------------------------------------------------ what a rule may add
+    # ------------------------------------------------------------------ what a rule gives
+
+    @staticmethod
+    @abstractmethod
+    def update(state: Any, reduced: Reduced, config: Config) -> tuple[Any, dict[str, Number]]:
+        """Return the next state and the rule's metrics: the module's pure ``server_update``."""
 
     def initial_state(self, arrays: Arrays) -> ServerState:
         """Return the state before round 1."""
@@ -105,7 +111,7 @@ class Strategy(FlowerStrategy):
         self._requests = []
         for node, clients in self._plan.by_node(self.roster).items():
             order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), self._plan.epochs_of(clients))
-            content = wire.train_content(order, records, dict(config))  # type: ignore[arg-type]
+            content = wire.train_content(order, records, cast(Extra, dict(config)))
             self._requests.append(wire.message(content, node, "train", server_round, self.timeout_s))
         return self._requests
 
@@ -128,7 +134,7 @@ class Strategy(FlowerStrategy):
         self.state, self.last_metrics = type(self).update(self.state, reduced, self.config)
         self._packed = wire.pack_arrays(self.state.arrays)
         metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
-        return self._packed, MetricRecord({**metrics, **self.last_metrics})  # type: ignore[arg-type]
+        return self._packed, MetricRecord({**metrics, **self.last_metrics})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -143,7 +149,7 @@ class Strategy(FlowerStrategy):
         plan = RoundPlan(server_round, tuple(self.roster.draw(server.fraction_evaluate, rng)), {}, ())
         for node, clients in plan.by_node(self.roster).items():
             order = wire.TrainOrder(server_round, {}, {}, tuple(clients), (0,) * len(clients))
-            content = wire.train_content(order, {wire.ARRAYS: arrays}, dict(config))  # type: ignore[arg-type]
+            content = wire.train_content(order, {wire.ARRAYS: arrays}, cast(Extra, dict(config)))
             self._requests.append(wire.message(content, node, "evaluate", server_round, self.timeout_s))
         return self._requests
 

@@ -13,7 +13,7 @@ from strategies.state import Reduced
 from task import wire
 from task.algorithms import Algorithm
 from task.arrays import Arrays
-from task.errors import BadField, WireError
+from task.errors import FieldError, WireError
 from task.reduce import REDUCTIONS, Reduction
 from task.wire import NodeReply, Quarantined
 
@@ -84,7 +84,7 @@ class Fold:
             answer = wire.read_reply(reply.content, clients, self.server_round)
             self._check_clients(answer, clients)
             self._fold(answer)
-        except BadField as bad:
+        except FieldError as bad:
             self._reject(clients, bad.field, bad.expected, bad.got)
         except (WireError, KeyError, TypeError, ValueError, OverflowError) as err:
             self._reject(clients, getattr(err, "field", ""), "a well-formed reply", str(err))
@@ -92,7 +92,7 @@ class Fold:
     def _check_clients(self, answer: NodeReply, asked: Sequence[str]) -> None:
         told = [*answer.clients, *(q.client for q in answer.failed)]
         if sorted(told) != sorted(asked):
-            raise BadField(wire.ANSWERED, f"each of {sorted(asked)} once", f"{sorted(told)}")
+            raise FieldError(wire.ANSWERED, f"each of {sorted(asked)} once", f"{sorted(told)}")
 
     def _fold(self, answer: NodeReply) -> None:
         rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
@@ -126,8 +126,8 @@ class Fold:
     def _check_fields(self, got: Mapping[str, object]) -> None:
         want = {f.name for f in self.entry.up}
         if got.keys() != want:
-            field_name = min((want ^ got.keys()))
-            raise BadField(field_name, f"the records {sorted(want)}", f"{sorted(got)}")
+            field_name = min(want ^ got.keys())
+            raise FieldError(field_name, f"the records {sorted(want)}", f"{sorted(got)}")
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         one_line = " ".join(got.split())[:400]
@@ -168,11 +168,11 @@ def check_partial(
     """Refuse a node's merged reduction whose records are not what `Reduction.partial` writes.
 
     Raises:
-        BadField: Naming record and array.
+        FieldError: Naming record and array.
     """
     if reduce == "stack":
         if records.keys() != set(clients):
-            raise BadField(name, f"one record for each of {sorted(clients)}", f"{sorted(records)}")
+            raise FieldError(name, f"one record for each of {sorted(clients)}", f"{sorted(records)}")
         want = {c: {**like, "": np.array(0, np.int64)} for c in clients}
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
@@ -181,11 +181,11 @@ def check_partial(
         if not floats:
             del want["low"]
         if records.keys() - {"low"} != want.keys() - {"low"}:
-            raise BadField(name, f"the records {sorted(want)}", f"{sorted(records)}")
+            raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)}")
     for part, arrays in want.items():
         wire.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
         if part == "low" and any(a.size and max(-a.min(), a.max()) >= 1.0 for a in records[part].values()):
-            raise BadField(f"{name}.low", "values below 1", "larger ones")
+            raise FieldError(f"{name}.low", "values below 1", "larger ones")
 
 
 def _as(a: np.ndarray, dtype: type) -> np.ndarray:

@@ -19,8 +19,9 @@ logger = logging.getLogger("bouquet")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that the next round depends on. All random numbers come from (seed, round), so there is
-    no generator state to keep.
+    """Everything that the next round depends on.
+
+    All random numbers come from (seed, round), so there is no generator state to keep.
     """
 
     round: int

@@ -147,7 +147,8 @@ class Roster:
                 for (shape, classes), n in told.items()
             )
             raise ConfigError(
-                f"the nodes' own data: expected one example shape and number of classes; got {got or 'none'}. "
+                f"the nodes' own data: expected one example shape and number of classes; "
+                f"got {got or 'none'}. "
                 'Mend the files, or set "num-classes".'
             )
         return next(iter(told))

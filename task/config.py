@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from task.errors import ConfigError, choose_from
 
@@ -180,7 +180,8 @@ def knobs() -> Iterator[Knob]:
                 continue
             kebab = f.name.replace("_", "-")
             key = f"{section}.{kebab}" if section in NESTED else kebab
-            yield Knob(key, section, f.name, hints[f.name], f.default, **f.metadata)
+            default = cast(Value, f.default)
+            yield Knob(key, section, f.name, hints[f.name], default, **f.metadata)
 
 
 def _sections() -> list[tuple[str, type]]:
@@ -208,7 +209,7 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     from task.choices import check_names
 
     known = {k.key: k for k in knobs()}
-    values: dict[str, dict[str, Any]] = {"": {}} | {name: {} for name, _ in _sections()}
+    values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
     for key, raw in flatten(run_config).items():
         if key not in known:
             raise ConfigError(choose_from(f'run-config key "{key}" does not exist', key, known))
@@ -220,7 +221,7 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     return config
 
 
-def _checked(k: Knob, raw: Any) -> Value:
+def _checked(k: Knob, raw: object) -> Value:
     """Return `raw` as the knob's type, or refuse it."""
     if k.type is float and isinstance(raw, int) and not isinstance(raw, bool):
         raw = float(raw)
@@ -229,7 +230,7 @@ def _checked(k: Knob, raw: Any) -> Value:
     if k.choices and raw not in k.choices:
         raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, k.choices))
     if k.type in (int, float):
-        number = float(raw)
+        number = float(cast(float, raw))
         ok = (
             number == number
             and (k.low is None or number >= k.low)
@@ -238,7 +239,7 @@ def _checked(k: Knob, raw: Any) -> Value:
         )
         if not ok:
             raise ConfigError(f'run-config key "{k.key}": expected {_range(k)} ({k.doc}); got {raw!r}')
-    return raw  # type: ignore[no-any-return]
+    return cast(Value, raw)
 
 
 def _range(k: Knob) -> str:

@@ -43,7 +43,7 @@ class WireError(BouquetError):
         self.field = field
 
 
-class BadField(WireError):
+class FieldError(WireError):
     """One field of one client's reply failed its check.
 
     Args:

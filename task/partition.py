@@ -313,9 +313,9 @@ def _check_sizes(names: Sequence[str], sizes: Rows, config: DataConfig) -> None:
     if len(small):
         raise DataError(
             f'partition "{config.partition}": "{names[int(small[0])]}" and {len(small) - 1} more clients own '
-            f"too few training examples: expected at least {config.min_client_examples}, as min-client-examples "
-            f"says; got {int(sizes[small[0]])}. Lower num-clients, min-client-examples or "
-            "local-test-fraction, or choose a less skewed partition."
+            f"too few training examples: expected at least {config.min_client_examples}, as "
+            f"min-client-examples says; got {int(sizes[small[0]])}. Lower num-clients, min-client-examples "
+            "or local-test-fraction, or choose a less skewed partition."
         )
 
 

@@ -12,7 +12,7 @@ not depend on the order of arrival nor on which node folded which clients, bit f
 * `Stack` sorts by client name.
 
 The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
-reach 2^33) with `BadField`, so that a diverged client is quarantined and never rounds somebody else.
+reach 2^33) with `FieldError`, so that a diverged client is quarantined and never rounds somebody else.
 
 Memory of `Mean` and `Sum`: two float64 per parameter, whatever the number of clients.
 """
@@ -25,7 +25,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from task.arrays import Arrays
-from task.errors import BadField, WireError
+from task.errors import FieldError, WireError
 
 HIGH = 1.5 * 2.0**32  # t + HIGH - HIGH rounds t to a multiple of 2^-20 (|t| < 2^31)
 LOW = 0.75  # r + LOW - LOW rounds r to a multiple of 2^-53 (|r| <= 2^-21)
@@ -76,14 +76,14 @@ class Sum:
         """Fold in one client's arrays.
 
         Raises:
-            BadField: A term does not fit the exact range; nothing was folded then.
+            FieldError: A term does not fit the exact range; nothing was folded then.
         """
         bounds = {name: _peak(a) * weight for name, a in arrays.items()}
         for name, bound in bounds.items():
             total = self._bound[name] + bound
             term, most = (MAX_TERM, MAX_SUM) if name in self._low else (MAX_INTEGER, MAX_INTEGER)
             if not (bound < term and total < most) or self.count + 1 > MAX_TERMS:
-                raise BadField(
+                raise FieldError(
                     name,
                     f"|weight * value| below {term:g} and its sum over the cohort below {most:g}",
                     f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
@@ -105,14 +105,14 @@ class Sum:
         """Fold in another node's `partial`.
 
         Raises:
-            BadField: The sums leave the exact range.
+            FieldError: The sums leave the exact range.
         """
         bounds = {name: _peak(a) for name, a in records["high"].items()}
         for name, bound in bounds.items():
             total = self._bound[name] + bound + count * 2.0**-20
             most = MAX_SUM if name in self._low else MAX_INTEGER
             if not total < most or self.count + count > MAX_TERMS:
-                raise BadField(name, f"sums below {most:g}", f"{total:g}")
+                raise FieldError(name, f"sums below {most:g}", f"{total:g}")
         for name, high in records["high"].items():
             self._bound[name] += bounds[name]
             self._high[name] += high
@@ -177,10 +177,10 @@ class Stack:
         """Keep one client's arrays.
 
         Raises:
-            BadField: The client is in the stack already.
+            FieldError: The client is in the stack already.
         """
         if client in self._rows:
-            raise BadField("", f"one reply a round from {client}", "two")
+            raise FieldError("", f"one reply a round from {client}", "two")
         self._rows[client] = (dict(arrays), weight)
         self.weight += weight
 

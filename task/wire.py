@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task.algorithms import Algorithm
 from task.arrays import Arrays
-from task.errors import BadField, WireError
+from task.errors import FieldError, WireError
 
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
@@ -155,7 +155,7 @@ def read_arrays(record: ArrayRecord) -> Arrays:
         try:
             out[name] = array.numpy()
         except (ValueError, TypeError, EOFError, MemoryError, OSError) as err:
-            raise BadField(name, "an array in NumPy's .npy form", str(err)) from None
+            raise FieldError(name, "an array in NumPy's .npy form", str(err)) from None
     return out
 
 
@@ -164,50 +164,50 @@ def _check_header(name: str, array: Array) -> None:
     try:
         claimed = math.prod(array.shape) * np.dtype(array.dtype).itemsize
     except TypeError:
-        raise BadField(name, "a NumPy dtype", repr(array.dtype)) from None
+        raise FieldError(name, "a NumPy dtype", repr(array.dtype)) from None
     if claimed > len(array.data):
-        raise BadField(name, f"{claimed} bytes for shape {tuple(array.shape)}", f"{len(array.data)} bytes")
+        raise FieldError(name, f"{claimed} bytes for shape {tuple(array.shape)}", f"{len(array.data)} bytes")
 
 
 def check_arrays(what: str, arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:
     """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
 
     Raises:
-        BadField: Naming ``what/array``, what was expected and what was got.
+        FieldError: Naming ``what/array``, what was expected and what was got.
     """
     if arrays.keys() != like.keys():
         missing, extra = sorted(like.keys() - arrays.keys()), sorted(arrays.keys() - like.keys())
         got = f"{len(arrays)} with missing {missing} and extra {extra}"
-        raise BadField(what, f"{len(like)} arrays as sent", got)
+        raise FieldError(what, f"{len(like)} arrays as sent", got)
     for name, a in arrays.items():
         want = like[name]
         if a.shape != want.shape or a.dtype != want.dtype:
             expected = f"{want.dtype}{list(want.shape)}"
-            raise BadField(f"{what}/{name}", expected, f"{a.dtype}{list(a.shape)}")
+            raise FieldError(f"{what}/{name}", expected, f"{a.dtype}{list(a.shape)}")
         # min and max carry NaN through and meet every infinity, in one read each.
         if a.dtype.kind == "f" and a.size and not (math.isfinite(a.min()) and math.isfinite(a.max())):
             bad = int(a.size - np.count_nonzero(np.isfinite(a)))
-            raise BadField(f"{what}/{name}", "finite numbers", f"NaN or infinity in {bad} of {a.size}")
+            raise FieldError(f"{what}/{name}", "finite numbers", f"NaN or infinity in {bad} of {a.size}")
 
 
 def check_scalars(entry: Algorithm, scalars: Mapping[str, object]) -> None:
     """Refuse an example count that is no positive integer, a missing scalar, or one that is not finite.
 
     Raises:
-        BadField: Naming the scalar.
+        FieldError: Naming the scalar.
     """
     n = scalars.get(NUM_EXAMPLES)
     if n is None:
-        raise BadField(NUM_EXAMPLES, "a positive integer", "nothing")
+        raise FieldError(NUM_EXAMPLES, "a positive integer", "nothing")
     whole = isinstance(n, int) or (isinstance(n, float) and n.is_integer())
     if isinstance(n, bool) or not whole or not 0 < cast(float, n) < 2**29:
-        raise BadField(NUM_EXAMPLES, "an integer from 1 to 2^29", repr(n))
+        raise FieldError(NUM_EXAMPLES, "an integer from 1 to 2^29", repr(n))
     for f in entry.up_scalars:
         if f.required and f.name not in scalars:
-            raise BadField(f.name, f.meaning, "nothing")
+            raise FieldError(f.name, f.meaning, "nothing")
     for name, value in scalars.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise BadField(name, "a finite number", repr(value))
+            raise FieldError(name, "a finite number", repr(value))
 
 
 # ------------------------------------------------------------------------------------------ down
@@ -282,7 +282,7 @@ def reply_content(reply: NodeReply) -> RecordDict:
         columns = {
             k: [str(asdict(q)[k]) for q in reply.failed] for k in ("client", "field", "expected", "got")
         }
-        content[FAILED] = ConfigRecord(cast(dict[str, list[str]], columns))  # type: ignore[arg-type]
+        content[FAILED] = ConfigRecord(columns)  # type: ignore[arg-type]
     return content
 
 
@@ -304,7 +304,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     if ANSWERED not in content.config_records:
         metrics = content.metric_records
         if len(metrics) != 1:
-            raise BadField(METRICS, "one MetricRecord", f"{len(metrics)}")
+            raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
         arrays = {name: read_arrays(record) for name, record in content.array_records.items()}
         return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
@@ -313,7 +313,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     lists: dict[str, list[float]] = {}
     for name, values in columns.items():
         if not isinstance(values, list) or len(values) != len(clients):
-            raise BadField(name, f"{len(clients)} values, one a client", repr(values)[:80])
+            raise FieldError(name, f"{len(clients)} values, one a client", repr(values)[:80])
         lists[name] = cast(list[float], values)
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in content.array_records.items():
@@ -383,7 +383,7 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 
 def payload_bytes(content: RecordDict) -> int:
     """Return the serialised size of a content's records in bytes (transport framing not counted)."""
-    scalars = (*content.config_records.values(), *content.metric_records.values())
+    scalars: list[Mapping[str, object]] = [*content.config_records.values(), *content.metric_records.values()]
     arrays = sum(record.count_bytes() for record in content.array_records.values())
     return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
 

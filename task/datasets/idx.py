@@ -6,7 +6,6 @@ The files are parsed here; torchvision is only imported to download them. Pixels
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 from dataclasses import dataclass
@@ -138,7 +137,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: Not such a file, or not of the length that its header tells.
     """
-    raw = _read(path)
+    raw, complete = _read(path)
     header = 4 + 4 * ndim
     if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
@@ -147,28 +146,28 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
         )
     shape = struct.unpack(f">{ndim}I", raw[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(raw) != expected:
+    if len(raw) != expected or not complete:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
-            f"{path}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got {len(raw)}. "
-            "Fetch the file anew."
+            f"{path}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got {len(raw)}"
+            f"{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[bytes, bool]:
+    """Return the content, unpacked, and whether the file is complete."""
+    rest = path.read_bytes()
     if path.suffix != ".gz":
-        return path.read_bytes()
-    chunks = []
-    with gzip.open(path, "rb") as file:
+        return rest, True
+    content = b""
+    while rest:  # a gzip file may have several members
+        unpacker = zlib.decompressobj(wbits=31)
         try:
-            while chunk := file.read(1 << 20):
-                chunks.append(chunk)
-        except EOFError:  # cut short: the length tells it better below
-            pass
-        except (OSError, zlib.error) as err:
-            raise DataError(
-                f"{path}: expected a gzip file; got {err} after {sum(map(len, chunks))} good bytes. "
-                "Fetch the file anew."
-            ) from err
-    return b"".join(chunks)
+            content += unpacker.decompress(rest)
+        except zlib.error as err:
+            raise DataError(f"{path}: expected a gzip file; got {err}. Fetch the file anew.") from err
+        if not unpacker.eof:  # unlike the gzip module, this keeps what there is
+            return content, False
+        rest = unpacker.unused_data
+    return content, True

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -183,11 +184,12 @@ def test_equal_arrays_give_equal_files(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- environment
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_environment_names_the_commit_of_tracked_code_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*arguments: str) -> None:
-        who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
 
     monkeypatch.setattr(results, "_CODE", tmp_path)

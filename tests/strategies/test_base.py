@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 from strategies import FedAvg, FedProx
 from strategies.journal import Journal, Snapshot
 from task import wire
+from task.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
 from tests.support.apps import adds, foreign_app, named_app, spread
 from tests.support.grid import LocalGrid
@@ -62,14 +65,12 @@ def test_flowers_argument_names_and_lr_are_understood() -> None:
     strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_available_nodes=2)
     app = foreign_app(lambda c: (1.0, 1))
     grid = LocalGrid(app, [{}, {}, {}, {}])
-    from flwr.app import ConfigRecord
-
     strategy.start(grid, model(), num_rounds=1, train_config=ConfigRecord({"lr": 0.025, "note": "x"}))
     trained = [m for m in grid.sent if m.metadata.message_type == "train"]
     assert len(trained) == 2
     assert trained[0].content["config"]["lr"] == 0.025
     assert trained[0].content["config"]["note"] == "x"
-    with pytest.raises(ConfigError, match="Did you mean 'fraction_train'|Did you mean \"fraction_train\""):
+    with pytest.raises(ConfigError, match='Did you mean "fraction_train"'):
         FedAvg(fraction_trian=0.5)
 
 
@@ -161,7 +162,7 @@ def test_a_bad_reply_is_one_line_and_the_run_goes_on_with_the_right_model(kind: 
     assert [len(r["quarantined"]) for r in keep.rows] == [0, 1, 1]
     line = keep.rows[1]["quarantined"][0]
     assert (line["client"], line["round"], line["field"]) == ("client-0", 1, field)
-    assert __import__("re").search(expected, line["expected"]), line
+    assert re.search(expected, line["expected"]), line
     assert keep.rows[1]["answered"] == 5
     good = [c for c in COUNTS if c != "client-0"]
     step = sum(COUNTS[c] * AMOUNTS[c] for c in good) / sum(COUNTS[c] for c in good)
@@ -172,14 +173,10 @@ def test_an_example_count_in_words_cannot_even_be_packed_and_an_undecodable_one_
     with pytest.raises(TypeError):
         MetricRecord({"num-examples": "ten"})  # type: ignore[dict-item]
     with pytest.raises(WireError, match="'ten'"):
-        from task.algorithms import ALGORITHMS
-
         wire.check_scalars(ALGORITHMS["fedavg"], {"num-examples": "ten"})
 
 
 def test_garbage_bytes_and_headers_that_lie_are_quarantined() -> None:
-    from flwr.app import Array
-
     lies = [
         Array("float32", (2,), "numpy.ndarray", b"not an array at all"),
         Array("float32", (2_000_000_000,), "numpy.ndarray", b"\x93NUMPY"),
@@ -235,12 +232,12 @@ def test_a_reply_is_not_counted_twice() -> None:
     strategy = FedAvg()
     grid = named_grid(2)
     strategy._sync(model())
-    requests = list(strategy.configure_train(1, model(), __import__("flwr.app").app.ConfigRecord(), grid))
+    requests = list(strategy.configure_train(1, model(), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(requests))
     once, _ = strategy.aggregate_train(1, replies)
     again = FedAvg()
     again._sync(model())
-    requests = list(again.configure_train(1, model(), __import__("flwr.app").app.ConfigRecord(), grid))
+    requests = list(again.configure_train(1, model(), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(requests))
     twice, _ = again.aggregate_train(1, replies + replies)
     assert once is not None
@@ -293,13 +290,8 @@ def test_too_few_nodes_is_a_clear_error() -> None:
 
 
 def test_nodes_of_one_pool_share_the_work_evenly() -> None:
-    from flwr.app import Context
-    from flwr.clientapp import ClientApp
-
     app: ClientApp = named_app(lambda c: COUNTS, adds(AMOUNTS, COUNTS))
-    from flwr.clientapp import ClientApp as App
-
-    pooled = App()
+    pooled = ClientApp()
 
     @pooled.query(wire.ROLL_CALL)
     def roll_call(message: Message, context: Context) -> Message:

@@ -1,4 +1,4 @@
-"""Small raw data for the tests of data sets and partitions."""
+"""Small raw data, and short ways to load them, for the tests of data sets and partitions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,13 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from task.config import DataConfig, SyntheticConfig
 from task.datasets import Dataset, load_dataset
 
-ROOT = Path(__file__).parents[2]
-
 
 def load(seed: int = 1, synthetic: SyntheticConfig | None = None, **keys) -> Dataset:
     return load_dataset(DataConfig(**keys), synthetic or SyntheticConfig(), seed)
-
-
-def real_data(part: str) -> Path:
-    """Return the folder with real data, or skip the test where it is absent."""
-    import os
-
-    for place in (
-        os.environ.get("BOUQUET_REAL_DATA"),
-        os.environ.get("BOUQUET_DATA"),
-        ROOT.parent / "shared/data",
-    ):
-        if place and (Path(place) / part).exists():
-            return Path(place)
-    pytest.skip(f"no {part} in $BOUQUET_DATA nor in ../shared/data")
 
 
 def write_idx(path: Path, array: np.ndarray, cut: int = 0) -> None:

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as nnf
 
 from task.errors import ConfigError
 from task.models import MODELS, build_model
@@ -47,9 +47,9 @@ def test_cnn_layers_keep_the_papers_order_of_operations():
     model = build_model("cnn", (1, 8, 8), 10, seed=3)
     c1, b1, c2, b2, w3, b3, w4, b4 = model.parameters()
     x = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
-    h = F.max_pool2d(F.relu(F.conv2d(x, c1, b1, padding=2)), 2)
-    h = F.max_pool2d(F.relu(F.conv2d(h, c2, b2, padding=2)), 2)
-    expected = F.relu(h.flatten(1) @ w3.T + b3) @ w4.T + b4
+    h = nnf.max_pool2d(nnf.relu(nnf.conv2d(x, c1, b1, padding=2)), 2)
+    h = nnf.max_pool2d(nnf.relu(nnf.conv2d(h, c2, b2, padding=2)), 2)
+    expected = nnf.relu(h.flatten(1) @ w3.T + b3) @ w4.T + b4
     torch.testing.assert_close(model(x), expected)
 
 
@@ -71,7 +71,7 @@ def test_char_lstm_is_causal_and_feeds_cross_entropy():
     targets = torch.full((2, 6), -100)
     targets[0, 2] = 7
     by_hand = -torch.log_softmax(before[0, :, 2], 0)[7]
-    torch.testing.assert_close(F.cross_entropy(before, targets), by_hand)
+    torch.testing.assert_close(nnf.cross_entropy(before, targets), by_hand)
 
 
 @pytest.mark.parametrize("name", ["2nn", "cnn", "char-lstm"])

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from task.errors import BadField, WireError
+from task.errors import FieldError, WireError
 from task.reduce import BLOCK, REDUCTIONS, Mean, Stack, Sum
 
 
@@ -112,7 +112,7 @@ def test_a_plain_float64_sum_would_depend_on_the_order() -> None:
 def test_a_term_out_of_range_is_refused_and_nothing_is_folded(value: float) -> None:
     mean = Mean(arrays(0))
     mean.add(arrays(1.0), 1, "a")
-    with pytest.raises(BadField, match="diverged"):
+    with pytest.raises(FieldError, match="diverged"):
         mean.add(arrays(value), 1, "b")
     assert (mean.result()["w"].tolist(), mean.count) == ([1.0], 1)
 
@@ -122,7 +122,7 @@ def test_a_sum_out_of_range_is_refused() -> None:
     mean.add(arrays(2.0**30), 1, "a")
     mean.add(arrays(2.0**30), 1, "b")
     mean.add(arrays(2.0**30), 1, "c")
-    with pytest.raises(BadField, match="cohort below"):
+    with pytest.raises(FieldError, match="cohort below"):
         mean.add(arrays(2.0**30), 1, "d")
 
 
@@ -137,7 +137,7 @@ def test_stack_sorts_by_client_name() -> None:
     stack.add(arrays(1), 4, "a")
     assert stack.result()["w"].tolist() == [[1.0], [2.0]]
     assert (stack.clients, stack.weights.tolist()) == (["a", "b"], [4, 5])
-    with pytest.raises(BadField, match="two"):
+    with pytest.raises(FieldError, match="two"):
         stack.add(arrays(3), 1, "a")
 
 
