@@ -66,7 +66,7 @@ class Names:
 
     def new(self, raw: str) -> str:
         """Return `raw` without what a file name cannot hold, and with a number if it was there before."""
-        safe = re.sub(r"[^\w.-]+", "_", raw).strip("._") or "unnamed"
+        safe = re.sub(r"[^\w.-]+", "_", raw).strip("._-") or "unnamed"
         while True:
             # Upper and lower case count as equal: some file systems cannot tell them apart.
             self._seen[safe.lower()] += 1

@@ -135,13 +135,14 @@ def _tree(names: list[str]) -> _Tree:
     skip = 1 if divided else 0
     classes: set[str] = set()
     pictures = []
-    for name in sorted(visible):
+    for name in visible:
         parts = name.split("/")
         if len(parts) < skip + 2 or (divided and parts[0] not in ("train", "test")) or not parts[skip]:
             continue
         classes.add(parts[skip])
         if Path(name).suffix.lower() in _SUFFIXES:
             pictures.append(_Picture(name, parts[skip], divided and parts[0] == "test"))
+    pictures.sort(key=lambda picture: (picture.test, picture.name))  # "the first" is a training picture
     return _Tree(tuple(sorted(classes)), tuple(pictures), divided and "test" in tops)
 
 

@@ -141,7 +141,8 @@ def _read_row(path: Path, line: int, header: list[str], cells: list[str], table:
 def _named(path: Path, line: int, client: str) -> str:
     if not client:
         raise DataError(
-            f'{path}, line {line}, column "client": expected the owner\'s name; the cell is empty'
+            f'{path}, line {line}, column "client": expected a name; the cell is empty. Fill it in or remove '
+            "the line."
         )
     return client
 
@@ -243,8 +244,9 @@ def decode_npz(request: Request, source: Source) -> Decoded:
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        # Opened here, because NumPy leaves the file open when it is not what it should be.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
         raise DataError(f"{path}: expected an npz file of plain arrays; got {err!r}. Save it anew.") from err
     for name in ("x", "y"):

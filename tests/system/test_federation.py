@@ -1,0 +1,80 @@
+"""Real gRPC processes: own data folders, and nothing left behind when the user stops it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from server_app.federation import MARK, federation, marked, submit
+
+pytestmark = pytest.mark.system
+BOUQUET = str(Path(sys.executable).with_name("bouquet"))
+
+
+def ward(path: Path, seed: int, rows: int) -> None:
+    """Write a table with four measurements and a label that depends on them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 4))
+    y = (x[:, 0] + 2 * x[:, 1] > 0).astype(int)
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["a", "b", "c", "d", "label"])
+        out.writerows([*map(repr, map(float, row)), label] for row, label in zip(x, y, strict=True))
+
+
+def test_each_node_brings_its_own_data_folder(tmp_path: Path) -> None:
+    nodes = []
+    for i, name in enumerate(("ward-1", "ward-2", "ward-3")):
+        folder = tmp_path / name
+        folder.mkdir()
+        ward(folder / "patients.csv", i, 60 + 20 * i)
+        nodes.append({"client-name": name, "data-path": str(folder / "patients.csv")})
+    keys = {
+        "dataset": "csv", "model": "logistic", "num-classes": 2, "num-server-rounds": 2, "min-nodes": 3,
+        "fraction-evaluate": 1.0, "local-test-fraction": 0.2, "learning-rate": 0.5, "local-epochs": 3,
+        "run-name": "wards", "runs-dir": str(tmp_path / "runs"),
+    }  # fmt: skip
+    with federation(nodes) as fed:
+        submit(fed, keys)
+        logs = "".join(p.read_text(errors="replace")[-1500:] for p in fed.home.glob("*.log"))
+        mark = fed.mark
+    assert not list(marked(mark))
+    folder = tmp_path / "runs" / "wards"
+    assert (folder / "result.json").exists(), logs
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert rounds[1]["selected"] == ["ward-1", "ward-2", "ward-3"]
+    clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    evaluated = {c["name"]: c for c in clients if c["phase"] == "evaluate" and c["round"] == 2}
+    assert set(evaluated) == {"ward-1", "ward-2", "ward-3"}
+    assert rounds[2]["client_accuracy"] > 0.8
+    assert {c["examples"] for c in clients if c["name"] == "ward-3" and c["phase"] == "train"} == {80}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
+    line = [BOUQUET, "federation", "--recipe", "demo", "--run-name", "stopped", "--runs-dir", str(tmp_path)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ.copy())
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "stopped" / "rounds.jsonl").exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        children = psutil.Process(process.pid).children(recursive=True)
+        marks = {p.environ().get(MARK) for p in children} - {None}
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+    assert len(marks) == 1
+    assert not list(marked(marks.pop() or ""))
+    assert not [p for p in children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert "--resume" in (tmp_path / "log").read_text()

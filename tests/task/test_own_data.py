@@ -1,0 +1,275 @@
+import io
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from task.config import DataConfig
+from task.datasets import images, load_owned
+from task.errors import ConfigError, DataError
+from tests.task.helpers import load
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+
+
+def table(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def own(dataset, path, client="ward-3", seed=1, **keys):
+    return load_owned(DataConfig(dataset=dataset, **({"num_classes": 3} | keys)), str(path), client, seed)
+
+
+def rows_of(data, rows):
+    return sorted(map(tuple, np.column_stack([data.x[rows], data.y[rows]]).tolist()))
+
+
+SPLIT = """age,label,client,split,dose
+1,sick,b,train,0.5
+2,well,a,train,-1e3
+3,sick,b,test,0
+4,cured,a,train,7
+"""
+
+
+def test_csv_with_owners_and_split(tmp_path):
+    data = load(dataset="csv", data_path=table(tmp_path / "t.csv", SPLIT))
+    assert (data.classes, data.num_classes, data.kind) == (("cured", "sick", "well"), 3, "features")
+    assert (data.num_train, data.input_shape, data.owners.names) == (3, (2,), ("a", "b"))
+    assert data.x.tolist() == [[1, 0.5], [2, -1000], [4, 7], [3, 0]]
+    assert data.y.tolist() == [1, 2, 0, 1]
+    assert [data.owners.train(i).tolist() for i in (0, 1)] == [[1, 2], [0]]
+    assert [data.owners.test(i).tolist() for i in (0, 1)] == [[], [3]]
+    assert data.inputs(np.array([3])).tolist() == [[3.0, 0.0]]
+
+
+def test_csv_takes_the_last_column_for_the_label_and_sorts_numbers(tmp_path):
+    lines = "".join(f"{i},{10 - i % 2}\n" for i in range(30))
+    path = table(tmp_path / "data/sub/t.csv", "x,y\n" + lines)
+    data = load(dataset="csv", data_path="sub/t.csv")  # found below the data folder
+    assert load(dataset="csv", data_path=path).fingerprint == data.fingerprint
+    assert (data.classes, data.owners, data.num_train, len(data.y)) == (("9", "10"), None, 27, 30)
+    assert rows_of(data, slice(None)) == sorted((float(i), float(1 - i % 2)) for i in range(30))
+    assert load(seed=2, dataset="csv", data_path=path).fingerprint != data.fingerprint
+
+
+def test_a_folder_of_csv_files_has_one_owner_each(tmp_path):
+    for name, size in (("ward 1", 20), ("ward-2", 5)):
+        table(tmp_path / f"wards/{name}.csv", "x,label\n" + f"{size},0\n" * size)
+    data = load(dataset="csv", data_path=str(tmp_path / "wards"))
+    assert data.owners.names == ("ward_1", "ward-2")
+    for i, name in enumerate(data.owners.names):
+        size = 5 if name == "ward-2" else 20
+        train, test = data.owners.train(i), data.owners.test(i)
+        assert (len(train), len(test)) == ((4, 1) if size == 5 else (18, 2))
+        assert set(data.x[np.concatenate([train, test])].ravel()) == {size}
+    table(tmp_path / "wards/ward-3.csv", "z,label\n1,0\n")
+    with pytest.raises(DataError, match=r"ward-3.csv, line 1: expected the header .*'x', 'label'.*'z'"):
+        load(dataset="csv", data_path=str(tmp_path / "wards"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x,label\n1,0\n2,\n", r't.csv, line 3, column "label": expected a label'),
+        ("x,label\n1,0\nhot,1\n", r't.csv, line 3, column "x": expected a number; got "hot"'),
+        ("x,label\n,0\n", r't.csv, line 2, column "x": expected a number; got ""'),
+        ("x,label\ninf,0\n", r'line 2, column "x": expected a number; got "inf"'),
+        ("x,label\n1,0,3\n", r"line 2: expected 2 cells .* got 3"),
+        ("x,label\n", "at least one row"),
+        ("", r"line 1: expected a header"),
+        ("label\n1\n", r"line 1: expected a header"),
+        ("x,x,label\n1,1,1\n", r"each name once"),
+        ("client,label\na,1\n", "at least one feature"),
+        ("x,label,split\n1,0,dev\n", r'column "split": expected train or test; got "dev"'),
+        ("x,label,client\n1,0,\n", r'column "client": expected a name'),
+        ("x,label,split\n1,0,test\n", "expected training examples"),
+    ],
+)
+def test_bad_csv_is_named_by_line_and_column(tmp_path, text, says):
+    with pytest.raises(DataError, match=says):
+        load(dataset="csv", data_path=table(tmp_path / "t.csv", text))
+    assert not (tmp_path / "cache/datasets").exists()
+
+
+def test_missing_paths_say_which_key(tmp_path):
+    with pytest.raises(DataError, match=r'"data-path".*must name its file or folder'):
+        load(dataset="csv")
+    with pytest.raises(DataError, match=r'data-path "no.csv".*there is none'):
+        load(dataset="npz", data_path="no.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="expected csv files"):
+        load(dataset="csv", data_path=str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="expected an npz file; got a folder"):
+        load(dataset="npz", data_path=str(tmp_path / "empty"))
+
+
+def test_own_csv_belongs_to_one_client_and_splits_by_name(tmp_path):
+    lines = "".join(f"{i},{i % 2},other\n" for i in range(20))
+    path = table(tmp_path / "t.csv", "x,label,client\n" + lines)
+    data = own("csv", path, local_test_fraction=0.25)
+    assert (data.num_classes, data.owners.names, data.num_train) == (3, ("ward-3",), 15)
+    assert data.owners.train(0).tolist() == list(range(15))
+    assert data.owners.test(0).tolist() == list(range(15, 20))
+    assert rows_of(data, slice(None)) == [(float(i), float(i % 2)) for i in range(20)]
+    other = own("csv", path, client="ward-4", local_test_fraction=0.25)
+    assert set(other.x[15:].ravel()) != set(data.x[15:].ravel())
+    assert own("csv", path, local_test_fraction=0.0).num_train == 20
+
+
+def test_own_labels_must_be_numbers_below_num_classes(tmp_path):
+    path = table(tmp_path / "t.csv", "x,label\n1,0\n2,sick\n")
+    with pytest.raises(DataError, match=r't.csv, line 3: labels .* must be integers 0..2.* got "sick"'):
+        own("csv", path)
+    path = table(tmp_path / "u.csv", "x,label\n1,0\n2,3\n")
+    with pytest.raises(DataError, match=r"u.csv, line 3: expected a label 0..2 .* got 3"):
+        own("csv", path)
+    with pytest.raises(ConfigError, match=r'"num-classes": expected the number of classes'):
+        own("csv", path, num_classes=0)
+    with pytest.raises(ConfigError, match=r'"dataset": .*one of csv, imagefolder, npz; got "digits"'):
+        own("digits", path)
+
+
+def test_npz_with_test_part_and_owners(tmp_path):
+    x = np.arange(5 * 6, dtype=np.float64).reshape(5, 6)
+    np.savez(tmp_path / "t.npz", x=x[:3], y=[0, 2, 1], x_test=x[3:], y_test=[1, 1], client=["b", "a", "b"])
+    data = load(dataset="npz", data_path=str(tmp_path / "t.npz"))
+    np.testing.assert_array_equal(data.x, x.astype(np.float32))
+    assert (data.y.tolist(), data.num_train, data.num_classes) == ([0, 2, 1, 1, 1], 3, 3)
+    assert [(n, data.owners.train(i).tolist()) for i, n in enumerate(data.owners.names)] == [
+        ("a", [1]),
+        ("b", [0, 2]),
+    ]
+    assert len(data.owners.test_rows) == 0
+    mine = own("npz", tmp_path / "t.npz")
+    assert (mine.num_train, mine.owners.test(0).tolist()) == (3, [3, 4])  # its own test part is kept
+
+
+@pytest.mark.parametrize("shape", [(12, 4, 5), (12, 3, 4, 5), (12, 4, 5, 3)])
+def test_npz_images_become_channels_first(tmp_path, shape):
+    x = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(tmp_path / "t.npz", x=x, y=np.zeros(12, dtype=np.int32))
+    data = own("npz", tmp_path / "t.npz", local_test_fraction=0.0)
+    assert (data.kind, data.input_shape) == ("image", (1, 4, 5) if len(shape) == 3 else (3, 4, 5))
+    first = x[0][None] if len(shape) == 3 else x[0].transpose(2, 0, 1) if shape[3] == 3 else x[0]
+    np.testing.assert_allclose(data.inputs(slice(0, 1))[0].numpy(), first / 127.5 - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"x": np.zeros((2, 3))}, r'expected arrays "x" and "y"; got \[\'x\'\]'),
+        ({"x": np.zeros((2, 3)), "y": [0, 1, 1]}, r"expected x \[N, ...\] and integers y \[N\]"),
+        ({"x": np.zeros((2, 3)), "y": [0.0, 1.0]}, "integers y"),
+        ({"x": np.zeros((2, 3)), "y": [0, -1]}, "got -1 in example 1"),
+        ({"x": np.full((2, 3), np.nan), "y": [0, 1]}, "finite numbers"),
+        ({"x": np.zeros((2, 3)), "y": [0, 1], "client": ["a"]}, "expected 2 names in client.*got 1"),
+        ({"x": np.zeros((2, 3)), "y": [0, 1], "x_test": np.zeros((1, 2)), "y_test": [0]}, "x_test"),
+        ({"x": np.array([[{}]]), "y": [0]}, "plain arrays"),
+    ],
+)
+def test_bad_npz(tmp_path, arrays, says):
+    np.savez(tmp_path / "t.npz", **arrays)
+    with pytest.raises(DataError, match=says):
+        load(dataset="npz", data_path=str(tmp_path / "t.npz"))
+
+
+def test_npz_that_is_none(tmp_path):
+    (tmp_path / "t.npz").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(DataError, match=r"t.npz: expected an npz file"):
+        load(dataset="npz", data_path=str(tmp_path / "t.npz"))
+
+
+def picture(value, size=(5, 4), mode="RGB"):
+    file = io.BytesIO()
+    Image.new(mode, size, value).save(file, "png")
+    return file.getvalue()
+
+
+def write_tree(root, names):
+    for name, content in names.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+TREE = {
+    "train/dog/1.png": picture((255, 0, 51)),
+    "train/cat/2.png": picture((0, 255, 0)),
+    "train/cat/.hidden.png": b"",
+    "train/cat/notes.txt": b"",
+    "test/dog/3.png": picture((1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_imagefolder_and_its_zip_give_the_same(tmp_path, zipped):
+    write_tree(tmp_path / "t", TREE)
+    path = tmp_path / "t"
+    if zipped:
+        path = shutil.make_archive(str(path), "zip", path)
+    data = load(dataset="imagefolder", data_path=str(path))
+    assert (data.classes, data.y.tolist(), data.num_train) == (("cat", "dog"), [0, 1, 1], 2)
+    assert data.input_shape == (3, 4, 5)
+    assert data.x[:, :, 0, 0].tolist() == [[0, 255, 0], [255, 0, 51], [1, 2, 3]]
+    np.testing.assert_allclose(data.inputs(slice(1, 2))[0, :, 3, 4], [1, -1, -0.6], atol=1e-6)
+
+
+def test_imagefolder_without_test_folder_cuts_a_tenth(tmp_path):
+    write_tree(tmp_path / "t", {f"{c}/{i}.png": picture(i, mode="L") for c in "ab" for i in range(10)})
+    data = load(dataset="imagefolder", data_path=str(tmp_path / "t"))
+    assert (data.num_train, len(data.y), data.input_shape) == (18, 20, (1, 4, 5))
+    assert sorted(zip(data.y, data.x[:, 0, 0, 0], strict=True)) == [(c, i) for c in (0, 1) for i in range(10)]
+    mine = own("imagefolder", tmp_path / "t", num_classes=2, local_test_fraction=0.5)
+    assert (mine.num_train, mine.owners.names) == (10, ("ward-3",))
+    with pytest.raises(DataError, match=r"expected num-classes = 3 class folders .* got 2: a, b"):
+        own("imagefolder", tmp_path / "t", num_classes=3)
+    (tmp_path / "t/c").mkdir()  # an empty folder counts
+    assert own("imagefolder", tmp_path / "t", num_classes=3).classes == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("train/dog/9.png", picture(1, (6, 4)), r"like the first, train/cat/2.png: 5x4 RGB; .*9.png is 6x4"),
+        ("train/dog/9.png", b"not a picture", r"9.png is not a picture that Pillow can read"),
+        ("train/ant/0.png", picture(1, mode="L"), r"first, train/ant/0.png: 5x4 grey; .*2.png is 5x4 RGB"),
+    ],
+)
+def test_unlike_pictures_are_named(tmp_path, name, content, says):
+    write_tree(tmp_path / "t", TREE | {name: content})
+    with pytest.raises(DataError, match=says):
+        load(dataset="imagefolder", data_path=str(tmp_path / "t"))
+
+
+def test_imagefolder_refuses_what_is_none(tmp_path, monkeypatch):
+    (tmp_path / "t").mkdir()
+    with pytest.raises(DataError, match="found no picture"):
+        load(dataset="imagefolder", data_path=str(tmp_path / "t"))
+    (tmp_path / "t.zip").write_bytes(b"PK cut short")
+    with pytest.raises(DataError, match=r"t.zip: expected a folder of class folders or a zip"):
+        load(dataset="imagefolder", data_path=str(tmp_path / "t.zip"))
+    with zipfile.ZipFile(tmp_path / "u.zip", "w") as archive:
+        archive.writestr("a/1.png", picture(1))
+        archive.writestr("__MACOSX/a/1.png", b"")
+    data = load(dataset="imagefolder", data_path=str(tmp_path / "u.zip"))
+    assert (data.num_train, len(data.y)) == (1, 1)
+    monkeypatch.setattr(images, "_pixels", lambda *_: pytest.fail("decoded again"))
+    assert load(dataset="imagefolder", data_path=str(tmp_path / "u.zip")).classes == ("a",)
+
+
+@pytest.mark.data
+def test_real_cifar_subset(data_folder):
+    path = data_folder / "cifar10" / "cifar10-jpeg-subset.zip"
+    if not path.exists():
+        pytest.skip("no cifar10/cifar10-jpeg-subset.zip in $BOUQUET_DATA")
+    data = load(dataset="imagefolder", data_path="cifar10/cifar10-jpeg-subset.zip")
+    assert np.bincount(data.y[: data.num_train]).tolist() == [2400] * 10
+    assert np.bincount(data.y[data.test_rows]).tolist() == [480] * 10
