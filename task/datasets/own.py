@@ -98,7 +98,7 @@ def assemble(
         test: Which rows are test examples; None if the files do not say.
         owners: Owner of each row, of each training row, or of none.
         classes: Names of the classes; empty if they are numbers.
-        where: File or folder, for listings.
+        where: File or folder.
     """
     labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
     if test is None:
@@ -110,9 +110,7 @@ def assemble(
     num_train = int((~test).sum())
     if not num_train:
         raise DataError(f"{where}: expected training examples; all {len(y)} are test examples")
-    if len(labels) == len(y):
-        labels = labels[order]
-    found = _owners(labels, num_train) if len(labels) else None
+    labels = labels[order] if len(labels) == len(y) else labels
     x = np.ascontiguousarray(_channels_first(x)[order])
     image = x.dtype == np.uint8
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
@@ -126,9 +124,8 @@ def assemble(
         mean=(0.5,) * shape[0] if image else (0.0,),
         std=(0.5,) * shape[0] if image else (1.0,),
         classes=classes,
-        owners=found,
-        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
-        + (f", {len(found.names)} owners" if found else ""),
+        owners=_owners(labels, num_train) if len(labels) else None,
+        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}",
         source=where,
     )
 

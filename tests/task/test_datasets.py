@@ -14,9 +14,10 @@ from tests.task.helpers import load, write_idx, write_mnist
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
+def folders(tmp_path, monkeypatch, request):
     monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+    if "data_folder" not in request.fixturenames:
+        monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
 
 
 def no_network(*args, **kwargs):

@@ -13,9 +13,10 @@ from tests.task.helpers import load
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
+def folders(tmp_path, monkeypatch, request):
     monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+    if "data_folder" not in request.fixturenames:
+        monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
 
 
 def table(path, text):

@@ -19,9 +19,10 @@ DEALT = sorted(set(PARTITIONS) - {"natural", "bootstrap"})
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
+def folders(tmp_path, monkeypatch, request):
     monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+    if "data_folder" not in request.fixturenames:
+        monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
 
 
 def dataset(train=6000, test=100, classes=10, **keys):

@@ -12,9 +12,10 @@ from tests.task.helpers import load, write_roles
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path, monkeypatch):
+def folders(tmp_path, monkeypatch, request):
     monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+    if "data_folder" not in request.fixturenames:
+        monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
 
 
 def text_of(data, rows):

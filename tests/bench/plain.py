@@ -1,0 +1,135 @@
+"""R2: the plainest PyTorch loop that takes the same SGD steps as a Bouquet run, on both cores.
+
+Two worker processes with one torch thread each train half of the cohort with ``torch.optim.SGD``; the
+parent averages and evaluates with all cores. There is no Flower in it. What it shares with Bouquet is
+what makes the steps the same: the data, the first model, who is drawn and in which order the examples come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from task.config import Config, read_config
+from task.datasets import load_dataset
+from task.evaluate import evaluate
+from task.models import build_model
+from task.partition import load_partition
+from task.seeds import rng_for
+
+WORKERS = 2
+
+
+def work(pipe: Connection, keys: Mapping[str, Any]) -> None:
+    """Train the clients that come through the pipe; send back their sum weighted by examples."""
+    torch.set_num_threads(1)
+    config = read_config(keys)
+    dataset = load_dataset(config.data, config.synthetic, config.seed)
+    partition = load_partition(dataset, config.data, config.seed)
+    inputs, targets = dataset.inputs(slice(0, dataset.num_train)), dataset.targets(slice(0, dataset.num_train))
+    model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
+    pipe.send(list(partition.names))
+    while (job := pipe.recv()) is not None:
+        server_round, arrays, clients = job
+        state = {name: torch.from_numpy(a) for name, a in arrays.items()}
+        total = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        count = 0
+        for client in clients:
+            rows = partition.train(partition.index(client))
+            model.load_state_dict(state)
+            train(model, inputs[rows], targets[rows], config, server_round, client)
+            with torch.no_grad():
+                for name, tensor in model.state_dict().items():
+                    total[name] += len(rows) * tensor
+            count += len(rows)
+        pipe.send(({name: tensor.numpy() for name, tensor in total.items()}, count))
+
+
+def train(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, config: Config, server_round: int, client: str
+) -> None:
+    """Run E epochs of SGD in the order of examples that Bouquet draws for this client and round."""
+    rng = rng_for(config.seed, "batches", server_round, client)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.train.learning_rate)
+    model.train()
+    for _ in range(config.train.local_epochs):
+        order = torch.from_numpy(rng.permutation(len(x)))
+        for xb, yb in zip(
+            x[order].split(config.train.batch_size), y[order].split(config.train.batch_size), strict=True
+        ):
+            optimizer.zero_grad()
+            F.cross_entropy(model(xb), yb).backward()
+            optimizer.step()
+
+
+class PlainLoop:
+    """The loop, with workers that stay alive between calls of `run`.
+
+    Args:
+        keys: Run-config keys of the Bouquet run; those of plain FedAvg with SGD count.
+    """
+
+    def __init__(self, keys: Mapping[str, Any]) -> None:
+        self.config = read_config(keys)
+        context = get_context("spawn")
+        pairs = [context.Pipe() for _ in range(WORKERS)]
+        self.pipes = [ours for ours, _ in pairs]
+        self.workers = [
+            context.Process(target=work, args=(theirs, dict(keys)), daemon=True) for _, theirs in pairs
+        ]
+        for worker in self.workers:
+            worker.start()
+        config = self.config
+        dataset = load_dataset(config.data, config.synthetic, config.seed)
+        self.model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
+        self.test = dataset.inputs(dataset.test_rows), dataset.targets(dataset.test_rows)
+        self.names = sorted([pipe.recv() for pipe in self.pipes][0])
+        self.selected: list[list[str]] = []
+        self.accuracy = float("nan")
+        self.round = 0
+
+    def draw(self, server_round: int) -> list[str]:
+        """Return the clients of a round."""
+        population = len(self.names)
+        size = max(int(self.config.server.fraction_train * population + 1e-9), 1)
+        rng = rng_for(self.config.seed, "selection", server_round)
+        picked = rng.choice(population, size=size, replace=False, shuffle=False)
+        return [self.names[i] for i in sorted(picked.tolist())]
+
+    def run(self, rounds: int) -> list[float]:
+        """Run so many more rounds and return the seconds of each."""
+        seconds = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            self.round += 1
+            clients = self.draw(self.round)
+            state = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
+            for i, pipe in enumerate(self.pipes):
+                pipe.send((self.round, state, clients[i::WORKERS]))
+            parts = [pipe.recv() for pipe in self.pipes]
+            examples = sum(count for _, count in parts)
+            total = {name: sum(t[name] for t, _ in parts) / examples for name in state}
+            self.model.load_state_dict({name: torch.from_numpy(a) for name, a in total.items()})
+            self.accuracy = evaluate(self.model, *self.test)["accuracy"]
+            self.selected.append(clients)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def __enter__(self) -> PlainLoop:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pipe, worker in zip(self.pipes, self.workers, strict=True):
+            if worker.is_alive():
+                pipe.send(None)
+        for worker in self.workers:
+            worker.join(10)

@@ -1,0 +1,195 @@
+"""Small federations that run for real: natural owners in an npz file, the real ClientApp, rules and wire.
+
+`play` runs one and keeps all that it left; the references of `tests.reference` are then fed the very
+cohorts and the very batches of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from client_app.app import make_app
+from strategies import STRATEGIES, Strategy
+from strategies.journal import Journal, Snapshot
+from task import seeds, wire
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays, state_of, trainable_names
+from task.config import as_run_config, read_config
+from task.models import build_model
+from task.seeds import rng_for
+from tests.support.grid import LocalGrid
+
+Model = tuple[np.ndarray, np.ndarray]
+Data = dict[str, tuple[np.ndarray, np.ndarray]]
+
+SIZES = {"anna": 7, "ben": 12, "cleo": 23, "dora": 5, "emil": 16}
+
+
+class Keep(Journal):
+    """Keeps what the round loop tells; raises `Killed` instead of finishing round `kill_at`."""
+
+    def __init__(self, restore: Snapshot | None = None) -> None:
+        self.snapshot = restore
+        self.rows: list[dict[str, Any]] = []
+        self.clients: list[dict[str, Any]] = []
+        self.snapshots: list[Snapshot] = []
+        self.lines: list[wire.Quarantined] = []
+
+    def restore(self) -> Snapshot | None:
+        return self.snapshot
+
+    def quarantined(self, lines: Any) -> None:
+        self.lines += lines
+
+    def round_done(self, row: Any, clients: Any, snapshot: Snapshot, clock: Any) -> None:
+        self.rows.append(row)
+        self.clients += clients
+        self.snapshots.append(snapshot)
+
+
+def write_owners(
+    path: Path, sizes: Mapping[str, int] = SIZES, features: int = 4, classes: int = 3, seed: int = 5
+) -> Data:
+    """Write an npz file whose training rows belong to the named owners, mixed; return each one's rows.
+
+    Each owner's inputs have a mean of their own and labels follow one noisy linear model, so that the
+    owners' optima differ.
+    """
+    rng = np.random.default_rng(seed)
+    names = rng.permutation([name for name, n in sizes.items() for _ in range(n)])
+    centres = {name: rng.normal(size=features) for name in sorted(sizes)}
+    x = np.stack([rng.normal(centres[name], 1.0) for name in names]).astype(np.float32)
+    truth = rng.normal(size=(features, classes))
+    y = np.argmax(x @ truth + rng.gumbel(size=(len(x), classes)), axis=1)
+    np.savez(path, x=x, y=y, client=names, x_test=x[:6], y_test=y[:6])
+    return {name: (x[names == name], y[names == name]) for name in sorted(sizes)}
+
+
+@dataclass
+class Played:
+    """What a run left: per round (0 = before the first) row and model, and the messages."""
+
+    strategy: Strategy
+    grid: LocalGrid
+    keep: Keep
+    names: tuple[str, ...] = ()
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = self.keep.rows
+
+    def arrays(self, server_round: int) -> Arrays:
+        """Return the model after a round."""
+        taken = self.keep.snapshots[server_round].arrays
+        return {k.removeprefix("arrays/"): a for k, a in taken.items() if k.startswith("arrays/")}
+
+    def linear(self, server_round: int) -> Model:
+        """Return the ``logistic`` model after a round as (W [d, C], b [C]) in float64."""
+        return linear(self.arrays(server_round))
+
+    def messages(self, kind: str = "train") -> list[Message]:
+        """Return the messages that went down, of one kind."""
+        return [m for m in self.grid.sent if m.metadata.message_type == kind]
+
+    def selected(self) -> list[list[str]]:
+        """Return S_t for t = 1, 2, ..."""
+        return [row["selected"] for row in self.rows[1:]]
+
+    def epochs(self) -> dict[tuple[int, str], int]:
+        """Return the epochs that each client was told, 0 = as configured, by (round, client)."""
+        told = {}
+        for m in self.messages():
+            config = m.content["config"]
+            for client, epochs in zip(config["clients"], config["epochs"], strict=True):  # type: ignore
+                told[int(config["server-round"]), client] = int(epochs)  # type: ignore
+        return told
+
+
+def linear(arrays: Mapping[str, np.ndarray]) -> Model:
+    """Return the ``logistic`` model's arrays as the references' (W [d, C], b [C])."""
+    return arrays["1.weight"].T.astype(np.float64), arrays["1.bias"].astype(np.float64)
+
+
+def play(
+    run_config: Mapping[str, Any],
+    *,
+    nodes: int = 2,
+    seed: int = 0,
+    tamper: Callable[[int, Message], Message | None] | None = None,
+    journal: Keep | None = None,
+    app: Any = None,
+) -> Played:
+    """Run a federation through a LocalGrid: real messages, real clients, real rule.
+
+    Args:
+        run_config: Run-config keys; data set, model and so on.
+        nodes: Nodes of one pool, among which the clients are spread.
+        seed: Of node ids and order of replies.
+        tamper: See `LocalGrid`.
+        journal: Takes the rows.
+        app: Another ClientApp than the real one.
+    """
+    config = read_config(run_config)
+    entry = ALGORITHMS[config.algorithm]
+    strategy = STRATEGIES[entry.rule](config)
+    configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+    grid = LocalGrid(app or make_app(), configs, as_run_config(config), tamper=tamper, seed=seed)
+    strategy.roster.refresh(grid, 0)
+    shape, classes = strategy.roster.shape_of_data()
+    model = build_model(config.model, shape, classes, seed=config.seed)
+    keep = journal or Keep()
+    strategy.start(
+        grid,
+        wire.pack_arrays(state_of(model)),
+        num_rounds=config.server.num_server_rounds,
+        timeout=config.server.round_timeout,
+        journal=keep,
+        trainable=trainable_names(model),
+    )
+    return Played(strategy, grid, keep, tuple(strategy.roster.names))
+
+
+def owners_config(path: Path, **keys: Any) -> dict[str, Any]:
+    """Return the run config of a federation of the file's owners; keys with underscores."""
+    base = {
+        "dataset": "npz",
+        "data-path": str(path),
+        "partition": "natural",
+        "num-clients": 0,
+        "local-test-fraction": 0.0,
+        "model": "logistic",
+        "device": "cpu",
+        "num-server-rounds": 4,
+        "seed": 3,
+    }
+    return base | {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
+
+
+def batches_of(
+    seed: int, names: list[str], sizes: Mapping[str, int], batch_size: int
+) -> Callable[[int, int, int], list[np.ndarray]]:
+    """Return the reference's ``batches``: the index arrays that the run drew, from the seeds alone."""
+
+    def batches(t: int, k: int, epoch: int) -> list[np.ndarray]:
+        name, n = names[k], sizes[names[k]]
+        if batch_size == 0 or batch_size >= n:
+            return [np.arange(n)]
+        rng = rng_for(seed, seeds.BATCHES, t, name)
+        order = np.arange(n)
+        for _ in range(epoch + 1):
+            order = rng.permutation(n)
+        return [order[i : i + batch_size] for i in range(0, n, batch_size)]
+
+    return batches
+
+
+def far(got: Model, want: Model) -> float:
+    """Return the largest difference of two models, relative to the largest number of `want`."""
+    top = max(float(np.abs(a).max()) for a in want)
+    return max(float(np.abs(a - b).max()) for a, b in zip(got, want, strict=True)) / top
