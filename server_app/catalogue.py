@@ -54,9 +54,10 @@ HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "clien
 
 def terminal_table() -> Table:
     """Return the catalogue as a table for the terminal."""
-    table = Table(*(h.strip("`") for h in HEAD), title="algorithms")
-    for row in rows():
-        table.add_row(*row)
+    table = Table("algorithm", "paper", "on the wire", "FedAvg at", title="algorithms", show_lines=True)
+    for title, name, paper, down, up, reduce, keeps, neutral in rows():
+        wire = f"down: {down}\nup: {up} ({reduce})\nclient keeps: {keeps}"
+        table.add_row(f"{title}\n{name}", paper, wire, neutral)
     return table
 
 

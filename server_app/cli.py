@@ -185,6 +185,24 @@ def report(
         typer.echo(path)
 
 
+@app.command(epilog="Example: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]")
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Result folders; names that differ in a last -number are seeds.")
+    ],
+    target: Annotated[float, typer.Option(help="Accuracy to count the rounds to.")] = 0.9,
+    plot: Annotated[str, typer.Option(help="Where to write loss and accuracy by round.")] = "",
+) -> None:
+    """Compare runs: a table, and one plot of their curves."""
+    from server_app import compare as side_by_side
+
+    curves = side_by_side.groups(runs)
+    _console().print(side_by_side.table(curves, target))
+    if plot:
+        side_by_side.plot(curves, Path(plot))
+        typer.echo(Path(plot).resolve())
+
+
 def _check(keys: Mapping[str, object]) -> Config:
     """Read the keys; a bad one ends here, before anything is started."""
     from task.config import read_config

@@ -241,6 +241,8 @@ class Strategy(FlowerStrategy):
         quarantined: list[wire.Quarantined] = []
         clients: list[dict[str, Any]] = []
         if server_round > 0:
+            self.roster.refresh(grid, server_round)
+            clock.lap("roll-call")
             requests = list(
                 self.configure_train(server_round, self._record(), train_config or ConfigRecord(), grid)
             )

@@ -4,17 +4,19 @@ A reduction has `add` (one client), `merge` (another partial reduction) and `res
 not depend on the order of arrival nor on which node folded which clients, bit for bit:
 
 * Float terms ``weight * x`` are split into a high part, a multiple of 2^-20, and a low part, a multiple
-  of 2^-53 (each split rounds a single term, once, before anything is added). Sums of such multiples are
-  exact in float64 while they stay below 2^33 and 2^0; exact sums are associative. This is the
+  of 2^-51 (each split rounds a single term, once, before anything is added). Sums of such multiples are
+  exact in float64 while they stay below 2^33 and 2^2; exact sums are associative. This is the
   pre-rounding of reproducible summation (Demmel & Nguyen, 2013) with two fixed bins. What is lost is
-  2^-54 of each term, absolutely, far below the last bit of a float32 parameter.
+  2^-52 of each term, absolutely, far below the last bit of a float32 parameter.
 * Integer arrays (counters of normalisation layers) are summed as integers.
 * `Stack` sorts by client name.
 
 The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
 reach 2^33) with `FieldError`, so that a diverged client is quarantined and never rounds somebody else.
 
-Memory of `Mean` and `Sum`: two float64 per parameter, whatever the number of clients.
+Memory of `Mean` and `Sum`: two float64 per parameter, whatever the number of clients. On the wire a partial
+sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
+as much as two models, whatever the number of its clients.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from task.arrays import Arrays
 from task.errors import FieldError, WireError
 
 HIGH = 1.5 * 2.0**32  # t + HIGH - HIGH rounds t to a multiple of 2^-20 (|t| < 2^31)
-LOW = 0.75  # r + LOW - LOW rounds r to a multiple of 2^-53 (|r| <= 2^-21)
+LOW = 3.0  # r + LOW - LOW rounds r to a multiple of 2^-51 (|r| <= 2^-21)
+HIGH_UNIT, LOW_UNIT = 2.0**-20, 2.0**-51
 MAX_TERM = 2.0**31
 MAX_SUM = 2.0**32  # half of the exact range, so that a merge of two checked sums is exact too
 MAX_INTEGER = 2.0**62
@@ -98,8 +101,19 @@ class Sum:
         self.count += 1
 
     def partial(self) -> dict[str, Arrays]:
-        """Return the two exact sums: ``high`` of every array, ``low`` of the floating ones."""
-        return {"high": dict(self._high), "low": dict(self._low)}
+        """Return the exact sum as ``high`` of every array and ``low`` of the floating ones.
+
+        The low part is what exceeds a multiple of 2^-20, counted in 2^-51, int32. The high part is counted
+        in 2^-20 as int32 where that is wide enough, else float64. Integer sums are int64.
+        """
+        high, low = dict(self._high), Arrays()
+        for name, rest in self._low.items():
+            carry = (rest + HIGH) - HIGH
+            whole = high[name] + carry
+            low[name] = ((rest - carry) / LOW_UNIT).astype(np.int32)
+            fits = whole.size == 0 or abs(whole).max() / HIGH_UNIT < 2**31
+            high[name] = (whole / HIGH_UNIT).astype(np.int32) if fits else whole
+        return {"high": high, "low": low}
 
     def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
         """Fold in another node's `partial`.
@@ -107,17 +121,18 @@ class Sum:
         Raises:
             FieldError: The sums leave the exact range.
         """
-        bounds = {name: _peak(a) for name, a in records["high"].items()}
+        highs: Arrays = {n: a * HIGH_UNIT if a.dtype == np.int32 else a for n, a in records["high"].items()}
+        bounds = {name: _peak(a) for name, a in highs.items()}
         for name, bound in bounds.items():
             total = self._bound[name] + bound + count * 2.0**-20
             most = MAX_SUM if name in self._low else MAX_INTEGER
             if not total < most or self.count + count > MAX_TERMS:
                 raise FieldError(name, f"sums below {most:g}", f"{total:g}")
-        for name, high in records["high"].items():
+        for name, high in highs.items():
             self._bound[name] += bounds[name]
             self._high[name] += high
             if name in self._low:
-                self._low[name] += records["low"][name]
+                self._low[name] += records["low"][name] * LOW_UNIT
         self.weight += weight
         self.count += count
 
