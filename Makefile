@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation test test-fast lint bench clean
+.PHONY: help setup demo federation test test-fast lint bench docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -41,6 +41,9 @@ lint: setup  ## ruff, mypy --strict, codespell
 
 bench: setup  ## speed and memory, as ratios in one run (see tests/bench)
 	$(BIN)/python -m tests.bench
+
+docs: setup  ## write the generated table of the README
+	$(BIN)/python -c 'from pathlib import Path; from server_app.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'
 
 clean:  ## remove the .venv and the caches of the tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -24,6 +24,7 @@ from task.config import Config, as_run_config, read_config
 from task.datasets import DATASETS, Dataset, load_dataset
 from task.errors import ConfigError
 from task.models import build_model
+from task.partition import load_partition
 
 logger = logging.getLogger("bouquet")
 
@@ -45,6 +46,18 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ServerApp:
     return made
 
 
+def prepare(run_config: Mapping[str, Any]) -> None:
+    """Check the keys and bring the data into the cache, before anything else is started.
+
+    Raises:
+        BouquetError: As `run` would raise it later.
+    """
+    config = read_config(run_config)
+    dataset = _server_data(config)
+    if dataset is not None:
+        load_partition(dataset, config.data, config.seed)
+
+
 def run(grid: Grid, config: Config) -> Path:
     """Run a federation to its end and return its result folder.
 
@@ -59,6 +72,8 @@ def run(grid: Grid, config: Config) -> Path:
     evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if dataset else None
     server, output = config.server, config.output
     path = run_path(config)
+    if output.resume:
+        check_same_run(RunFolder(path), config)
     folder = RunFolder.create(path, {"run": as_run_config(config)}, resume=output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
@@ -93,6 +108,30 @@ def run_path(config: Config) -> Path:
     if Path(name).name != name or name in (".", ".."):
         raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
     return Path(config.output.runs_dir).expanduser() / name
+
+
+# What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
+FREE_ON_RESUME = frozenset(
+    "num-server-rounds target-accuracy resume progress runs-dir run-name checkpoint-every cache-dir data-dir "
+    "state-dir round-timeout roll-call-timeout min-nodes".split()
+)
+
+
+def check_same_run(folder: RunFolder, config: Config) -> None:
+    """Refuse to go on with a run under other keys than it was started with.
+
+    Raises:
+        ConfigError: Naming the first key that differs, with both values.
+    """
+    if not (folder.path / "config.json").exists():
+        return
+    before = folder.config()["run"]
+    for key, value in as_run_config(config).items():
+        if key not in FREE_ON_RESUME and key in before and before[key] != value:
+            raise ConfigError(
+                f'--resume: run-config key "{key}": expected {before[key]!r}, as {folder.path} was started with; '
+                f"got {value!r}. Give the same keys, or another --run-name for a new run."
+            )
 
 
 def _server_data(config: Config) -> Dataset | None:

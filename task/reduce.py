@@ -106,7 +106,8 @@ class Sum:
         The low part is what exceeds a multiple of 2^-20, counted in 2^-51, int32. The high part is counted
         in 2^-20 as int32 where that is wide enough, else float64. Integer sums are int64.
         """
-        high, low = dict(self._high), Arrays()
+        high: Arrays = dict(self._high)
+        low: Arrays = {}
         for name, rest in self._low.items():
             carry = (rest + HIGH) - HIGH
             whole = high[name] + carry

@@ -21,7 +21,19 @@ KEYS = {
 
 def bouquet(command: str, runs: Path, name: str, keys: str, *more: str) -> Path:
     """Run the demo's recipe with `keys`; return the result folder."""
-    line = [BOUQUET, command, "--recipe", "demo", "-c", keys, "--run-name", name, "--runs-dir", str(runs), *more]
+    line = [
+        BOUQUET,
+        command,
+        "--recipe",
+        "demo",
+        "-c",
+        keys,
+        "--run-name",
+        name,
+        "--runs-dir",
+        str(runs),
+        *more,
+    ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=400, env=os.environ.copy())
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return runs / name

@@ -1,0 +1,70 @@
+"""What the README says is true: its table is the catalogue's, its commands and keys exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from server_app.catalogue import with_table
+from server_app.cli import app
+from task.config import flatten, knobs, recipes
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands(program: str) -> list[str]:
+    """Return the README's command lines of a program, comments cut off, continuations joined."""
+    blocks = re.findall(r"```bash\n(.*?)```", README, re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.split(" ")[0] == program]
+
+
+def test_the_table_is_made_from_the_catalogue() -> None:
+    assert with_table(README) == README, "run `make docs`"
+
+
+@pytest.mark.parametrize("line", commands("bouquet"))
+def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    group = get_command(app)
+    command = group.commands[words[1]]  # type: ignore[attr-defined]
+    options = {o for p in command.params for o in p.opts}
+    for word in words[2:]:
+        if word.startswith("-"):
+            assert word in options, word
+    if "--recipe" in words:
+        assert words[words.index("--recipe") + 1] in recipes()
+    if "-c" in words:
+        assert keys_of(words[words.index("-c") + 1]) <= {k.key for k in knobs()}
+
+
+@pytest.mark.parametrize("line", commands("flwr"))
+def test_keys_of_flwr_run_are_real(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    value = words[words.index("-c") + 1]
+    if value.endswith(".toml"):
+        assert (ROOT / value).exists()
+    else:
+        assert keys_of(value) <= {k.key for k in knobs()}
+
+
+def keys_of(pairs: str) -> set[str]:
+    from flwr.common.config import parse_config_args
+
+    return set(flatten(parse_config_args([pairs])))
+
+
+def test_make_verbs_exist() -> None:
+    verbs = set(re.findall(r"make ([a-z-]+)", README))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert verbs <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
+
+
+def test_linked_files_exist() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
