@@ -78,7 +78,9 @@ def _ctrl_c_ends_it() -> Iterator[None]:
 
     def end(number: int, frame: object) -> None:
         ray.shutdown()
-        print("\nstopped by the user; `--resume` goes on from the last checkpoint", file=sys.stderr, flush=True)
+        print(
+            "\nstopped by the user; `--resume` goes on from the last checkpoint", file=sys.stderr, flush=True
+        )
         os._exit(128 + number)
 
     before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)}
