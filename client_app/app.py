@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from client_app.loop import LocalTask, train
 from client_app.node import Node, open_node
 from client_app.solvers import SOLVERS
 from task import seeds, wire
-from task.algorithms import ALGORITHMS, Algorithm
+from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
 from task.arrays import Arrays, only, state_of, trainable_names
 from task.config import read_config
 from task.errors import BouquetError, FieldError
@@ -64,11 +63,12 @@ def answer(node: Node, content: RecordDict, work: Callable[..., wire.Upload]) ->
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
     entry = ALGORITHMS[node.config.algorithm]
+    entry = entry if work is train_one else evaluation_of(entry)
     model = node.model()
     state = state_of(model)
     like = {"state": state, "trainable": only(state, trainable_names(model))}
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
-    merged = _Merge(entry if work is train_one else replace(entry, up=(), up_scalars=()), like)
+    merged = _Merge(entry, like)
     if not order.clients:
         clients = _share(node)
         order = wire.TrainOrder(order.round, order.arrays, order.scalars, clients, (0,) * len(clients))

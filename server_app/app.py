@@ -112,8 +112,8 @@ def run_path(config: Config) -> Path:
 
 # What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
 FREE_ON_RESUME = frozenset(
-    "num-server-rounds target-accuracy resume progress runs-dir run-name checkpoint-every cache-dir data-dir "
-    "state-dir round-timeout roll-call-timeout min-nodes".split()
+    {"num-server-rounds", "target-accuracy", "resume", "progress", "runs-dir", "run-name", "checkpoint-every"}
+    | {"cache-dir", "data-dir", "state-dir", "round-timeout", "roll-call-timeout", "min-nodes"}
 )
 
 
@@ -129,8 +129,8 @@ def check_same_run(folder: RunFolder, config: Config) -> None:
     for key, value in as_run_config(config).items():
         if key not in FREE_ON_RESUME and key in before and before[key] != value:
             raise ConfigError(
-                f'--resume: run-config key "{key}": expected {before[key]!r}, as {folder.path} was started with; '
-                f"got {value!r}. Give the same keys, or another --run-name for a new run."
+                f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
+                f"was started; got {value!r}. Give the same keys, or another --run-name for a new run."
             )
 
 

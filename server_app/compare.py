@@ -18,7 +18,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def groups(paths: Sequence[Path]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the rounds of each run, by curve: runs whose names differ in a last ``-number`` are seeds of one.
+    """Return the rounds of each run by curve; names that differ in a last ``-number`` are seeds of one.
 
     Raises:
         ConfigError: A path is no result folder, or holds no rounds.

@@ -30,7 +30,7 @@ from strategies.plan import RoundPlan, plan_round
 from strategies.roster import Roster
 from strategies.state import Number, Reduced, ServerState
 from task import seeds, wire
-from task.algorithms import ALGORITHMS, Algorithm
+from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
 from task.arrays import Arrays, only, sha256
 from task.config import Config, ServerConfig
 from task.errors import ConfigError, choose_from
@@ -155,8 +155,7 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their examples; None if nobody answered."""
-        entry = replace(self.entry, up=(), up_scalars=())
-        fold = self._fold(entry, server_round, self._requests)
+        fold = self._fold(evaluation_of(self.entry), server_round, self._requests)
         fold.run(replies)
         late = f"a reply within {self.timeout_s:g} s"
         self.last = fold.finish(late=late, lr=0.0, trainable=())

@@ -14,7 +14,7 @@ to nodes that host several clients, ``clients`` and ``epochs``; up ``num-example
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -134,3 +134,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
 }
+
+
+def evaluation_of(entry: Algorithm) -> Algorithm:
+    """Return the contract of the entry's evaluation messages: the model down, metrics up, nothing kept."""
+    return replace(entry, down=(MODEL_DOWN,), down_scalars=(), up=(), up_scalars=(), keeps=())
