@@ -243,7 +243,7 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
         raise DataError(f"{decoded.source}: expected examples and classes; got none")
     arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
-    meta["fingerprint"] = decoded.fingerprint()
+    meta["fingerprint"] = decoded.content_hash()
     if decoded.owners:
         arrays |= {name: getattr(decoded.owners, name) for name in _OWNER_ARRAYS}
         meta["owners"] = decoded.owners.names

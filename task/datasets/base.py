@@ -84,11 +84,10 @@ def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset:
-    """A decoded data set; the arrays are memory-mapped and read-only.
+class Decoded:
+    """What a decoder hands to the cache.
 
     Args:
-        name: Its name in `DATASETS`.
         x: Row i is example i: uint8 images ``[N, H, W]`` or ``[N, C, H, W]``, float32 features
             ``[N, ...]`` or uint8 text windows ``[N, T]``.
         y: Class numbers int64 ``[N]``; of text, the next bytes int16 ``[N, T]`` with `PADDING`.
@@ -103,10 +102,8 @@ class Dataset:
         owners: The natural owners of the rows; None if there are none.
         description: One line about what was loaded.
         source: Where it came from.
-        fingerprint: Hash of the content: equal on two machines that hold the same data.
     """
 
-    name: str
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
     num_train: int
@@ -120,6 +117,34 @@ class Dataset:
     owners: Owners | None = None
     description: str = ""
     source: str = ""
+
+    def content_hash(self) -> str:
+        """Return a hash of the examples, the split and the owners."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.x, self.y):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
+        digest.update(repr((*fields, self.std, self.classes)).encode())
+        if self.owners:
+            digest.update("\x1f".join(self.owners.names).encode())
+            for rows in (self.owners.train_offsets, self.owners.train_rows):
+                digest.update(rows.tobytes())
+            for rows in (self.owners.test_offsets, self.owners.test_rows):
+                digest.update(rows.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset(Decoded):
+    """A decoded data set; the arrays are memory-mapped and read-only.
+
+    Args:
+        name: Its name in `DATASETS`.
+        fingerprint: Hash of the content: equal on two machines that hold the same data.
+    """
+
+    name: str
     fingerprint: str = ""
 
     @property
@@ -196,41 +221,6 @@ class Source:
 
     files: tuple[Path, ...] = ()
     keys: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decoded:
-    """What a decoder hands to the cache; the fields are those of `Dataset`."""
-
-    x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
-    num_train: int
-    num_classes: int
-    input_shape: tuple[int, ...]
-    kind: str
-    scale: float = 255.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    classes: tuple[str, ...] = ()
-    owners: Owners | None = None
-    description: str = ""
-    source: str = ""
-
-    def fingerprint(self) -> str:
-        """Return a hash of the examples, the split and the owners."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in (self.x, self.y):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
-        digest.update(repr((*fields, self.std, self.classes)).encode())
-        if self.owners:
-            digest.update("\x1f".join(self.owners.names).encode())
-            for rows in (self.owners.train_offsets, self.owners.train_rows):
-                digest.update(rows.tobytes())
-            for rows in (self.owners.test_offsets, self.owners.test_rows):
-                digest.update(rows.tobytes())
-        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
