@@ -10,8 +10,8 @@ from typing import Any
 from server_app.checkpoint import Checkpoint
 from server_app.progress import Progress
 from server_app.results import RunFolder
-from strategies.base import Clock
 from strategies.journal import Journal, Snapshot
+from strategies.rounds import Clock
 from task.arrays import Arrays
 from task.errors import StateError
 from task.files import write_safetensors

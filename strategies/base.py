@@ -12,10 +12,9 @@ the loop, so that Flower's own loop and wrappers can drive a rule too.
 from __future__ import annotations
 
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,10 +27,11 @@ from strategies.fold import Fold, Folded, weighted_mean
 from strategies.journal import Journal, Snapshot
 from strategies.plan import RoundPlan, plan_round
 from strategies.roster import Roster
+from strategies.rounds import RoundLog
 from strategies.state import Number, Reduced, ServerState
 from task import seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
-from task.arrays import Arrays, only, sha256
+from task.arrays import Arrays, only
 from task.config import Config, ServerConfig
 from task.errors import ConfigError, choose_from
 from task.seeds import rng_for
@@ -68,6 +68,7 @@ class Strategy(FlowerStrategy):
         self._packed: ArrayRecord | None = None  # the state's arrays as sent; packed once a round
         self._requests: list[Message] = []
         self._plan = RoundPlan(0, (), {}, ())
+        self._lr = 0.0
         self.last: Folded = Folded(None, [], {}, 0)
         self.last_metrics: dict[str, Number] = {}
 
@@ -107,7 +108,9 @@ class Strategy(FlowerStrategy):
         self.roster.refresh(grid, server_round)
         self._plan = plan_round(self.config, self.roster, server_round)
         records = {f.name: arrays for f in self.entry.down if f.name == wire.ARRAYS}
-        scalars = {"lr": float(config.get("lr", 0) or self.lr(server_round)), **self.down_scalars(state)}  # type: ignore[arg-type]
+        given = config.get("lr")
+        self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
+        scalars = {"lr": self._lr, **self.down_scalars(state)}
         self._requests = []
         for node, clients in self._plan.by_node(self.roster).items():
             order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), self._plan.epochs_of(clients))
@@ -125,7 +128,7 @@ class Strategy(FlowerStrategy):
         late = f"a reply within {self.timeout_s:g} s"
         if self.config.server.enough_replies and fold.answered >= self.config.server.enough_replies:
             late = f"a reply before {self.config.server.enough_replies} others were in"
-        self.last = fold.finish(late=late, lr=self.lr(server_round), trainable=self.trainable)
+        self.last = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
         self.journal.quarantined(self.last.quarantined)
         reduced = self.last.reduced
         if reduced is None or len(reduced.clients) < self.config.server.min_replies:
@@ -201,95 +204,67 @@ class Strategy(FlowerStrategy):
         self._sync(initial_arrays)
         assert self.state is not None
         self.trainable = trainable or tuple(k for k, a in self.state.arrays.items() if a.dtype.kind == "f")
-        result = Result()
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        run = _Run(grid, num_rounds, *configs, evaluate_fn, Result())
         self.summary()
-        first = 0
-        snapshot = self.journal.restore()
+        snapshot, target = self.journal.restore(), self.config.server.target_accuracy
+        begin, stop = 0, False
         if snapshot is not None:
-            self.state, first = snapshot.state(type(self.state)), snapshot.round
+            self.state, begin = snapshot.state(type(self.state)), snapshot.round + 1
             self._packed = wire.pack_arrays(self.state.arrays)
-        stop = first > 0 and self.journal.reached(self.config.server.target_accuracy)
-        for server_round in range(first if first else 0, num_rounds + 1):
-            if stop or (server_round == first and first > 0):
-                continue
-            row = self._round(
-                grid, server_round, train_config, evaluate_config, evaluate_fn, result, num_rounds
-            )
-            target = self.config.server.target_accuracy
-            stop = bool(target and row["accuracy"] is not None and row["accuracy"] >= target)
+            stop = self.journal.reached(target)
+        for server_round in range(begin, num_rounds + 1):
             if stop:
-                logger.info("accuracy %.4f reached the target %g", row["accuracy"], target)
-        result.arrays = self._record()
-        return result
+                logger.info("reached the target accuracy %g", target)
+                break
+            accuracy = self._round(run, server_round)
+            stop = bool(target) and accuracy is not None and accuracy >= target
+        run.result.arrays = self._record()
+        return run.result
 
-    def _round(
-        self,
-        grid: Grid,
-        server_round: int,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: EvaluateFn | None,
-        result: Result,
-        num_rounds: int,
-    ) -> dict[str, Any]:
-        """Do one round (0 = evaluate the initial model) and return its row."""
-        clock = Clock()
-        server = self.config.server
-        row: dict[str, Any] = {"round": server_round, "lr": None, "train_loss": None, "metrics": {}}
-        bytes_down = bytes_up = asked = 0
-        quarantined: list[wire.Quarantined] = []
-        clients: list[dict[str, Any]] = []
+    def _round(self, run: _Run, server_round: int) -> float | None:
+        """Do one round (0 = evaluate the initial model); return its central accuracy if it was measured."""
+        log = RoundLog(server_round)
         if server_round > 0:
-            self.roster.refresh(grid, server_round)
-            clock.lap("roll-call")
-            requests = list(
-                self.configure_train(server_round, self._record(), train_config or ConfigRecord(), grid)
-            )
-            asked = self._plan.asked
-            bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
-            clock.lap("select")
-            replies = stream_replies(grid, requests, self.timeout_s)
-            arrays, metrics = self.aggregate_train(server_round, replies)
-            clock.lap("train")
-            if metrics is not None:
-                result.train_metrics_clientapp[server_round] = metrics
-            bytes_up += self.last.bytes_up
-            quarantined += self.last.quarantined
-            clients += _client_rows(self.last, server_round, "train")
-            reduced = self.last.reduced
-            row |= {"lr": self.lr(server_round), "skipped": arrays is None, "metrics": self.last_metrics}
-            row["train_loss"] = reduced.mean(wire.TRAIN_LOSS) if reduced else None
-        row |= {"selected": list(self._plan.clients), "asked": asked, "answered": len(clients)}
-        row["stragglers"] = list(self._plan.stragglers)
-        # --- evaluation, on the clients and at the server
-        row |= {"client_loss": None, "client_accuracy": None, "loss": None, "accuracy": None}
-        if server_round > 0:
-            requests = list(
-                self.configure_evaluate(server_round, self._record(), evaluate_config or ConfigRecord(), grid)
-            )
-            if requests:
-                bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
-                seen = self.aggregate_evaluate(server_round, stream_replies(grid, requests, self.timeout_s))
-                bytes_up += self.last.bytes_up
-                quarantined += self.last.quarantined
-                clients += _client_rows(self.last, server_round, "evaluate")
-                if seen is not None:
-                    result.evaluate_metrics_clientapp[server_round] = seen
-                    row |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}
-            clock.lap("evaluate-clients")
-        every = server.evaluate_every
-        if evaluate_fn and every and (server_round % every == 0 or server_round == num_rounds):
-            central = evaluate_fn(server_round, self._record())
+            self._train(run, server_round, log)
+            self._evaluate_clients(run, server_round, log)
+        every = self.config.server.evaluate_every
+        if run.evaluate_fn and every and (server_round % every == 0 or server_round == run.num_rounds):
+            central = run.evaluate_fn(server_round, self._record())
             if central is not None:
-                result.evaluate_metrics_serverapp[server_round] = central
-                row |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
-        clock.lap("evaluate")
+                run.result.evaluate_metrics_serverapp[server_round] = central
+                log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+        log.clock.lap("evaluate")
         assert self.state is not None
-        row |= {"bytes_down": bytes_down, "bytes_up": bytes_up, "model_sha256": sha256(self.state.arrays)}
-        row["quarantined"] = [q.as_dict() for q in quarantined]
-        row["seconds"] = clock.laps
-        self.journal.round_done(row, clients, Snapshot.of(server_round, self.state), clock)
-        return row
+        row, snapshot = log.row(self.state.arrays), Snapshot.of(server_round, self.state)
+        self.journal.round_done(row, log.clients, snapshot, log.clock)
+        accuracy: float | None = row["accuracy"]
+        return accuracy
+
+    def _train(self, run: _Run, server_round: int, log: RoundLog) -> None:
+        self.roster.refresh(run.grid, server_round)
+        log.clock.lap("roll-call")
+        requests = list(self.configure_train(server_round, self._record(), run.train_config, run.grid))
+        log.sent(requests)
+        log.clock.lap("select")
+        replies = stream_replies(run.grid, requests, self.timeout_s)
+        arrays, metrics = self.aggregate_train(server_round, replies)
+        if metrics is not None:
+            run.result.train_metrics_clientapp[server_round] = metrics
+        log.trained(self._plan, self.last, self._lr, arrays is None, self.last_metrics)
+        log.clock.lap("train")
+
+    def _evaluate_clients(self, run: _Run, server_round: int, log: RoundLog) -> None:
+        requests = list(self.configure_evaluate(server_round, self._record(), run.evaluate_config, run.grid))
+        if not requests:
+            return
+        log.sent(requests)
+        seen = self.aggregate_evaluate(server_round, stream_replies(run.grid, requests, self.timeout_s))
+        log.folded(self.last, "evaluate")
+        if seen is not None:
+            run.result.evaluate_metrics_clientapp[server_round] = seen
+            log.values |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}
+        log.clock.lap("evaluate-clients")
 
     # ------------------------------------------------------------------ helpers
 
@@ -318,30 +293,16 @@ class Strategy(FlowerStrategy):
         return list(request.content.config_records[wire.CONFIG]["clients"])  # type: ignore[arg-type]
 
 
-class Clock:
-    """Seconds by phase."""
+@dataclass
+class _Run:
+    """The arguments of one `Strategy.start`, and its result."""
 
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._start = self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Book the time since the last lap on `phase` and update ``total``."""
-        now = time.perf_counter()
-        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
-        self.laps["total"] = now - self._start
-        self._last = now
-
-
-def _client_rows(folded: Folded, server_round: int, phase: str) -> list[dict[str, Any]]:
-    rows = []
-    for name in sorted(folded.metrics):
-        scalars = dict(folded.metrics[name])
-        examples = int(scalars.pop(wire.NUM_EXAMPLES))
-        rows.append(
-            {"name": name, "round": server_round, "phase": phase, "examples": examples, "metrics": scalars}
-        )
-    return rows
+    grid: Grid
+    num_rounds: int
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: EvaluateFn | None
+    result: Result
 
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:

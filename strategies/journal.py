@@ -12,7 +12,7 @@ from task.arrays import Arrays
 from task.wire import Quarantined
 
 if TYPE_CHECKING:
-    from strategies.base import Clock
+    from strategies.rounds import Clock
 
 logger = logging.getLogger("bouquet")
 

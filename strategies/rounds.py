@@ -1,0 +1,84 @@
+"""What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+
+from strategies.fold import Folded
+from strategies.plan import RoundPlan
+from task import wire
+from task.arrays import Arrays, sha256
+
+
+class Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on `phase` and update ``total``."""
+        now = time.perf_counter()
+        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
+        self.laps["total"] = now - self._start
+        self._last = now
+
+
+@dataclass
+class RoundLog:
+    """Gathers a round while it runs. Names and keys of `row` are public, see the README."""
+
+    round: int
+    clock: Clock = field(default_factory=Clock)
+    values: dict[str, Any] = field(
+        default_factory=lambda: {
+            **dict.fromkeys(("lr", "train_loss", "client_loss", "client_accuracy", "loss", "accuracy")),
+            **{"selected": [], "stragglers": [], "asked": 0, "answered": 0, "skipped": False, "metrics": {}},
+        }
+    )
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    quarantined: list[wire.Quarantined] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def sent(self, requests: Sequence[Message]) -> None:
+        """Count the bytes of messages to nodes."""
+        self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
+
+    def folded(self, folded: Folded, phase: str) -> None:
+        """Take over the bytes, the clients' metrics and the quarantined of a fold."""
+        self.bytes_up += folded.bytes_up
+        self.quarantined += folded.quarantined
+        for name in sorted(folded.metrics):
+            scalars = dict(folded.metrics[name])
+            examples = int(scalars.pop(wire.NUM_EXAMPLES))
+            line = {"name": name, "round": self.round, "phase": phase, "examples": examples}
+            self.clients.append(line | {"metrics": scalars})
+
+    def trained(
+        self, plan: RoundPlan, folded: Folded, lr: float, skipped: bool, metrics: dict[str, Any]
+    ) -> None:
+        """Take over what the training phase came to."""
+        self.folded(folded, "train")
+        loss = folded.reduced.mean(wire.TRAIN_LOSS) if folded.reduced else None
+        self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
+        self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
+        self.values |= {"asked": plan.asked, "answered": len(folded.metrics)}
+
+    def row(self, model: Arrays) -> dict[str, Any]:
+        """Return the round's row; its ``seconds`` go on until the journal has written it."""
+        return {
+            "round": self.round,
+            **self.values,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "model_sha256": sha256(model),
+            "quarantined": [q.as_dict() for q in self.quarantined],
+            "seconds": self.clock.laps,
+        }
