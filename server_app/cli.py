@@ -243,17 +243,21 @@ def _sigterm_is_ctrl_c() -> Iterator[None]:
 
 def main() -> None:
     """Entry point: errors that were raised on purpose are one line, not a traceback."""
+    code = 0
     try:
-        app(standalone_mode=False)
+        # Without standalone mode typer returns the code of an exit; 130 is its word for Ctrl-C.
+        code = app(standalone_mode=False) or 0
     except BouquetError as err:
         typer.secho(f"error: {err}", fg="red", err=True)
-        sys.exit(2)
+        code = 2
     except click.ClickException as err:
         err.show()
-        sys.exit(err.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+        code = err.exit_code
+    except click.Abort:
+        code = 130
+    if code == 130:
         typer.secho("stopped by the user; `--resume` goes on from the last checkpoint", err=True)
-        sys.exit(130)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

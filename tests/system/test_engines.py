@@ -56,14 +56,14 @@ def test_simulation_and_grpc_agree_to_the_byte(algorithm: str, tmp_path: Path) -
 
 
 def test_the_number_of_nodes_changes_nothing_and_a_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    keys = 'num-server-rounds=4 algorithm="fedprox"'
-    one = bouquet("run", tmp_path, "one", keys, "--nodes", "1")
-    ten = bouquet("run", tmp_path, "ten", keys, "--nodes", "10")
+    keys = 'algorithm="fedprox" num-server-rounds='
+    one = bouquet("run", tmp_path, "one", keys + "4", "--nodes", "1")
+    ten = bouquet("run", tmp_path, "ten", keys + "4", "--nodes", "10")
     assert [r["model_sha256"] for r in rounds(one)] == [r["model_sha256"] for r in rounds(ten)]
     assert (one / "model.safetensors").read_bytes() == (ten / "model.safetensors").read_bytes()
-    half = bouquet("run", tmp_path, "half", keys + " num-server-rounds=2", "--nodes", "2")
+    half = bouquet("run", tmp_path, "half", keys + "2", "--nodes", "2")
     assert len(rounds(half)) == 3
-    again = bouquet("run", tmp_path, "half", keys, "--nodes", "2", "--resume")
+    again = bouquet("run", tmp_path, "half", keys + "4", "--nodes", "2", "--resume")
     assert len(rounds(again)) == 5
     assert (again / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
 
