@@ -32,7 +32,7 @@ SIZES = {"anna": 7, "ben": 12, "cleo": 23, "dora": 5, "emil": 16}
 
 
 class Keep(Journal):
-    """Keeps what the round loop tells; raises `Killed` instead of finishing round `kill_at`."""
+    """Keeps what the round loop tells."""
 
     def __init__(self, restore: Snapshot | None = None) -> None:
         self.snapshot = restore
@@ -123,7 +123,7 @@ def play(
     seed: int = 0,
     tamper: Callable[[int, Message], Message | None] | None = None,
     journal: Keep | None = None,
-    app: Any = None,
+    grid_type: type[LocalGrid] = LocalGrid,
 ) -> Played:
     """Run a federation through a LocalGrid: real messages, real clients, real rule.
 
@@ -133,13 +133,13 @@ def play(
         seed: Of node ids and order of replies.
         tamper: See `LocalGrid`.
         journal: Takes the rows.
-        app: Another ClientApp than the real one.
+        grid_type: A grid that watches.
     """
     config = read_config(run_config)
     entry = ALGORITHMS[config.algorithm]
     strategy = STRATEGIES[entry.rule](config)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-    grid = LocalGrid(app or make_app(), configs, as_run_config(config), tamper=tamper, seed=seed)
+    grid = grid_type(make_app(), configs, as_run_config(config), tamper=tamper, seed=seed)
     strategy.roster.refresh(grid, 0)
     shape, classes = strategy.roster.shape_of_data()
     model = build_model(config.model, shape, classes, seed=config.seed)

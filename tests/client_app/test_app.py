@@ -1,0 +1,194 @@
+"""The ClientApp: several clients on one node, failures of one of them, and other people's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from client_app.app import answer, evaluate_one, train_one
+from client_app.node import Node, open_node
+from task import wire
+from task.algorithms import Algorithm
+from task.config import as_run_config, read_config
+from task.errors import FieldError, WireError
+from tests.reference.fedavg import average
+from tests.support.federation import Keep, far, linear, owners_config, play, write_owners
+from tests.support.grid import LocalGrid
+from tests.support.nodes import NAMES, alone, mean_of, order, read, start
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    write_owners(tmp_path / "owners.npz")
+    return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
+
+
+def test_one_client_is_answered_plainly(node: Node) -> None:
+    assert set(answer(node, order(node, ["ben"]), train_one)) == {"arrays", "metrics"}
+    upload = alone(node, "ben")
+    assert upload.num_examples == len(node.data("ben", "train")[0])
+    assert upload.arrays["arrays"].keys() == start(node).keys()
+
+
+def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None:
+    reply = read(answer(node, order(node, NAMES), train_one), NAMES)
+    assert reply.clients == NAMES
+    assert reply.failed == []
+    uploads = [alone(node, name) for name in NAMES]
+    assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
+    assert reply.scalars["train-loss"] == [u.scalars["train-loss"] for u in uploads]
+    want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
+    assert far(linear(mean_of(node, reply)), want) < 1e-6
+
+
+def trained(
+    node: Node, clients: list[str], meddle: Callable[[str, wire.Upload], wire.Upload]
+) -> wire.NodeReply:
+    """Train the clients, each upload passed through `meddle(client, upload)`."""
+
+    def work(node: Node, entry: Algorithm, order: wire.TrainOrder, i: int) -> wire.Upload:
+        return meddle(order.clients[i], train_one(node, entry, order, i))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("client_app.app.train_one", work)
+        return read(answer(node, order(node, clients), work), clients)
+
+
+def failing(victim: str, error: Exception) -> Callable[[str, wire.Upload], wire.Upload]:
+    def meddle(client: str, upload: wire.Upload) -> wire.Upload:
+        if victim in (client, "all"):
+            raise error
+        return upload
+
+    return meddle
+
+
+@pytest.mark.parametrize("victim", NAMES)
+@pytest.mark.parametrize(
+    ("error", "expected", "got"),
+    [
+        (ValueError("disk\non  fire"), "a trained client", "ValueError: disk on fire"),
+        (FieldError("arrays/w", "finite numbers", "NaN"), "finite numbers", "NaN"),
+        (WireError("no such thing"), "a trained client", "no such thing"),
+    ],
+)
+def test_a_failure_is_one_clients_and_the_others_reply_is_right(
+    victim: str, error: Exception, expected: str, got: str, node: Node
+) -> None:
+    reply = trained(node, NAMES, failing(victim, error))
+    others = [name for name in NAMES if name != victim]
+    assert [(q.client, q.round, q.expected, q.got) for q in reply.failed] == [(victim, 1, expected, got)]
+    assert reply.clients == others
+    uploads = [alone(node, name) for name in others]
+    assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
+    want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
+    assert far(linear(mean_of(node, reply)), want) < 1e-6
+
+
+def test_a_failure_leaves_one_client_over(node: Node) -> None:
+    reply = trained(node, ["anna", "ben"], failing("anna", ValueError("x")))
+    assert (reply.clients, [q.client for q in reply.failed]) == (["ben"], ["anna"])
+    want = linear(alone(node, "ben").arrays["arrays"])
+    assert far(linear(mean_of(node, reply)), want) < 1e-6
+
+
+def test_if_all_fail_the_answer_says_so(node: Node) -> None:
+    reply = trained(node, NAMES, failing("all", ValueError("x")))
+    assert (reply.clients, [q.client for q in reply.failed]) == ([], NAMES)
+
+
+@pytest.mark.parametrize("victim", ["anna", "cleo", "emil"])
+@pytest.mark.parametrize("value", [1e30, np.nan, np.inf])
+def test_a_client_that_diverged_is_left_out_wherever_it_stands(victim: str, value: float, node: Node) -> None:
+    """The first client of a node waits before it is folded; its failure must not become another's."""
+
+    def meddle(client: str, upload: wire.Upload) -> wire.Upload:
+        if client == victim:
+            upload.arrays["arrays"]["1.bias"][0] = value
+        return upload
+
+    reply = trained(node, NAMES, meddle)
+    assert [q.client for q in reply.failed] == [victim]
+    assert reply.clients == [name for name in NAMES if name != victim]
+
+
+def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: Node) -> None:
+    content = order(node, NAMES)
+    content["arrays"] = wire.pack_arrays({"w": np.zeros(3, np.float32)})
+    with pytest.raises(WireError, match="2 arrays as sent"):
+        answer(node, content, train_one)
+
+
+# ------------------------------------------------------------------------ other people's messages
+
+
+def stock(node: Node, **config: Any) -> RecordDict:
+    """Return what Flower's own FedAvg sends."""
+    settings = ConfigRecord({"server-round": 1, **config})
+    return RecordDict({"arrays": wire.pack_arrays(start(node)), "config": settings})
+
+
+def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: Node) -> None:
+    content = answer(node, stock(node), train_one)
+    assert (len(content.array_records), len(content.metric_records)) == (1, 1)  # what Flower asks for
+    uploads = [alone(node, name) for name in NAMES]
+    counts = [u.num_examples for u in uploads]
+    metrics = dict(content["metrics"])  # type: ignore[call-overload]
+    assert metrics["num-examples"] == sum(counts)
+    assert isinstance(metrics["num-examples"], int)
+    loss = sum(n * u.scalars["train-loss"] for n, u in zip(counts, uploads, strict=True)) / sum(counts)
+    assert metrics["train-loss"] == pytest.approx(loss)
+    want = average([linear(u.arrays["arrays"]) for u in uploads], counts)
+    assert far(linear(wire.read_arrays(content.array_records["arrays"])), want) < 1e-6
+
+
+def test_a_stock_evaluation_is_over_all_test_examples(node: Node) -> None:
+    metrics = dict(answer(node, stock(node), evaluate_one)["metrics"])  # type: ignore[call-overload]
+    assert metrics["num-examples"] == sum(len(node.data(name, "test")[0]) for name in NAMES)
+    assert 0 <= metrics["accuracy"] <= 1
+    assert metrics["loss"] > 0
+
+
+def test_flowers_own_fedavg_runs_our_clients(tmp_path: Path) -> None:
+    """Two nodes, each answering for its share of the clients: the same model as our own strategy makes."""
+    from flwr.serverapp.strategy import FedAvg as Stock
+
+    from client_app.app import make_app
+
+    write_owners(tmp_path / "owners.npz")
+    run_config = owners_config(tmp_path / "owners.npz", num_server_rounds=1)
+    ours = play(run_config)
+    configs = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    grid = LocalGrid(make_app(), configs, as_run_config(read_config(run_config)))
+    strategy = Stock(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
+    settings = ConfigRecord({"lr": 0.1})
+    result = strategy.start(grid, wire.pack_arrays(ours.arrays(0)), num_rounds=1, train_config=settings)
+    assert far(linear(wire.read_arrays(result.arrays)), ours.linear(1)) < 1e-6
+
+
+def test_a_node_without_a_share_says_so_plainly(node: Node) -> None:
+    """Six nodes and five clients, driven by somebody else's strategy: the sixth has nobody to train."""
+    idle = open_node(node.config, {"partition-id": 5, "num-partitions": 6})
+    with pytest.raises(Exception, match=r"(?i)client") as error:
+        answer(idle, stock(node), train_one)
+    assert not isinstance(error.value, TypeError)
+
+
+def test_an_error_of_a_whole_node_is_told_for_each_of_its_clients(tmp_path: Path) -> None:
+    write_owners(tmp_path / "owners.npz")
+    keep = Keep()
+
+    def tamper(index: int, reply: Message) -> Message:
+        if index == 0:
+            reply.content["metrics"] = MetricRecord({"num-examples": [1]})
+        return reply
+
+    played = play(owners_config(tmp_path / "owners.npz"), tamper=tamper, journal=keep)
+    asked = {m.metadata.dst_node_id: m.content["config"]["clients"] for m in played.messages()}
+    first = next(n for n, i in played.grid.index.items() if i == 0)
+    assert sorted(q["client"] for q in played.rows[1]["quarantined"]) == sorted(asked[first])  # type: ignore[arg-type]

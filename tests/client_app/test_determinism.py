@@ -1,0 +1,59 @@
+"""Training is a function of seed, round and client name; it leaves no trace in the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.app import answer, evaluate_one, train_one
+from client_app.node import Node, open_node
+from task.algorithms import ALGORITHMS
+from task.config import as_run_config, read_config
+from tests.support.federation import owners_config, play, write_owners
+from tests.support.nodes import NAMES, alone, order, start
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    write_owners(tmp_path / "owners.npz")
+    return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
+
+
+def test_training_leaves_the_global_generators_alone(node: Node) -> None:
+    content = order(node, NAMES)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    rows = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    for algorithm in ALGORITHMS:
+        config = read_config(as_run_config(node.config) | {"algorithm": algorithm})
+        content["config"]["proximal-mu"] = 0.1  # type: ignore[index]
+        answer(open_node(config, {}), content, train_one)
+    answer(node, content, evaluate_one)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
+
+
+def test_what_ran_before_does_not_matter(node: Node) -> None:
+    first = alone(node, "ben")
+    for name in NAMES:
+        alone(node, name)
+    torch.manual_seed(99)
+    again = alone(node, "ben")
+    assert first.scalars == again.scalars
+    assert all(np.array_equal(first.arrays["arrays"][k], again.arrays["arrays"][k]) for k in start(node))
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
+    write_owners(tmp_path / "owners.npz")
+    keys = {"algorithm": algorithm, "fraction_train": 0.6, "batch_size": 4, "num_server_rounds": 3}
+
+    def digests(seed: int, nodes: int = 2) -> list[str]:
+        rows = play(owners_config(tmp_path / "owners.npz", **keys, seed=seed), nodes=nodes).rows
+        return [row["model_sha256"] for row in rows]
+
+    assert digests(3) == digests(3) == digests(3, nodes=3)
+    assert not set(digests(3)) & set(digests(4))

@@ -1,0 +1,152 @@
+"""What a node hosts: a partition's clients or its own data; pools; the roll call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.node import _open, open_node, pick_device
+from task.config import read_config
+from task.errors import ConfigError, DataError
+from tests.support.federation import SIZES, owners_config, write_owners
+
+
+@pytest.fixture(autouse=True)
+def _fresh_nodes() -> Iterator[None]:
+    """A new process each: nodes are kept by their configuration."""
+    _open.cache_clear()
+    yield
+    _open.cache_clear()
+
+
+def write_csv(path: Path, rows: int, *, classes: int = 3, seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    lines = [f"{a:.3f},{b:.3f},{rng.integers(0, classes)}" for a, b in rng.normal(size=(rows, 2))]
+    path.write_text("x1,x2,label\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def own(dataset: str, **keys: Any) -> Any:
+    return read_config({"dataset": dataset, "num-classes": 3, "model": "logistic", "device": "cpu", **keys})
+
+
+def test_a_node_with_its_own_csv_is_one_client(tmp_path: Path) -> None:
+    write_csv(tmp_path / "ward.csv", 20)
+    node = open_node(own("csv"), {"client-name": "ward-3", "data-path": str(tmp_path / "ward.csv")})
+    call = node.roll_call()
+    # local-test-fraction 0.1: 2 of 20 are its own test
+    assert (call.clients, call.num_examples.tolist()) == (("ward-3",), [18])
+    assert (call.shape, call.classes) == ((2,), 3)
+    x, y = node.data("ward-3", "train")
+    assert (x.shape, x.dtype, y.shape, y.dtype) == ((18, 2), torch.float32, (18,), torch.int64)
+    assert len(node.data("ward-3", "test")[0]) == 2
+    assert node.model()(x).shape == (18, 3)
+
+
+def test_a_node_with_its_own_npz_has_the_files_test_set(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 2)).astype(np.float32)
+    np.savez(tmp_path / "w.npz", x=x, y=np.arange(9) % 3, x_test=x[:4] + 1, y_test=np.arange(4) % 3)
+    node = open_node(own("npz"), {"client-name": "ward-3", "data-path": str(tmp_path / "w.npz")})
+    assert node.roll_call().num_examples.tolist() == [9]
+    assert np.array_equal(node.data("ward-3", "train")[0].numpy(), x)
+    assert np.array_equal(node.data("ward-3", "test")[0].numpy(), x[:4] + 1)
+
+
+def test_a_node_with_its_own_data_refuses_another_client(tmp_path: Path) -> None:
+    write_csv(tmp_path / "ward.csv", 20)
+    node = open_node(own("csv"), {"client-name": "ward-3", "data-path": str(tmp_path / "ward.csv")})
+    with pytest.raises(DataError, match=r"client ward-4: this node hosts ward-3 only"):
+        node.data("ward-4", "train")
+
+
+@pytest.mark.parametrize("given", ["client-name", "data-path"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_name_without_data_or_data_without_a_name_is_refused(given: str, empty: bool) -> None:
+    (other,) = {"client-name", "data-path"} - {given}
+    config = {given: "x"} | ({other: ""} if empty else {})
+    with pytest.raises(ConfigError, match=f"both client-name and data-path, or neither; got only {given}"):
+        open_node(own("csv"), config)
+
+
+def test_own_data_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.csv"):
+        open_node(own("csv"), {"client-name": "w", "data-path": str(tmp_path / "gone.csv")})
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> dict[str, Any]:
+    write_owners(tmp_path / "owners.npz")
+    return owners_config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"))
+
+
+def opened(config: dict[str, Any], part: int = 0, parts: int = 1, **keys: Any) -> Any:
+    """Open a node as a process of its own would."""
+    _open.cache_clear()
+    return open_node(read_config(config | keys), {"partition-id": part, "num-partitions": parts})
+
+
+def test_a_node_without_data_of_its_own_can_train_every_client_of_the_run(owners: dict[str, Any]) -> None:
+    node = opened(owners, 1, 3)
+    call = node.roll_call()
+    assert dict(zip(call.clients, call.num_examples.tolist(), strict=True)) == SIZES
+    assert call.share == (1, 3)
+    for name, n in SIZES.items():
+        assert len(node.data(name, "train")[0]) == n
+    with pytest.raises(DataError, match="frida"):
+        node.data("frida", "train")
+
+
+def test_a_clients_rows_are_its_own(tmp_path: Path, owners: dict[str, Any]) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    node = opened(owners)
+    for name, (x, y) in data.items():
+        got_x, got_y = node.data(name, "train")
+        assert np.array_equal(got_x.numpy(), x)
+        assert np.array_equal(got_y.numpy(), y)
+
+
+def test_nodes_with_one_state_folder_are_one_pool_and_others_are_not(
+    tmp_path: Path, owners: dict[str, Any]
+) -> None:
+    first, second = opened(owners, 0, 2), opened(owners, 1, 2)
+    assert first.pool == second.pool != ""
+    elsewhere = opened(owners, 0, 2, **{"state-dir": str(tmp_path / "other disk")})
+    assert elsewhere.pool not in ("", first.pool)
+    assert opened(owners, 0, 2).pool == first.pool  # a node that starts again is in its old pool
+
+
+def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: Path) -> None:
+    calls = []
+    for name in ("ward-1", "ward-2"):
+        write_csv(tmp_path / f"{name}.csv", 20)
+        node_config = {"client-name": name, "data-path": str(tmp_path / f"{name}.csv")}
+        calls.append(open_node(own("csv", **{"state-dir": str(tmp_path)}), node_config).roll_call())
+    assert calls[0].pool != calls[1].pool
+
+
+def test_the_state_lies_below_the_state_folder_by_run_name_or_data_set(
+    tmp_path: Path, owners: dict[str, Any]
+) -> None:
+    assert opened(owners).store().path("a") == tmp_path / "state" / "npz" / "a.safetensors"
+    named = opened(owners, **{"run-name": "trial"})
+    assert named.store().path("a") == tmp_path / "state" / "trial" / "a.safetensors"
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match='"device": expected a CUDA GPU'):
+        pick_device("cuda")
+    assert pick_device("auto").type == pick_device("cpu").type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [pick_device(d).type for d in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+
+
+def test_the_model_does_not_touch_the_global_generator(owners: dict[str, Any]) -> None:
+    before = torch.get_rng_state()
+    opened(owners).model()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,199 @@
+"""The store of kept state: whole or refused, and never somebody else's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from client_app.state import StateStore, safe_name
+from task.arrays import Arrays, sha256
+from task.errors import StateError
+
+HEAD: dict[str, Arrays] = {
+    "head": {"2/weight": np.array([[1.5, -0.0]], np.float32), "2.bias": np.array([1e-45], np.float32)},
+    "ala": {"weights": np.array(0.25), "started": np.array(1, np.int64)},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore(tmp_path / "state", "wards")
+
+
+def test_what_is_saved_is_loaded_with_its_bits(store: StateStore) -> None:
+    store.save("ward-3", "fedper", 7, HEAD)
+    kept = store.load("ward-3", "fedper")
+    assert kept is not None
+    assert kept.round == 7
+    assert kept.fields.keys() == HEAD.keys()
+    for field, arrays in HEAD.items():
+        assert sha256(kept.fields[field]) == sha256(arrays)
+        assert {k: a.dtype for k, a in kept.fields[field].items()} == {k: a.dtype for k, a in arrays.items()}
+
+
+def test_a_client_that_never_saved_has_nothing(store: StateStore) -> None:
+    assert store.load("ward-3", "fedper") is None
+
+
+def test_the_last_save_counts_and_clients_do_not_mix(store: StateStore) -> None:
+    store.save("a", "fedper", 1, {"head": {"w": np.array([1.0])}})
+    store.save("b", "fedper", 1, {"head": {"w": np.array([2.0])}})
+    store.save("a", "fedper", 2, {"head": {"w": np.array([3.0])}})
+    kept = [store.load(c, "fedper") for c in "ab"]
+    assert [(k.round, k.fields["head"]["w"].tolist()) for k in kept if k] == [(2, [3.0]), (1, [2.0])]
+    assert len(list(store.folder.iterdir())) == 2  # no temporary file is left
+
+
+def test_federations_do_not_mix(tmp_path: Path) -> None:
+    StateStore(tmp_path, "one").save("a", "fedper", 1, HEAD)
+    assert StateStore(tmp_path, "two").load("a", "fedper") is None
+
+
+@pytest.mark.parametrize("where", ["safetensors", "rename"])
+def test_a_crash_in_the_middle_of_a_save_leaves_the_old_state(
+    where: str, store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    before = store.path("a").read_bytes()
+
+    def torn(tensors: Any, path: Path, metadata: Any) -> None:
+        Path(path).write_bytes(b"half of it")
+        raise OSError("no space left on device")
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    if where == "safetensors":
+        monkeypatch.setattr("task.files.save_file", torn)
+    else:
+        monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises((OSError, KeyboardInterrupt)):
+        store.save("a", "fedper", 2, {"head": {"w": np.array([3.0])}})
+    monkeypatch.undo()
+    assert store.path("a").read_bytes() == before
+    assert [p.name for p in store.folder.iterdir()] == ["a.safetensors"]
+    kept = store.load("a", "fedper")
+    assert kept is not None
+    assert kept.round == 1
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def to_garbage(path: Path) -> None:
+    path.write_bytes(b"\x00garbage" * 9)
+
+
+def to_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def with_meta(meta: Any) -> Any:
+    """Rewrite the file with other metadata; its arrays stay."""
+
+    def damage(path: Path) -> None:
+        arrays = load_file(path)
+        header = meta(sha256(arrays))
+        save_file(arrays, path, header)
+
+    return damage
+
+
+DAMAGE = {
+    "truncated": truncate,
+    "garbage": to_garbage,
+    "empty": to_nothing,
+    "one bit": flip_a_bit,
+    "no metadata": with_meta(lambda digest: None),
+    "metadata that is no JSON": with_meta(lambda digest: {"bouquet": "{"}),
+    "metadata that is a list": with_meta(lambda digest: {"bouquet": "[1]"}),
+    "metadata without a checksum": with_meta(
+        lambda digest: {"bouquet": json.dumps({"client": "a", "algorithm": "fedper", "round": 1})}
+    ),
+    "metadata without a client": with_meta(
+        lambda digest: {"bouquet": json.dumps({"algorithm": "fedper", "round": 1, "sha256": digest})}
+    ),
+    "a round that is no number": with_meta(
+        lambda digest: {
+            "bouquet": json.dumps({"client": "a", "algorithm": "fedper", "round": "x", "sha256": digest})
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(DAMAGE))
+def test_a_damaged_file_is_refused_by_name_and_kept_aside(kind: str, store: StateStore) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    path = store.path("a")
+    DAMAGE[kind](path)
+    damaged = path.read_bytes()
+    with pytest.raises(StateError, match="client a: kept state") as error:
+        store.load("a", "fedper")
+    assert str(path) in str(error.value)
+    assert not path.exists()
+    (aside,) = path.parent.glob("*.damaged")
+    assert aside.read_bytes() == damaged
+    assert aside.name in str(error.value)
+
+
+def test_another_clients_file_is_refused(store: StateStore) -> None:
+    store.save("b", "fedper", 1, HEAD)
+    store.path("b").rename(store.path("a"))
+    with pytest.raises(StateError, match=r"client a: .*expected fedper state of a; got fedper state of b"):
+        store.load("a", "fedper")
+    assert [p.name for p in store.folder.iterdir()] == ["a.damaged"]
+
+
+def test_another_algorithms_file_is_refused(store: StateStore) -> None:
+    store.save("a", "moon", 1, HEAD)
+    with pytest.raises(StateError, match=r"client a: .*expected fedper state of a; got moon state of a"):
+        store.load("a", "fedper")
+    assert [p.name for p in store.folder.iterdir()] == ["a.damaged"]
+
+
+def test_a_second_damaged_file_does_not_overwrite_the_first(store: StateStore) -> None:
+    for text in (b"first", b"second"):
+        store.folder.mkdir(parents=True, exist_ok=True)
+        store.path("a").write_bytes(text)
+        with pytest.raises(StateError):
+            store.load("a", "fedper")
+    assert sorted(p.read_bytes() for p in store.folder.iterdir()) == [b"first", b"second"]
+
+
+NAMES = [
+    "a", "A", "a/b", "a%2Fb", "a%252Fb", "a\\b", "..", ".", "...", ".a", "a.", "%2E", "ü", "u", "u\u0308",
+    "client-1", "client-01", "ward 3", "a\nb", "a\x00b", "é5", "\u0e95", "Ȋ" + "C", "€", "日本", "x.damaged",
+    "x", "x.safetensors", "-rf", "~", "C:x", "a" * 60,
+]  # fmt: skip
+
+
+def test_tricky_names_are_files_of_their_own_in_the_folder(store: StateStore) -> None:
+    paths = {name: store.path(name) for name in NAMES}
+    for name, path in paths.items():
+        assert path.parent == store.folder, name
+        assert path.resolve().parent == store.folder.resolve(), name
+    clashes = [(a, b) for a, b in itertools.combinations(NAMES, 2) if paths[a] == paths[b]]
+    assert clashes == []
+    assert safe_name("ward-3") == "ward-3"  # plain names stay readable
+
+
+def test_tricky_names_are_saved_and_loaded(store: StateStore) -> None:
+    for i, name in enumerate(NAMES):
+        store.save(name, "fedper", i, {"head": {"w": np.array([float(i)])}})
+    for i, name in enumerate(NAMES):
+        kept = store.load(name, "fedper")
+        assert kept is not None
+        assert (kept.round, kept.fields["head"]["w"].tolist()) == (i, [float(i)]), name

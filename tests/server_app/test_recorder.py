@@ -1,0 +1,249 @@
+"""The journal of a run: killed anywhere and resumed, a run ends with the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_app.app import make_app
+from server_app import app as server
+from server_app.checkpoint import Checkpoint
+from server_app.progress import Progress
+from server_app.recorder import Recorder
+from server_app.results import RunFolder
+from task.config import as_run_config, read_config
+from task.errors import BouquetError, StateError
+from tests.support.federation import owners_config, write_owners
+from tests.support.grid import LocalGrid
+
+ROUNDS = 4
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_plots() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "write_report", lambda path: None)
+        patch.setattr(server, "closing_table", lambda summary, path: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("resume")
+    write_owners(path / "owners.npz")
+    return path
+
+
+@pytest.fixture
+def config(folder: Path, tmp_path: Path) -> dict[str, Any]:
+    return config_of(folder, tmp_path)
+
+
+def config_of(folder: Path, runs: Path) -> dict[str, Any]:
+    """A run whose every part has a state: adaptive mu, partial cohorts, stragglers, client evaluation."""
+    return owners_config(
+        folder / "owners.npz",
+        algorithm="fedprox", fedprox__mu=0.3, fedprox__adaptive=True, fraction_train=0.6, stragglers=0.4,
+        local_epochs=3, batch_size=4, fraction_evaluate=0.5, local_test_fraction=0.3, progress="none",
+        num_server_rounds=ROUNDS, runs_dir=str(runs), cache_dir=str(folder / "cache"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> dict[str, Any]:
+    """What a run leaves that nobody disturbed."""
+    return leftovers(run(config_of(folder, folder / "runs"), "whole"))
+
+
+def run(config: dict[str, Any], name: str, *, resume: bool = False, order: int = 0, **keys: Any) -> Path:
+    """Run the whole ServerApp over a fresh grid of two nodes; `order` is that of ids and replies."""
+    checked = read_config(config | {"run-name": name, "resume": resume, **keys})
+    nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    return server.run(LocalGrid(make_app(), nodes, as_run_config(checked), seed=order), checked)
+
+
+def timeless(value: Any) -> Any:
+    """Drop what a clock made."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if "seconds" not in k}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+def leftovers(path: Path) -> dict[str, Any]:
+    """Return all that must be equal of two runs."""
+    folder = RunFolder(path)
+    result = {k: v for k, v in timeless(folder.result() or {}).items() if k not in ("run_name", "resume")}
+    return {
+        "rounds": timeless(folder.rounds()),
+        "clients": (path / "clients.jsonl").read_bytes(),
+        "model": (path / "model.safetensors").read_bytes(),
+        "best": (path / "checkpoint" / "best.safetensors").read_bytes(),
+        "state": Checkpoint(path / "checkpoint").read()[0].numbers,  # type: ignore[index]
+        "accuracy": result.get("best_accuracy"),
+    }
+
+
+def kill_in(where: str, server_round: int) -> Any:
+    """Return a context in which the process dies in that round.
+
+    Args:
+        where: "training" (nothing of the round is written), "arrays" (the arrays are, the row is not), "row"
+            (the row is, the checkpoint is not committed) or "after" (all is).
+        server_round: The round.
+    """
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            target, name = {
+                "training": (Recorder, "round_done"),
+                "arrays": (RunFolder, "append_round"),
+                "row": (Checkpoint, "commit"),
+                "after": (Progress, "round_done"),
+            }[where]
+            original: Callable[..., Any] = getattr(target, name)
+
+            def deadly(self: Any, first: Any, *rest: Any) -> Any:
+                number = first["round"] if isinstance(first, dict) else first.round
+                if number == server_round:
+                    raise Killed
+                return original(self, first, *rest)
+
+            patch.setattr(target, name, deadly)
+            with pytest.raises(Killed):
+                yield
+
+    return context()
+
+
+@pytest.mark.parametrize("server_round", range(ROUNDS + 1))
+@pytest.mark.parametrize("where", ["training", "arrays", "row", "after"])
+def test_a_run_killed_anywhere_and_resumed_is_the_same_run(
+    where: str, server_round: int, config: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    with kill_in(where, server_round):
+        run(config, "killed")
+    # other node ids, another order of replies: another machine
+    path = run(config, "killed", resume=True, order=5)
+    got = leftovers(path)
+    assert [r["round"] for r in got["rounds"]] == list(range(ROUNDS + 1))
+    assert got == whole
+
+
+@pytest.mark.parametrize("every", [0, 2, 3])
+def test_with_fewer_checkpoints_more_rounds_are_done_again(
+    every: int, config: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    keys = {"checkpoint-every": every}
+    with kill_in("training", 4):
+        run(config, "killed", **keys)
+    assert leftovers(run(config, "killed", resume=True, **keys)) == whole
+
+
+def test_a_run_may_be_killed_again_and_again(config: dict[str, Any], whole: dict[str, Any]) -> None:
+    with kill_in("row", 1):
+        run(config, "killed")
+    for server_round in (1, 2, 2, 4):
+        with kill_in("row", server_round):
+            run(config, "killed", resume=True)
+    assert leftovers(run(config, "killed", resume=True)) == whole
+
+
+def test_a_finished_run_can_be_lengthened(config: dict[str, Any], whole: dict[str, Any]) -> None:
+    run(config, "short", **{"num-server-rounds": 2})
+    assert leftovers(run(config, "short", resume=True)) == whole
+
+
+def test_a_resume_of_a_finished_run_changes_nothing(config: dict[str, Any], whole: dict[str, Any]) -> None:
+    run(config, "again")
+    assert leftovers(run(config, "again", resume=True)) == whole
+
+
+def test_a_resume_without_a_run_begins_one(config: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert leftovers(run(config, "new", resume=True)) == whole
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"algorithm": "fedavg"}, {"model": "mlp"}, {"seed": 4}, {"fedprox.mu": 0.4}, {"fraction-train": 1.0}],
+    ids=str,
+)
+def test_another_run_is_not_gone_on_with(keys: dict[str, Any], config: dict[str, Any]) -> None:
+    with kill_in("training", 3):
+        run(config, "killed")
+    folder = Path(config["runs-dir"], "killed")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(BouquetError, match=next(iter(keys))):
+        run(config, "killed", resume=True, **keys)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+# ---------------------------------------------------------------------------------- the recorder
+
+
+def recorder(path: Path) -> Recorder:
+    progress = Progress("none", ROUNDS, "test")
+    return Recorder(RunFolder(path), progress, every=1, total_rounds=ROUNDS, resume=True)
+
+
+@pytest.fixture
+def killed(config: dict[str, Any]) -> Path:
+    """A run that died in round 3: rows up to round 3, checkpoint of round 2."""
+    with kill_in("row", 3):
+        run(config, "killed")
+    return Path(config["runs-dir"]) / "killed"
+
+
+def test_a_resume_cuts_the_rows_back_to_the_checkpoint(killed: Path) -> None:
+    assert [r["round"] for r in RunFolder(killed).rounds()] == [0, 1, 2, 3]
+    assert {c["round"] for c in RunFolder(killed).clients()} == {1, 2, 3}
+    with (killed / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 4, "half a li')
+    snapshot = recorder(killed).restore()
+    assert snapshot is not None
+    assert snapshot.round == 2
+    assert [r["round"] for r in RunFolder(killed).rounds()] == [0, 1, 2]
+    assert {c["round"] for c in RunFolder(killed).clients()} == {1, 2}
+
+
+def test_rows_that_end_with_another_round_than_the_checkpoint_are_refused(killed: Path) -> None:
+    """A backup of one file only: the lengths agree, the rounds do not."""
+    lines = (killed / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    third = json.loads(lines[2])
+    fake = json.dumps(third | {"round": 7}, separators=(", ", ": "), ensure_ascii=False).encode() + b"\n"
+    assert len(fake) == len(lines[2])
+    (killed / "rounds.jsonl").write_bytes(b"".join([*lines[:2], fake, *lines[3:]]))
+    with pytest.raises(StateError, match=r"rounds\.jsonl to end with round 2.*got 7"):
+        recorder(killed).restore()
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl"])
+def test_rows_that_are_missing_are_refused(name: str, killed: Path) -> None:
+    (killed / name).write_bytes((killed / name).read_bytes()[:50])
+    with pytest.raises(StateError, match=name.replace(".", r"\.")):
+        recorder(killed).restore()
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_cut(killed: Path) -> None:
+    (killed / "checkpoint" / "round-2.safetensors").write_bytes(b"x")
+    before = {p: p.read_bytes() for p in killed.rglob("*") if p.is_file()}
+    with pytest.raises(StateError, match="round-2"):
+        recorder(killed).restore()
+    assert {p: p.read_bytes() for p in killed.rglob("*") if p.is_file()} == before
+
+
+def test_a_target_that_was_reached_before_stays_reached(config: dict[str, Any]) -> None:
+    path = run(config, "done", **{"target-accuracy": 0.01})
+    rows = RunFolder(path).rounds()
+    assert len(rows) < ROUNDS + 1
+    run(config, "done", resume=True, **{"target-accuracy": 0.01})
+    assert [r["round"] for r in RunFolder(path).rounds()] == [r["round"] for r in rows]

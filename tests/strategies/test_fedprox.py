@@ -1,0 +1,165 @@
+"""FedProx, server side: mu and its adaptation by hand, and the pipeline against the reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strategies import FedProx
+from strategies.fedprox import FedProxState, server_update
+from strategies.state import dump_state, load_state
+from task.config import Config, FedProxConfig
+from tests.reference import fedprox
+from tests.support.federation import SIZES, Played, batches_of, far, owners_config, play, write_owners
+from tests.support.rules import reduced, w
+
+ADAPTIVE = Config(algorithm="fedprox", fedprox=FedProxConfig(adaptive=True))
+
+
+def test_the_model_is_averaged_as_in_fedavg_and_mu_stays() -> None:
+    # (1*2 + 3*6) / 4 = 5; the loss rose from 1 to 9, but mu is not adaptive
+    state = FedProxState(w(100), mu=0.3, previous_loss=1.0)
+    losses = {"loss-before": [9.0, 9.0]}
+    new, metrics = server_update(
+        state, reduced("fedprox", {"a": (w(2), 1), "b": (w(6), 3)}, scalars=losses), Config()
+    )
+    assert new.arrays["w"].tolist() == [5.0]
+    assert (new.mu, metrics) == (0.3, {"proximal-mu": 0.3})
+
+
+def adapt(state: FedProxState, *losses: float) -> list[float]:
+    """Return mu after each of these losses of one client."""
+    mus = []
+    for loss in losses:
+        replies = reduced("fedprox", {"a": (w(0), 1)}, scalars={"loss-before": [loss]})
+        used = state.mu
+        state, metrics = server_update(state, replies, ADAPTIVE)
+        assert metrics["proximal-mu"] == used  # the mu of this round, not of the next
+        mus.append(state.mu)
+    return mus
+
+
+def test_adaptive_mu_by_hand() -> None:
+    # first loss: nothing. Rise: +0.1. Then five that do not rise (the equal one counts): -0.1, and the
+    # count starts anew: four more falls do nothing, the rise ends them, five falls again: -0.1.
+    losses = [3.0, 3.1, 3.0, 2.9, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9]
+    wanted = [0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5]
+    assert adapt(FedProxState(w(0), mu=0.5), *losses) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_adaptive_mu_does_not_count_the_first_loss_as_a_fall() -> None:
+    # five falls need six losses
+    mus = adapt(FedProxState(w(0), mu=0.5), 6, 5, 4, 3, 2, 1)
+    assert mus == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.4])
+
+
+def test_an_equal_loss_is_a_fall_also_as_the_fifth() -> None:
+    mus = adapt(FedProxState(w(0), mu=0.5), 6, 5, 4, 3, 2, 2)
+    assert mus == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.4])
+
+
+def test_adaptive_mu_stops_at_0() -> None:
+    mus = adapt(FedProxState(w(0), mu=0.05), *range(20, 0, -1))
+    assert min(mus) == 0.0
+    assert mus[-1] == 0.0
+
+
+def test_adaptive_mu_goes_by_the_loss_of_all_answers_weighted_by_examples() -> None:
+    # (1*4 + 3*2) / 4 = 2.5 > 2.4: a rise. The plain mean 3 would be one too, so weight it the other way:
+    # (3*2 + 1*4) / 4 = 2.5 against 2.6: no rise, though the plain mean 3 > 2.6.
+    replies = {"a": (w(0), 1), "b": (w(0), 3)}
+    got = reduced("fedprox", replies, scalars={"loss-before": [4.0, 2.0]})
+    state = FedProxState(w(0), mu=0.5, previous_loss=2.4)
+    assert server_update(state, got, ADAPTIVE)[0].mu == pytest.approx(0.6)
+    assert server_update(replace(state, previous_loss=2.6), got, ADAPTIVE)[0].mu == 0.5
+
+
+def test_a_round_in_which_a_loss_is_missing_changes_nothing() -> None:
+    state = FedProxState(w(0), mu=0.5, previous_loss=1.0, falls=4)
+    got = reduced("fedprox", {"a": (w(0), 1), "b": (w(0), 3)}, scalars={"loss-before": [4.0]})
+    assert server_update(state, got, ADAPTIVE)[0] == state
+
+
+def test_the_state_survives_a_checkpoint_and_begins_with_the_configured_mu() -> None:
+    strategy = FedProx(Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.7)))
+    state = strategy.initial_state(w(1))
+    assert strategy.down_scalars(state) == {"proximal-mu": 0.7}
+    later = replace(state, falls=3, previous_loss=0.1 + 0.2)
+    for each in (state, later):  # inf and a number that needs all its digits
+        arrays, numbers = dump_state(each)
+        back = load_state(FedProxState, arrays, numbers)
+        assert (back.mu, back.falls, back.previous_loss) == (each.mu, each.falls, each.previous_loss)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "mu 0": {"fedprox__mu": 0.0, "local_epochs": 2},
+    "mu 1, everybody": {"fedprox__mu": 1.0, "local_epochs": 4, "batch_size": 5},
+    "decay and few clients": {"fedprox__mu": 0.5, "local_epochs": 3, "fraction_train": 0.6, "lr_decay": 0.8},
+    "stragglers kept": {"fedprox__mu": 0.5, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
+    "stragglers dropped": {
+        "fedprox__mu": 0.5, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6, "drop_stragglers": True,
+    },
+    "adaptive": {
+        "fedprox__mu": 0.15, "fedprox__adaptive": True, "fraction_train": 0.4, "local_epochs": 4,
+        "learning_rate": 0.3, "num_server_rounds": 18,
+    },
+    "adaptive, falling": {
+        "fedprox__mu": 0.15, "fedprox__adaptive": True, "local_epochs": 2, "num_server_rounds": 13,
+        "batch_size": 0,
+    },
+}  # fmt: skip
+
+
+def trace_of(played: Played, data: Any, keys: dict[str, Any]) -> fedprox.Trace:
+    """Run the reference on the cohorts, batches and stragglers of the run."""
+    names, told = list(played.names), played.epochs()
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    return fedprox.run(
+        [data[name] for name in names],
+        played.linear(0),
+        rounds=len(cohorts),
+        selected=cohorts,
+        lr=keys.get("learning_rate", 0.1),
+        lr_decay=keys.get("lr_decay", 1.0),
+        mu=keys["fedprox__mu"],
+        adaptive=keys.get("fedprox__adaptive", False),
+        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
+        dropped=lambda t, k: (t, names[k]) not in told,
+        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
+    )
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = CASES[case]
+    played = play(owners_config(tmp_path / "owners.npz", algorithm="fedprox", **keys))
+    trace = trace_of(played, data, keys)
+    names = list(played.names)
+    for t, row in enumerate(played.rows[1:], start=1):
+        assert far(played.linear(t), trace.models[t]) < 1e-5, t
+        assert row["metrics"]["proximal-mu"] == pytest.approx(trace.mu[t - 1], abs=1e-12)
+        told = {c["name"]: c["metrics"] for c in played.keep.clients if c["round"] == t}
+        assert {names.index(name) for name in told} == set(trace.gamma[t - 1])
+        for k, gamma in trace.gamma[t - 1].items():
+            assert told[names[k]]["gamma"] == pytest.approx(gamma, rel=1e-4)
+    if case == "adaptive":
+        assert len({round(mu, 3) for mu in trace.mu}) > 2  # it rose and fell
+        assert any(b > a for a, b in zip(trace.mu, trace.mu[1:], strict=False))
+    if case == "adaptive, falling":
+        assert min(trace.mu) == 0.0
+    if keys.get("stragglers"):
+        assert [len(r["stragglers"]) for r in played.rows[1:]] == [3] * 4  # round(0.6 * 5)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_clients_evaluate_under_fedprox_too(adaptive: bool, tmp_path: Path) -> None:
+    """An evaluation needs the model alone: no mu goes down with it."""
+    write_owners(tmp_path / "owners.npz")
+    keys = {"fraction_evaluate": 1.0, "local_test_fraction": 0.3, "fedprox__adaptive": adaptive}
+    played = play(owners_config(tmp_path / "owners.npz", algorithm="fedprox", num_server_rounds=1, **keys))
+    assert played.rows[1]["quarantined"] == []
+    assert played.rows[1]["client_accuracy"] is not None

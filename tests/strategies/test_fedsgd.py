@@ -1,0 +1,102 @@
+"""FedSGD: the rule by hand, the pipeline against the reference, and its two equals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from strategies import FedSGD
+from strategies.fedsgd import server_update
+from strategies.state import ServerState
+from task import wire
+from task.config import Config
+from tests.reference import fedsgd
+from tests.support.apps import named_app
+from tests.support.federation import SIZES, Data, Played, far, owners_config, play, write_owners
+from tests.support.grid import LocalGrid
+from tests.support.rules import reduced, w
+
+
+def test_one_step_down_the_mean_gradient() -> None:
+    # mean gradient (1*2 + 3*6) / 4 = 5 and (1*(-4) + 3*0) / 4 = -1; w - 0.5 g
+    state = ServerState(w(1, 1))
+    replies = reduced("fedsgd", {"a": (w(2, -4), 1), "b": (w(6, 0), 3)}, lr=0.5)
+    new, metrics = server_update(state, replies, Config())
+    assert new.arrays["w"].tolist() == [-1.5, 1.5]
+    assert new.arrays["w"].dtype == np.float32
+    assert metrics == {}
+    assert state.arrays["w"].tolist() == [1.0, 1.0]  # pure
+
+
+def test_buffers_have_no_gradient_and_stay() -> None:
+    state = ServerState(w(1) | {"mean": np.array([3.0], np.float32), "seen": np.array(4, np.int64)})
+    new, _ = server_update(state, reduced("fedsgd", {"a": (w(2), 1)}, lr=0.5), Config())
+    assert new.arrays["w"].tolist() == [0.0]
+    assert new.arrays["mean"].tolist() == [3.0]
+    assert (int(new.arrays["seen"]), new.arrays["seen"].dtype) == (4, np.int64)
+
+
+def run(tmp_path: Path, algorithm: str = "fedsgd", **keys: Any) -> tuple[Played, Data]:
+    data = write_owners(tmp_path / "owners.npz")
+    config = owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys)
+    return play(config), data
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6, 0.0])
+def test_the_pipeline_equals_the_reference(fraction: float, tmp_path: Path) -> None:
+    played, data = run(tmp_path, fraction_train=fraction, learning_rate=0.8, lr_decay=0.9)
+    names = list(played.names)
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    models = fedsgd.run(
+        [data[n] for n in names], played.linear(0), rounds=6, selected=cohorts, lr=0.8, lr_decay=0.9
+    )
+    assert len(cohorts[0]) == max(int(fraction * 5), 1)
+    assert far(played.linear(0), models[-1]) > 0.1
+    for t in range(7):
+        assert far(played.linear(t), models[t]) < 1e-5, t
+
+
+def test_with_everybody_it_is_gradient_descent_on_the_pooled_data(tmp_path: Path) -> None:
+    played, data = run(tmp_path, learning_rate=0.8)
+    X = np.concatenate([data[name][0] for name in sorted(SIZES)])
+    y = np.concatenate([data[name][1] for name in sorted(SIZES)])
+    W, b = played.linear(0)
+    for t in range(1, 7):
+        _, (g_W, g_b) = fedsgd.loss_and_gradient((W, b), X, y)
+        W, b = W - 0.8 * g_W, b - 0.8 * g_b
+        assert far(played.linear(t), (W, b)) < 1e-6, t
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_it_equals_fedavg_with_one_full_batch_epoch(fraction: float, tmp_path: Path) -> None:
+    keys = {"fraction_train": fraction, "learning_rate": 0.8, "lr_decay": 0.9}
+    one, _ = run(tmp_path, **keys)
+    other, _ = run(tmp_path, "fedavg", local_epochs=1, batch_size=0, **keys)
+    assert one.selected() == other.selected()
+    for t in range(7):
+        assert far(one.linear(t), other.linear(t)) < 1e-6, t
+
+
+def test_the_clients_tell_their_loss_before_the_step(tmp_path: Path) -> None:
+    played, data = run(tmp_path)
+    X, y = (np.concatenate([data[n][i] for n in sorted(SIZES)]) for i in (0, 1))
+    for t in range(1, 7):
+        loss, _ = fedsgd.loss_and_gradient(played.linear(t - 1), X, y)
+        assert played.rows[t]["train_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_learning_rate_in_train_config_is_that_of_the_servers_step() -> None:
+    """Flower's ``train_config`` replaces the run's learning rate; for FedSGD the server takes the step."""
+
+    def work(client: str, order: wire.TrainOrder) -> wire.Upload:
+        return wire.Upload({"gradient": w(2)}, {"num-examples": 1, "train-loss": 1.0})
+
+    grid = LocalGrid(named_app(lambda context: {"a": 1}, work, "fedsgd"), [{}])
+    lr = ConfigRecord({"lr": 0.25})
+    result = FedSGD().start(grid, wire.pack_arrays(w(1)), num_rounds=1, train_config=lr)
+    # 1 - 0.25 * 2; with the configured 0.1 it would be 0.8
+    assert wire.read_arrays(result.arrays)["w"].tolist() == [0.5]

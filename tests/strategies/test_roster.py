@@ -1,0 +1,197 @@
+"""The roll call, and which node trains whom; who is drawn is in test_draw.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from strategies.roster import Roster
+from task import wire
+from task.errors import ConfigError
+from tests.support.grid import LocalGrid
+
+
+def hosts(*nodes: dict[str, Any]) -> LocalGrid:
+    """Return a grid of nodes that answer the roll call as told: clients, pool, share, shape, classes."""
+    app = ClientApp()
+
+    @app.query(wire.ROLL_CALL)
+    def roll_call(message: Message, context: Context) -> Message:
+        told = nodes[int(context.node_config["i"])]
+        if "error" in told:
+            raise told["error"]
+        clients = told["clients"]
+        answer = wire.RollCall(
+            tuple(clients),
+            np.array(list(clients.values())),
+            told.get("pool", f"pool-{context.node_config['i']}"),
+            told.get("share", (0, 1)),
+            shape=told.get("shape", (4,)),
+            classes=told.get("classes", 3),
+        )
+        return Message(wire.roll_call_content(answer), reply_to=message)
+
+    return LocalGrid(app, [{"i": i} for i in range(len(nodes))])
+
+
+def called(grid: LocalGrid, *, min_nodes: int = 1, timeout_s: float = 0.3) -> Roster:
+    roster = Roster(timeout_s, min_nodes)
+    roster.refresh(grid, 0)
+    return roster
+
+
+def by_index(grid: LocalGrid, plan: dict[int, list[str]]) -> dict[int, list[str]]:
+    return {grid.index[node]: clients for node, clients in plan.items()}
+
+
+# ---------------------------------------------------------------------------------- roll call
+
+
+def test_the_roll_lists_clients_by_name_with_their_counts() -> None:
+    roster = called(hosts({"clients": {"ward-3": 30, "ward-1": 10}}, {"clients": {"ward-2": 20}}))
+    assert roster.names == ["ward-1", "ward-2", "ward-3"]
+    assert [roster.num_examples(c) for c in roster.names] == [10, 20, 30]
+
+
+def test_only_new_nodes_are_called() -> None:
+    grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
+    roster = called(grid)
+    for t in range(3):
+        roster.refresh(grid, t)
+    assert len(grid.sent) == 2
+
+
+def test_a_node_that_leaves_takes_its_clients_along_and_one_that_joins_brings_its_own() -> None:
+    grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}}, {"clients": {"c": 1}})
+    (last, context) = next((n, c) for n, c in grid.contexts.items() if c.node_config["i"] == 2)
+    del grid.contexts[last]
+    roster = called(grid)
+    assert roster.names == ["a", "b"]
+    first = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
+    grid.contexts[last] = context
+    del grid.contexts[first]
+    roster.refresh(grid, 2)
+    assert roster.names == ["b", "c"]
+    assert by_index(grid, roster.assign(["b", "c"], {"b": 1, "c": 1})) == {1: ["b"], 2: ["c"]}
+
+
+def test_of_a_pool_one_node_may_leave_and_the_other_takes_over() -> None:
+    grid = hosts({"clients": {"a": 1, "b": 1}, "pool": "disk"}, {"clients": {"a": 1, "b": 1}, "pool": "disk"})
+    roster = called(grid)
+    assert len(roster.assign(["a", "b"], {"a": 1, "b": 1})) == 2
+    gone = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
+    del grid.contexts[gone]
+    roster.refresh(grid, 1)
+    assert by_index(grid, roster.assign(["a", "b"], {"a": 1, "b": 1})) == {1: ["a", "b"]}
+
+
+def test_min_nodes_is_asked_for_before_the_first_round_only() -> None:
+    """A node that dies later must not end the run; `min-nodes` says "nodes ... before round 1"."""
+    grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
+    roster = called(grid, min_nodes=2, timeout_s=0.1)
+    del grid.contexts[next(iter(grid.contexts))]
+    roster.refresh(grid, 2)
+    assert len(roster.names) == 1
+
+
+def test_a_node_that_was_silent_is_called_again() -> None:
+    """A node that was busy at the roll call is not lost for the whole run."""
+    silent = {"clients": {"b": 1}}
+    grid = hosts({"clients": {"a": 1}}, silent)
+    push = grid.push_messages
+
+    def deaf(messages: Any) -> list[str]:
+        ids = list(push(messages))
+        for m in grid.sent:
+            if grid.index[m.metadata.dst_node_id] == 1:
+                grid.replies.pop(m.metadata.message_id, None)
+        return ids
+
+    grid.push_messages = deaf  # type: ignore[method-assign]
+    roster = called(grid, timeout_s=0.05)
+    assert roster.names == ["a"]
+    grid.push_messages = push  # type: ignore[method-assign]
+    roster.refresh(grid, 1)
+    assert roster.names == ["a", "b"]
+
+
+def test_a_node_without_a_roll_call_is_one_client() -> None:
+    grid = hosts({"clients": {"a": 1}}, {"error": NotImplementedError("no such action")})
+    roster = called(grid)
+    node = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 1)
+    assert roster.names == ["a", f"node-{node}"]
+
+
+@pytest.mark.parametrize("kind", ["ConfigError", "DataError"])
+def test_a_node_with_a_wrong_configuration_ends_the_run_before_it_begins(kind: str) -> None:
+    import task.errors
+
+    wrong = getattr(task.errors, kind)("labels out of range")
+    with pytest.raises(ConfigError, match=r"node \d+ cannot take part: .*labels out of range"):
+        called(hosts({"clients": {"a": 1}}, {"error": wrong}))
+
+
+def test_garbage_for_a_roll_call_is_no_crash() -> None:
+    app = ClientApp()
+
+    @app.query(wire.ROLL_CALL)
+    def roll_call(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    grid = LocalGrid(app, [{}])
+    assert called(grid).names == [f"node-{next(iter(grid.contexts))}"]
+
+
+# ------------------------------------------------------------------------ claims and assignment
+
+
+def test_a_client_that_several_pools_claim_is_trained_by_the_node_whose_share_it_is() -> None:
+    """Three machines, each with the whole data set and a disk of its own: client i is node i mod 3's."""
+    clients = {f"client-{i}": 10 for i in range(7)}
+    shares = [(2, 3), (0, 3), (1, 3)]  # not in the order of pools or ids
+    grid = hosts(*({"clients": clients, "share": share} for share in shares))
+    roster = called(grid)
+    assert roster.names == sorted(clients)  # once each
+    plan = by_index(grid, roster.assign(roster.names, dict.fromkeys(clients, 1.0)))
+    assert plan == {
+        1: ["client-0", "client-3", "client-6"], 2: ["client-1", "client-4"], 0: ["client-2", "client-5"],
+    }  # fmt: skip
+
+
+def test_doubly_claimed_clients_cost_no_search_each() -> None:
+    """With K clients on every machine, one linear search per client would be K^2: minutes at 100,000."""
+    searches = []
+
+    class Clients(tuple[str, ...]):
+        def __contains__(self, name: object) -> bool:
+            searches.append(name)
+            return super().__contains__(name)
+
+    roster = Roster(1.0, 1)
+    names = Clients(f"client-{i:03d}" for i in range(300))
+    for i in range(2):
+        roster._answers[i] = wire.RollCall(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
+    roster._index()
+    assert len(roster.names) == 300
+    assert len(searches) < 30
+
+
+def test_of_a_pool_that_claims_all_the_nodes_work_evenly_costliest_first() -> None:
+    # d 50 -> the lower id; c 30 -> the other; b 20 -> the other (30 < 50); a 10 -> 50 = 50, the lower id
+    clients = {"a": 10, "b": 20, "c": 30, "d": 50}
+    grid = hosts(*({"clients": clients, "pool": "disk"} for _ in range(2)))
+    plan = called(grid).assign(clients, {c: float(n) for c, n in clients.items()})
+    low, high = sorted(grid.contexts)
+    assert plan == {low: ["a", "d"], high: ["b", "c"]}
+
+
+def test_nodes_that_differ_in_the_shape_of_their_data_are_named() -> None:
+    grid = hosts({"clients": {"ward-1": 1}}, {"clients": {"ward-2": 1}, "shape": (5,)})
+    with pytest.raises(ConfigError, match=r"ward-[12]: shape \[[45]\], 3 classes; ward-[12]: shape"):
+        called(grid).shape_of_data()
+    same = called(hosts({"clients": {"ward-1": 1}}, {"clients": {"ward-2": 1}}))
+    assert same.shape_of_data() == ((4,), 3)

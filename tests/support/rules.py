@@ -1,0 +1,36 @@
+"""A round's replies without a wire: for tests of the pure server rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from strategies.state import Reduced
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays
+from task.reduce import REDUCTIONS
+
+
+def reduced(
+    algorithm: str,
+    replies: Mapping[str, tuple[Arrays, int]],
+    *,
+    lr: float = 0.0,
+    scalars: Mapping[str, list[float]] | None = None,
+) -> Reduced:
+    """Reduce replies ``client -> (arrays of the one upward field, number of examples)``."""
+    entry = ALGORITHMS[algorithm]
+    (field,) = entry.up
+    names = sorted(replies)
+    reduction = REDUCTIONS[field.reduce](replies[names[0]][0])
+    for name in names:
+        arrays, n = replies[name]
+        reduction.add(arrays, n if entry.weight == "examples" else 1, name)
+    counts = np.array([replies[name][1] for name in names], np.int64)
+    return Reduced({field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr)
+
+
+def w(*values: float, dtype: type = np.float32) -> Arrays:
+    """Return a model of one array."""
+    return {"w": np.array(values, dtype)}

@@ -1,0 +1,106 @@
+"""Files are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from task.files import replacing, write_json, write_safetensors, write_text
+
+
+def test_text_json_and_arrays_are_written_into_new_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    write_text(folder / "t.txt", "grüße\n")
+    write_json(folder / "j.json", {"x": [1, 2.5]})
+    write_safetensors(folder / "s.safetensors", {"w": np.arange(3.0)}, {"note": "n"})
+    assert (folder / "t.txt").read_text("utf-8") == "grüße\n"
+    assert json.loads((folder / "j.json").read_text()) == {"x": [1, 2.5]}
+    assert load_file(folder / "s.safetensors")["w"].tolist() == [0.0, 1.0, 2.0]
+    assert len(list(folder.iterdir())) == 3
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o644}
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_text(path, "old")
+
+    def half_way() -> None:
+        with replacing(path) as temp:
+            temp.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half_way()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_block_that_fails_leaves_no_new_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "f"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_see_the_old_file_until_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_text(path, "old")
+    with replacing(path) as temp:
+        temp.write_text("new")
+        assert path.read_text() == "old"
+        assert temp.parent == path.parent  # a rename must not cross file systems
+    assert path.read_text() == "new"
+
+
+def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def spy_fsync(handle: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
+        steps.append(f"sync {kind}")
+        fsync(handle)
+
+    def spy_rename(self: Path, target: Path) -> Path:
+        steps.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(Path, "replace", spy_rename)
+    write_text(tmp_path / "f", "x")
+    assert steps == ["sync file", "rename", "sync folder"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object()])
+def test_json_that_is_none_leaves_the_old_file(value: Any, tmp_path: Path) -> None:
+    write_json(tmp_path / "j", {"x": 1})
+    with pytest.raises((ValueError, TypeError)):
+        write_json(tmp_path / "j", {"x": value})
+    assert json.loads((tmp_path / "j").read_text()) == {"x": 1}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_equal_arrays_give_equal_bytes_in_any_order_and_layout(tmp_path: Path) -> None:
+    a, b = np.arange(12.0).reshape(3, 4), np.array(3, np.int64)
+    write_safetensors(tmp_path / "1", {"a": a, "b": b}, {"k": "v"})
+    write_safetensors(tmp_path / "2", {"b": b, "a": np.asfortranarray(a)}, {"k": "v"})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert load_file(tmp_path / "2")["a"].tolist() == a.tolist()
+    assert load_file(tmp_path / "2")["b"].shape == ()
+
+
+def test_two_writers_do_not_meet_in_one_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with replacing(path) as one, replacing(path) as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one"  # the outer block ends last

@@ -1,0 +1,188 @@
+"""Messages: orders, replies and roll calls are read as they were written, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.supercore.task_identity import TaskIdentity
+
+from task import wire
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays, sha256
+from task.errors import FieldError, WireError
+from task.wire import NodeReply, Quarantined, RollCall, TrainOrder, Upload
+
+AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
+MODEL: Arrays = {
+    "1.weight": np.array([[1.5, -0.0, np.float32(0.1)]], np.float32),
+    "1.bias": np.array([1e-45], np.float32),
+    "seen": np.array(2**53 + 1, np.int64),
+}
+
+
+def through(content: RecordDict) -> RecordDict:
+    """Send a content over the wire's bytes."""
+    return recorddict_from_proto(recorddict_to_proto(content))
+
+
+# ------------------------------------------------------------------------------------------ down
+
+
+def sent(order: TrainOrder, **extra: wire.Scalar) -> RecordDict:
+    return through(wire.train_content(order, {"arrays": wire.pack_arrays(MODEL)}, extra))
+
+
+ORDER = TrainOrder(5, {}, {"lr": 0.1, "proximal-mu": 0.3}, ("a", "b/ü"), (0, 2))
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    got = wire.read_order(PROX, sent(ORDER, note="x"), {"arrays": MODEL})
+    assert (got.round, got.clients, got.epochs) == (5, ("a", "b/ü"), (0, 2))
+    assert got.scalars == {"lr": 0.1, "proximal-mu": 0.3}
+    assert sha256(got.arrays["arrays"]) == sha256(MODEL)
+
+
+def test_an_order_of_somebody_elses_strategy_names_no_clients() -> None:
+    got = wire.read_order(AVG, RecordDict({"arrays": wire.pack_arrays(MODEL)}), {"arrays": MODEL})
+    assert (got.round, got.clients, got.epochs, got.scalars) == (0, (), (), {})
+
+
+def test_extra_entries_cannot_overwrite_what_the_strategy_says() -> None:
+    got = wire.read_order(PROX, sent(ORDER, **{"server-round": 99, "lr": 9.0}), {"arrays": MODEL})
+    assert (got.round, got.scalars["lr"]) == (5, 0.1)
+
+
+def test_a_missing_record_or_scalar_of_an_order_is_named_with_its_meaning() -> None:
+    content = sent(ORDER)
+    del content["arrays"]
+    with pytest.raises(WireError, match=r"'arrays'.*global model") as error:
+        wire.read_order(PROX, content, {"arrays": MODEL})
+    assert error.value.field == "arrays"
+    content = sent(replace(ORDER, scalars={"lr": 0.1}))
+    with pytest.raises(WireError, match=r"'proximal-mu'.*mu of the proximal term") as error:
+        wire.read_order(PROX, content, {"arrays": MODEL})
+    assert error.value.field == "proximal-mu"
+    assert wire.read_order(AVG, content, {"arrays": MODEL}).clients == ("a", "b/ü")  # FedAvg needs no mu
+
+
+def test_a_model_of_another_shape_is_refused_on_the_node() -> None:
+    like = MODEL | {"1.bias": np.zeros(2, np.float32)}
+    with pytest.raises(FieldError) as error:
+        wire.read_order(PROX, sent(ORDER), {"arrays": like})
+    assert error.value.field == "arrays/1.bias"
+
+
+# -------------------------------------------------------------------------------------------- up
+
+
+def test_a_plain_reply_is_read_as_it_was_written() -> None:
+    upload = Upload({"arrays": MODEL}, {"num-examples": np.int64(7), "train-loss": np.float32(0.5)})
+    content = through(wire.reply_content(NodeReply(["a"], {}, upload=upload)))
+    assert content.metric_records["metrics"] == MetricRecord({"num-examples": 7, "train-loss": 0.5})
+    got = wire.read_reply(content, ["a"], 3)
+    assert got.upload is not None
+    assert (got.clients, got.partials, got.failed) == (["a"], {}, [])
+    assert sha256(got.upload.arrays["arrays"]) == sha256(MODEL)
+    assert (got.upload.num_examples, got.scalars["train-loss"]) == (7, [0.5])
+
+
+def test_a_merged_reply_is_read_as_it_was_written() -> None:
+    partials = {"arrays": {"high": MODEL, "low": {"1.bias": np.ones(1)}}, "control": {"high": MODEL}}
+    failed = [Quarantined("c", 3, "arrays/w", "finite numbers", "NaN"), Quarantined("d", 3, "", "e", "g")]
+    reply = NodeReply(["a", "b"], {"num-examples": [1, 2], "gamma": [0.5, 1.0]}, partials, None, failed)
+    got = wire.read_reply(through(wire.reply_content(reply)), ["a", "b", "c", "d"], 3)
+    assert (got.clients, got.scalars, got.failed) == (reply.clients, reply.scalars, failed)
+    assert got.upload is None
+    assert {f: {p: sha256(a) for p, a in r.items()} for f, r in got.partials.items()} == {
+        f: {p: sha256(a) for p, a in r.items()} for f, r in partials.items()
+    }
+
+
+def test_a_reply_in_which_everybody_failed() -> None:
+    failed = [Quarantined("a", 3, "", "a trained client", "no")]
+    got = wire.read_reply(through(wire.reply_content(NodeReply([], {}, {}, None, failed))), ["a"], 3)
+    assert (got.clients, got.failed) == ([], failed)
+
+
+@pytest.mark.parametrize("values", [[1], [1, 2, 3], 1])
+def test_lists_that_are_not_one_value_a_client_are_refused(values: Any) -> None:
+    content = wire.reply_content(NodeReply(["a", "b"], {"num-examples": [1, 2]}))
+    content["metrics"] = MetricRecord({"num-examples": values})
+    with pytest.raises(FieldError, match="2 values") as error:
+        wire.read_reply(content, ["a", "b"], 1)
+    assert error.value.field == "num-examples"
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_plain_reply_has_one_record_of_metrics_whatever_its_name(records: int) -> None:
+    metrics = {f"m{i}": MetricRecord({"num-examples": 1}) for i in range(records)}
+    with pytest.raises(FieldError, match="one MetricRecord"):
+        wire.read_reply(RecordDict(dict(metrics)), ["a"], 1)
+    one = RecordDict({"whatever": MetricRecord({"num-examples": 1})})
+    assert wire.read_reply(one, ["a"], 1).scalars == {"num-examples": [1]}
+
+
+def test_further_scalars_take_the_names_of_the_wire() -> None:
+    upload = wire.with_scalars(Upload({}, {"num-examples": 1}), loss_before=0.5)
+    assert upload.scalars == {"num-examples": 1, "loss-before": 0.5}
+
+
+def test_a_quarantine_line_says_who_when_what_and_why() -> None:
+    line = Quarantined("ward-3", 7, "arrays/w", "finite numbers", "NaN")
+    assert str(line) == "round 7: client ward-3: field 'arrays/w': expected finite numbers; got NaN"
+    assert str(replace(line, field="")) == "round 7: client ward-3: expected finite numbers; got NaN"
+    assert line.as_dict() == {
+        "client": "ward-3", "round": 7, "field": "arrays/w", "expected": "finite numbers", "got": "NaN",
+        "reason": str(line),
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------- roll call, messages
+
+
+def test_a_roll_call_is_read_as_it_was_written() -> None:
+    answer = RollCall(("b", "a/ü"), np.array([3, 2**40]), "disk", (1, 3), "0.1", (1, 28, 28), 10)
+    got = wire.read_roll_call(through(wire.roll_call_content(answer)))
+    assert (got.clients, got.num_examples.tolist()) == (("b", "a/ü"), [3, 2**40])
+    assert (got.pool, got.share, got.version, got.shape, got.classes) == (
+        "disk",
+        (1, 3),
+        "0.1",
+        (1, 28, 28),
+        10,
+    )
+
+
+def test_a_roll_call_without_its_parts_or_with_too_few_counts_is_refused() -> None:
+    whole = wire.roll_call_content(RollCall(("a", "b"), np.array([1, 2]), "disk"))
+    for part in ("roll_call", "metrics"):
+        content = RecordDict({k: v for k, v in whole.items() if k != part})
+        with pytest.raises(WireError, match="'roll_call' and 'metrics'"):
+            wire.read_roll_call(content)
+    whole["metrics"] = MetricRecord({"num-examples": [1]})
+    with pytest.raises(WireError, match="expected 2 example counts; got 1"):
+        wire.read_roll_call(whole)
+
+
+def test_a_message_expires_with_its_round() -> None:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+    message = wire.message(RecordDict(), 12, "train", 7, 30.0)
+    meta = message.metadata
+    assert (meta.dst_node_id, meta.message_type, meta.group_id, meta.ttl) == (12, "train", "7", 30.0)
+
+
+def test_payload_bytes_by_hand() -> None:
+    # numbers 8 bytes, truth 1, text its letters, lists their parts, and the names of the entries
+    config = ConfigRecord({"lr": 0.1, "on": True, "who": ["ab", ""], "none": [], "s": "xyz", "b": b"12"})
+    metrics = MetricRecord({"n": [1, 2], "loss": 0.5})
+    scalars = (2 + 8) + (2 + 1) + (3 + 2) + 4 + (1 + 3) + (1 + 2) + (1 + 16) + (4 + 8)
+    assert wire.payload_bytes(RecordDict({"config": config, "metrics": metrics})) == scalars
+    record = wire.pack_arrays({"w": np.zeros(1000, np.float32)})
+    whole = wire.payload_bytes(RecordDict({"arrays": record, "config": config, "metrics": metrics}))
+    # 4000 bytes of numbers and a header of NumPy's
+    assert 4000 < whole - scalars < 4000 + 300

@@ -1,0 +1,207 @@
+"""Every algorithm of the catalogue, free to join: registries, neutral values, order, where it ends."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.solvers import SOLVERS
+from client_app.solvers.sgd import Solver
+from strategies import STRATEGIES, Strategy
+from task.algorithms import ALGORITHMS, MODEL_UP, evaluation_of
+from task.config import knobs, read_config
+from task.reduce import REDUCTIONS
+from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
+from tests.reference.fedsgd import loss_and_gradient
+from tests.support.federation import Played, far, owners_config, play, write_owners
+
+NAMES = sorted(ALGORITHMS)
+
+# At these values an algorithm is not FedAvg: every knob of its own does something.
+ACTIVE: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"fedprox.mu": 0.9, "fedprox.adaptive": True},
+    "fedsgd": {},
+}
+SETTINGS = {"fraction_train": 0.6, "local_epochs": 3, "batch_size": 4, "lr_decay": 0.8, "learning_rate": 0.3}
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Path:
+    write_owners(tmp_path / "owners.npz")
+    return tmp_path / "owners.npz"
+
+
+# ------------------------------------------------------------------------------------ registries
+
+
+def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
+    assert {entry.name for entry in ALGORITHMS.values()} == set(ALGORITHMS)
+    assert {entry.rule for entry in ALGORITHMS.values()} == set(STRATEGIES)
+    assert {entry.solver for entry in ALGORITHMS.values()} == set(SOLVERS)
+    assert set(ACTIVE) == set(ALGORITHMS)  # whoever adds an algorithm says here when it is not FedAvg
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_is_well_formed(name: str) -> None:
+    entry = ALGORITHMS[name]
+    rule = STRATEGIES[entry.rule]
+    assert issubclass(rule, Strategy)
+    assert ALGORITHMS[rule.algorithm].rule == entry.rule
+    assert issubclass(SOLVERS[entry.solver], Solver)
+    reserved = {CONFIG, METRICS, ANSWERED, FAILED, ROLL_CALL}
+    for fields in (entry.down, entry.up, entry.keeps):
+        names = [f.name for f in fields]
+        assert len(set(names)) == len(names)
+        assert not set(names) & reserved
+        assert all("." not in n and f.meaning for n, f in zip(names, fields, strict=True))
+    assert all(f.reduce in REDUCTIONS for f in entry.up)
+    assert re.fullmatch(r"\d{4}\.\d{5}", entry.paper.arxiv)
+    assert entry.paper.authors
+    assert entry.paper.where
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
+    for keys in (ALGORITHMS[name].neutral, ACTIVE[name]):
+        assert set(keys) <= {k.key for k in knobs()}
+        read_config({"algorithm": name, **keys})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
+    entry = evaluation_of(ALGORITHMS[name])
+    assert [f.name for f in entry.down] == ["arrays"]
+    assert (entry.down_scalars, entry.up, entry.up_scalars, entry.keeps) == ((), (), (), ())
+
+
+# --------------------------------------------------------------------------------------- neutral
+
+
+def same(one: Played, other: Played, exact: bool) -> list[bool]:
+    """Compare the models of all rounds."""
+    rounds = range(1, len(one.rows))
+    if exact:
+        return [one.rows[t]["model_sha256"] == other.rows[t]["model_sha256"] for t in rounds]
+    return [far(one.linear(t), other.linear(t)) < 1e-6 for t in rounds]
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"fedavg"}))
+def test_at_its_neutral_value_it_is_fedavg_and_else_it_is_not(name: str, owners: Path) -> None:
+    neutral = dict(ALGORITHMS[name].neutral)
+    assert neutral, "say in the catalogue at which values the algorithm is FedAvg"
+    shared = {k: v for k, v in neutral.items() if "." not in k}  # keys that FedAvg has too
+    keys = owners_config(owners, **SETTINGS)
+    exact = MODEL_UP in ALGORITHMS[name].up  # a gradient step is rounded in another place
+    runs = [play(keys | {"algorithm": name} | neutral), play(keys | {"algorithm": "fedavg"} | shared)]
+    assert runs[0].selected() == runs[1].selected()
+    assert all(same(*runs, exact))
+    runs = [play(keys | {"algorithm": name} | ACTIVE[name]), play(keys | {"algorithm": "fedavg"})]
+    assert not any(same(*runs, exact=False))
+
+
+# ----------------------------------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
+    name: str, owners: Path
+) -> None:
+    keys = owners_config(
+        owners, algorithm=name, **SETTINGS, stragglers=0.4, fraction_evaluate=0.7, local_test_fraction=0.3
+    )
+
+    def rows(nodes: int, seed: int) -> list[dict[str, Any]]:
+        # what a node answers for several clients is merged, so bytes differ; nothing else may
+        clock = {"seconds", "bytes_up", "bytes_down"}
+        played = play(keys | ACTIVE[name], nodes=nodes, seed=seed)
+        return [{k: v for k, v in row.items() if k not in clock} for row in played.rows]
+
+    want = rows(1, 0)
+    assert all(row["quarantined"] == [] and row["client_accuracy"] is not None for row in want[1:])
+    for nodes in (1, 2, 3):
+        for seed in (1, 2):
+            assert rows(nodes, seed) == want, (nodes, seed)
+
+
+# ----------------------------------------------------------------------------------- fixed point
+
+
+def convex(path: Path, identical: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Write three clients of a logistic problem with a finite optimum; return the pooled data."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(90, 2)).astype(np.float32)
+    y = np.argmax(x @ [[1.0, -1.0], [0.3, 0.0]] + rng.gumbel(size=(90, 2)), axis=1)
+    client = np.repeat(["a", "b", "c"], 30)
+    if identical:
+        x, y = np.tile(x[:30], (3, 1)), np.tile(y[:30], 3)
+    np.savez(path, x=x, y=y, client=client, x_test=x[:2], y_test=y[:2])
+    return x, y
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("identical", "epochs"), [(False, 1), (True, 3)])
+def test_it_converges_to_the_optimum_of_the_pooled_data(
+    name: str, identical: bool, epochs: int, tmp_path: Path
+) -> None:
+    """Full batches, everybody takes part: with E = 1 every one of them is gradient descent on the pooled
+    data; with identical clients more local steps do not change where it ends.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = convex(tmp_path / "c.npz", identical)
+    played = play(
+        owners_config(
+            tmp_path / "c.npz", algorithm=name, batch_size=0, local_epochs=epochs, learning_rate=2.0,
+            num_server_rounds=60,
+        )
+        | ACTIVE[name],
+        nodes=1,
+    )  # fmt: skip
+    W, b = played.linear(60)
+    loss, (g_W, g_b) = loss_and_gradient((W, b), x, y)
+    assert max(np.abs(g_W).max(), np.abs(g_b).max()) < 1e-5
+    oracle = LogisticRegression(C=1e9, tol=1e-10, max_iter=1000).fit(x.astype(np.float64), y)
+    # logits are free up to a constant: compare their difference
+    assert W[:, 1] - W[:, 0] == pytest.approx(oracle.coef_[0], rel=1e-3)
+    assert b[1] - b[0] == pytest.approx(oracle.intercept_[0], rel=1e-3)
+    assert loss < loss_and_gradient(played.linear(0), x, y)[0]
+
+
+# ---------------------------------------------------------------------------------------- golden
+
+# Two clients with 3 and 4 examples of 2 features and 2 classes, two rounds, E = 2, B = 2, eta = 0.5. The
+# references agree with these runs (tests/strategies); the figures are pinned so that nothing drifts.
+GOLDEN: dict[str, tuple[list[list[float]], list[float]]] = {
+    "fedavg": ([[0.61984, -0.454189], [-0.568551, 0.367547]], [-0.362648, 0.342962]),
+    "fedprox": ([[0.165569, 8.2e-05], [-0.398435, 0.197431]], [-0.37096, 0.351274]),
+    "fedsgd": ([[0.215619, -0.049968], [-0.360197, 0.159193]], [-0.129275, 0.109589]),
+}
+
+
+def golden(path: Path, name: str) -> Played:
+    x = np.array([[1, 0], [0, 1], [1, 1], [2, 0], [0, -1], [-1, 0], [1, -2]], np.float32)
+    y = np.array([0, 1, 1, 0, 1, 1, 0])
+    np.savez(path, x=x, y=y, client=np.array(["a"] * 3 + ["b"] * 4), x_test=x[:2], y_test=y[:2])
+    keys = owners_config(
+        path, algorithm=name, local_epochs=2, batch_size=2, learning_rate=0.5, num_server_rounds=2, seed=1
+    )
+    return play(keys | ACTIVE[name], nodes=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_run(name: str, tmp_path: Path) -> None:
+    W, b = golden(tmp_path / "golden.npz", name).linear(2)
+    want_W, want_b = GOLDEN[name]
+    assert W.tolist() == [pytest.approx(row, abs=2e-6) for row in want_W]
+    assert b.tolist() == pytest.approx(want_b, abs=2e-6)
+
+
+def test_golden_runs_are_of_different_algorithms(tmp_path: Path) -> None:
+    start = golden(tmp_path / "golden.npz", "fedavg").linear(0)
+    models = [start, *((np.array(W), np.array(b)) for W, b in GOLDEN.values())]
+    assert all(far(a, b) > 1e-3 for i, a in enumerate(models) for b in models[:i])

@@ -1,0 +1,219 @@
+"""The contract of every algorithm: what is declared is sent and read; what is damaged is quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from client_app.app import answer, train_one
+from client_app.node import open_node
+from task import wire
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays, only, state_of, trainable_names
+from task.config import read_config
+from task.errors import WireError
+from task.wire import ANSWERED, METRICS
+from tests.support.federation import SIZES, Played, owners_config, play, write_owners
+from tests.test_catalogue import ACTIVE, NAMES
+
+CLIENTS = sorted(SIZES)
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Path:
+    write_owners(tmp_path / "owners.npz")
+    return tmp_path / "owners.npz"
+
+
+def config(owners: Path, name: str, **keys: Any) -> dict[str, Any]:
+    return owners_config(owners, algorithm=name, **{"num_server_rounds": 1, **keys}) | ACTIVE[name]
+
+
+def expected(owners: Path, name: str) -> dict[str, Arrays]:
+    """Return, for each kind of record, arrays of the names, shapes and dtypes that it may have."""
+    node = open_node(read_config(config(owners, name)), {})
+    state = state_of(node.model())
+    return {"state": state, "trainable": only(state, trainable_names(node.model()))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_declared_scalar_is_sent(name: str, owners: Path) -> None:
+    told = [set(c["metrics"]) for c in play(config(owners, name)).keep.clients]
+    assert told == [{"train-loss", *(s.name for s in ALGORITHMS[name].up_scalars)}] * len(SIZES)
+
+
+# ------------------------------------------------------------------------------------------- down
+
+
+def order(owners: Path, name: str) -> tuple[Any, RecordDict]:
+    """Return a node and a whole training message for it."""
+    entry, like = ALGORITHMS[name], expected(owners, name)
+    node = open_node(read_config(config(owners, name)), {})
+    scalars = {"lr": 0.1, **{s.name: 0.25 for s in entry.down_scalars}}
+    records = {f.name: wire.pack_arrays(like[f.holds]) for f in entry.down}
+    asked = wire.TrainOrder(1, {}, scalars, ("anna", "ben"), (0, 0))
+    return node, wire.train_content(asked, records, {})
+
+
+DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n].down_scalars)]
+
+
+@pytest.mark.parametrize(("name", "field"), DOWN)
+def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: str, owners: Path) -> None:
+    node, content = order(owners, name)
+    assert answer(node, content, train_one).metric_records
+    if field in content.array_records:
+        del content[field]
+    else:
+        del content.config_records["config"][field]
+    with pytest.raises(WireError, match=f"'{field}'") as error:
+        answer(node, content, train_one)
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: Path) -> None:
+    entry = ALGORITHMS[name]
+    for message in play(config(owners, name)).messages():
+        assert set(message.content.array_records) == {f.name for f in entry.down}
+        names = {s.name for s in entry.down_scalars}
+        assert set(message.content["config"]) == {"server-round", "lr", "clients", "epochs"} | names
+
+
+@pytest.mark.parametrize(("name", "field"), [(n, f) for n, f in DOWN if f != "arrays"])
+def test_a_downward_scalar_changes_what_the_client_does(name: str, field: str, owners: Path) -> None:
+    """It is not only demanded: its value counts."""
+    node, content = order(owners, name)
+    config_record = content.config_records["config"]
+    digests = set()
+    for value in (0.25, 0.75):
+        config_record[field] = value
+        reply = answer(node, content, train_one)
+        digests.add(tuple(a.data for r in reply.array_records.values() for a in r.values()))
+    assert len(digests) == 2
+
+
+# --------------------------------------------------------------------------------------------- up
+
+Damage = Callable[[ArrayRecord], ArrayRecord | None]
+
+
+def first(change: Callable[[np.ndarray], np.ndarray]) -> Damage:
+    """Change the first array of a record."""
+
+    def damage(record: ArrayRecord) -> ArrayRecord:
+        arrays = wire.read_arrays(record)
+        name = next(iter(arrays))
+        return wire.pack_arrays(arrays | {name: change(arrays[name])})
+
+    return damage
+
+
+def without_one(record: ArrayRecord) -> ArrayRecord:
+    return wire.pack_arrays(dict(list(wire.read_arrays(record).items())[1:]))
+
+
+DAMAGE: dict[str, Damage] = {
+    "missing": lambda record: None,
+    "another shape": first(lambda a: a[..., None]),
+    "another dtype": first(lambda a: a.astype(np.int16)),
+    "one array less": without_one,
+    "one array more": lambda r: wire.pack_arrays(wire.read_arrays(r) | {"more": np.zeros(1, np.float32)}),
+    "not a number": first(lambda a: np.full(a.shape, np.nan, np.float64 if a.dtype.kind == "i" else a.dtype)),
+}
+
+
+def without_node_0(owners: Path, name: str, nodes: int) -> Played:
+    """Run with a first node whose training fails as a whole: what a quarantine must amount to."""
+
+    def tamper(node: int, reply: Message) -> Message:
+        if node == 0:
+            reply.content.clear()
+        return reply
+
+    return play(config(owners, name), nodes=nodes, tamper=tamper)
+
+
+UP = [(n, f.name) for n in NAMES for f in ALGORITHMS[n].up]
+
+
+@pytest.mark.parametrize(("name", "field"), UP)
+@pytest.mark.parametrize("nodes", [5, 2])
+@pytest.mark.parametrize("kind", sorted(DAMAGE))
+def test_a_damaged_upward_field_is_quarantined(
+    name: str, field: str, nodes: int, kind: str, owners: Path
+) -> None:
+    want = without_node_0(owners, name, nodes).rows[1]
+    parts = [field] if nodes == 5 else [f"{field}.high", f"{field}.low"]
+    for part in parts:
+
+        def tamper(node: int, reply: Message, part: str = part) -> Message:
+            if node == 0:
+                damaged = DAMAGE[kind](reply.content.array_records[part])
+                reply.content.pop(part)
+                if damaged is not None:
+                    reply.content[part] = damaged
+            return reply
+
+        row = play(config(owners, name), nodes=nodes, tamper=tamper).rows[1]
+        lines = row["quarantined"]
+        assert [q["client"] for q in lines] == [q["client"] for q in want["quarantined"]] != []
+        assert all(q["field"].startswith(field) for q in lines), lines
+        assert (row["model_sha256"], row["answered"]) == (want["model_sha256"], want["answered"])
+
+
+SCALARS = [(n, s) for n in NAMES for s in ("num-examples", *(u.name for u in ALGORITHMS[n].up_scalars))]
+
+
+@pytest.mark.parametrize(("name", "scalar"), SCALARS)
+@pytest.mark.parametrize("nodes", [5, 2])
+@pytest.mark.parametrize("value", [None, float("nan"), "short"])
+def test_a_damaged_upward_scalar_is_quarantined(
+    name: str, scalar: str, nodes: int, value: Any, owners: Path
+) -> None:
+    required = {"num-examples", *(s.name for s in ALGORITHMS[name].up_scalars if s.required)}
+
+    def tamper(node: int, reply: Message) -> Message:
+        if node == 0:
+            metrics: dict[str, Any] = dict(reply.content.metric_records[METRICS])
+            old = metrics.pop(scalar)
+            if value == "short":
+                metrics[scalar] = old[:-1] if isinstance(old, list) else [old]
+            elif value is not None:
+                metrics[scalar] = [value] * len(old) if isinstance(old, list) else value
+            reply.content[METRICS] = MetricRecord(metrics)
+        return reply
+
+    row = play(config(owners, name), nodes=nodes, tamper=tamper).rows[1]
+    if value is None and scalar not in required:
+        assert row["quarantined"] == []
+        return
+    want = without_node_0(owners, name, nodes).rows[1]
+    assert [q["client"] for q in row["quarantined"]] == [q["client"] for q in want["quarantined"]] != []
+    assert {q["field"] for q in row["quarantined"]} == {scalar}
+    assert row["model_sha256"] == want["model_sha256"]
+
+
+@pytest.mark.parametrize("told", [["anna"], ["nobody", "else", "here"], []])
+def test_a_node_that_answers_for_others_than_it_was_asked_for_is_quarantined(
+    told: list[str], owners: Path
+) -> None:
+    def tamper(node: int, reply: Message) -> Message:
+        if node == 0:
+            answered = reply.content.config_records[ANSWERED]
+            n = len(answered["clients"])  # type: ignore[arg-type]
+            answered["clients"] = (told * n)[:n] if told else []
+            if not told:
+                reply.content[METRICS] = MetricRecord({})
+        return reply
+
+    row = play(config(owners, "fedavg"), nodes=2, tamper=tamper).rows[1]
+    want = without_node_0(owners, "fedavg", 2).rows[1]
+    assert [q["client"] for q in row["quarantined"]] == [q["client"] for q in want["quarantined"]]
+    assert {q["field"] for q in row["quarantined"]} == {ANSWERED}
+    assert row["model_sha256"] == want["model_sha256"]

@@ -1,0 +1,82 @@
+"""Nothing leaves a client but what the catalogue declares: every message that goes up is looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message, RecordDict
+
+from task.algorithms import ALGORITHMS
+from task.wire import ANSWERED, METRICS, ROLL_CALL
+from tests.support.federation import SIZES, play, write_owners
+from tests.support.grid import LocalGrid
+from tests.test_catalogue import NAMES
+from tests.test_contract import config, expected
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Path:
+    write_owners(tmp_path / "owners.npz")
+    return tmp_path / "owners.npz"
+
+
+def form(arrays: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {k: (tuple(a.shape), str(a.dtype)) for k, a in arrays.items()}
+
+
+class Recording(LocalGrid):
+    """Keeps the content of every message that goes up, by message type."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        self.up = getattr(self, "up", [])
+        for message, i in zip(messages, ids, strict=True):
+            self.up.append((message.metadata.message_type, self.replies[i].content))
+        return ids
+
+
+def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]:
+    keys = config(owners, name, fraction_evaluate=1.0, local_test_fraction=0.3, num_server_rounds=2)
+    played = play(keys, nodes=nodes, grid_type=Recording)
+    assert played.rows[2]["answered"] == len(SIZES)
+    assert played.rows[2]["client_loss"] is not None
+    return played.grid.up  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
+def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
+    entry, like = ALGORITHMS[name], expected(owners, name)
+    scalars = {"num-examples", "train-loss", *(s.name for s in entry.up_scalars)}
+    kinds = set()
+    for kind, content in sent_up(owners, name, nodes):
+        kinds.add(kind)
+        configs = {k: set(r) for k, r in content.config_records.items()}
+        metrics = {k: set(r) for k, r in content.metric_records.items()}
+        if kind.startswith("query"):
+            assert dict(content.array_records) == {}
+            assert configs == {ROLL_CALL: {"clients", "pool", "share", "version", "shape", "classes"}}
+            assert metrics == {METRICS: {"num-examples"}}
+            continue
+        assert configs in ({}, {ANSWERED: {"clients"}})
+        if kind == "evaluate":
+            assert dict(content.array_records) == {}
+            assert metrics == {METRICS: {"num-examples", "loss", "accuracy"}}
+            continue
+        assert metrics.keys() == {METRICS}
+        assert metrics[METRICS] <= scalars
+        for f in entry.up:
+            merged = f.reduce != "stack" and ANSWERED in configs
+            parts = [f"{f.name}.high", f"{f.name}.low"] if merged else [f.name]
+            for part in parts:
+                record = content.array_records[part]
+                shapes = {k: tuple(a.shape) for k, a in record.items()}
+                assert shapes == {k: a.shape for k, a in like[f.holds].items()}  # no axis of examples
+                if not merged:
+                    assert form(record) == form(like[f.holds])
+        assert {r.partition(".")[0] for r in content.array_records} == {f.name for f in entry.up}
+    assert kinds == {"query.roll_call", "train", "evaluate"}
