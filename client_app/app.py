@@ -17,7 +17,7 @@ from task import seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
 from task.arrays import Arrays, only, state_of, trainable_names
 from task.config import read_config
-from task.errors import BouquetError, FieldError
+from task.errors import BouquetError, FieldError, WireError
 from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
 from task.seeds import rng_for, seed_for
@@ -40,7 +40,11 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
 
     @made.query(wire.ROLL_CALL)
     def roll_call(message: Message, context: Context) -> Message:
-        return Message(wire.roll_call_content(node_of(context).roll_call()), reply_to=message)
+        try:
+            content = wire.roll_call_content(node_of(context).roll_call())
+        except BouquetError as err:
+            content = wire.refusal_content(str(err))
+        return Message(content, reply_to=message)
 
     @made.train()
     def train_clients(message: Message, context: Context) -> Message:
@@ -101,29 +105,33 @@ class _Merge:
         self.like = {f.name: like[f.holds] for f in entry.up}
         self.clients: list[str] = []
         self.failed: list[wire.Quarantined] = []
-        self.reductions: dict[str, Reduction] = {}
+        self.reductions: dict[str, Reduction] = {
+            f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in entry.up
+        }
         self.scalars: list[dict[str, float]] = []
 
     def add(self, client: str, upload: wire.Upload) -> None:
         """Check one client's upload and fold it in."""
         wire.check_scalars(self.entry, upload.scalars)
-        for f in self.entry.up:
-            wire.check_arrays(f.name, upload.arrays[f.name], self.like[f.name])
+        weight = upload.num_examples if self.entry.weight == "examples" else 1
+        for name, reduction in self.reductions.items():
+            wire.check_arrays(name, upload.arrays[name], self.like[name])
+            reduction.check(upload.arrays[name], weight, client)
         # The first upload waits: alone it goes up as it is, and costs no fold.
         if not self.clients:
             self.first = upload
         else:
-            if len(self.clients) == 1:
-                self.reductions = {f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in self.entry.up}
-                self._fold(self.clients[0], self.first)
-            self._fold(client, upload)
+            self._fold_first()
+            for name, reduction in self.reductions.items():
+                reduction.add(upload.arrays[name], weight, client)
         self.clients.append(client)
         self.scalars.append(upload.scalars)
 
-    def _fold(self, client: str, upload: wire.Upload) -> None:
-        weight = upload.num_examples if self.entry.weight == "examples" else 1
-        for name, reduction in self.reductions.items():
-            reduction.add(upload.arrays[name], weight, client)
+    def _fold_first(self) -> None:
+        if len(self.clients) == 1:
+            weight = self.first.num_examples if self.entry.weight == "examples" else 1
+            for name, reduction in self.reductions.items():
+                reduction.add(self.first.arrays[name], weight, self.clients[0])
 
     def fail(self, client: str, server_round: int, field: str, expected: str, got: str) -> None:
         """Leave a client out and say why."""
@@ -134,16 +142,23 @@ class _Merge:
         """Return the node's answer: plain if it is one client's, else merged."""
         if len(self.clients) == 1 and not self.failed:
             return wire.NodeReply(self.clients, {}, upload=self.first)
-        if len(self.clients) == 1:
-            self.reductions = {f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in self.entry.up}
-            self._fold(self.clients[0], self.first)
+        self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
         partials = {name: r.partial() for name, r in self.reductions.items()} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def as_one_client(self) -> wire.NodeReply:
-        """Return the reduction as one plain upload, its scalars averaged by examples."""
+        """Return the reduction as one plain upload, its scalars averaged by examples.
+
+        Raises:
+            WireError: There is no client.
+        """
+        if not self.clients:
+            raise WireError(
+                "a message that names no clients is for the node's share of them, which is empty: "
+                "more nodes than clients"
+            )
         if len(self.clients) == 1:
             return wire.NodeReply(self.clients, {}, upload=self.first)
         counts = [int(s[wire.NUM_EXAMPLES]) for s in self.scalars]

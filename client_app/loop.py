@@ -51,10 +51,8 @@ class LocalTask:
         self.start: Tensors = [p.detach().clone() for p in self.params]
         """w^t, detached: what a proximal term refers to."""
 
-    @property
-    def num_examples(self) -> int:
-        """n_k."""
-        return len(self.x)
+        self.num_examples = counted(self.y)
+        """n_k: examples, or of text the bytes that are predicted; padding does not count."""
 
 
 def train(task: LocalTask, solver: Solver) -> dict[str, float]:
@@ -68,11 +66,11 @@ def train(task: LocalTask, solver: Solver) -> dict[str, float]:
         ``train-loss``: mean over all examples, as they were trained on.
     """
     config, model, params = task.config, task.model, task.params
-    batch = config.batch_size or task.num_examples
-    per_epoch = math.ceil(task.num_examples / batch)
+    batch = config.batch_size or len(task.x)
+    per_epoch = math.ceil(len(task.x) / batch)
     steps = config.local_steps or task.epochs * per_epoch
     velocity = [torch.zeros_like(p) for p in params] if config.momentum else []
-    seen, total = 0, torch.zeros((), dtype=torch.float64)
+    seen, total = 0, torch.zeros((), dtype=torch.float64, device=task.x.device)
     model.train()
     for step in range(steps):
         i = step % per_epoch
@@ -90,28 +88,39 @@ def train(task: LocalTask, solver: Solver) -> dict[str, float]:
                 torch._foreach_add_(velocity, grads)
                 grads = velocity
             torch._foreach_add_(params, grads, alpha=-task.lr)
-            total += loss.detach() * len(xb)
-        seen += len(xb)
+            n = counted(yb)
+            total += loss.detach() * n
+        seen += n
     return {"train-loss": float(total) / max(seen, 1)}
 
 
 def _shuffled(task: LocalTask, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the examples in a new order; a full-batch step needs none."""
-    if batch >= task.num_examples:
+    if batch >= len(task.x):
         return task.x, task.y
-    order = torch.from_numpy(task.rng.permutation(task.num_examples)).to(task.x.device)
+    order = torch.from_numpy(task.rng.permutation(len(task.x))).to(task.x.device)
     return task.x[order], task.y[order]
 
 
-def full_gradient(task: LocalTask) -> tuple[float, Tensors]:
+def counted(y: torch.Tensor) -> int:
+    """Return how many targets count: all, but for padding (-100) in text."""
+    return len(y) if y.dim() == 1 else int((y >= 0).sum())
+
+
+def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[float, Tensors]:
     """Return the mean loss over all local examples and its gradient at the present parameters.
 
     Accumulated over chunks, so that memory does not grow with n_k.
+
+    Args:
+        task: The model and the data.
+        training: Take it as a training step would, with dropout and moving statistics. Without, it is a
+            measurement: nothing is drawn and no buffer moves.
     """
     grads = [torch.zeros_like(p) for p in task.params]
-    count = int((task.y >= 0).sum())
+    count = max(task.num_examples, 1)
     total = 0.0
-    task.model.train()
+    task.model.train(training)
     for xb, yb in zip(torch.split(task.x, CHUNK), torch.split(task.y, CHUNK), strict=True):
         loss = cross_entropy(task.model(xb), yb, reduction="sum") / count
         torch._foreach_add_(grads, list(torch.autograd.grad(loss, task.params)))

@@ -113,8 +113,7 @@ class Node:
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
-        name = self.config.output.run_name or self.config.data.dataset
-        return StateStore(state_root(self.config), name)
+        return StateStore(state_root(self.config), self.config.run_name)
 
     def roll_call(self) -> wire.RollCall:
         """Return what this node says of itself."""

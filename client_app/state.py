@@ -1,18 +1,20 @@
 """The only store of what a client keeps between rounds; it outlives the process.
 
-One file per client, ``<state-dir>/<federation>/<client>.safetensors``: the kept arrays as
-``field/name``, and in the header a JSON with round, algorithm, client and a checksum of the arrays. A
-save writes a temporary file, syncs it and renames it over the old one, so that a reader finds the old
-state or the new one, never half of one. A file that is damaged or belongs to something else is moved
-aside and refused: fresh values in silence would be a wrong result.
+One file per client, ``<state-dir>/<run>/<client>.safetensors``: the kept arrays as ``field/name``, and in the
+header a JSON with round, algorithm, client and a checksum of the arrays. A save writes a temporary file,
+syncs it and renames it over the old one, so that a reader finds the old state or the new one, never half of
+one. A file that is damaged or belongs to something else is moved aside to ``*.damaged`` and refused, and the
+client stays refused until somebody puts a backup in its place or deletes the damaged file: fresh values in
+silence would be a wrong result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -20,6 +22,8 @@ from safetensors import SafetensorError, safe_open
 from task.arrays import Arrays, sha256
 from task.errors import StateError
 from task.files import write_safetensors
+
+LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,15 @@ class KeptState:
 
 
 class StateStore:
-    """Kept state of the clients of one federation.
+    """Kept state of the clients of one run.
 
     Args:
         root: ``state-dir``.
-        federation: Name of the federation; runs of the same name share their clients' state.
+        run: Name of the run; runs of the same name share their clients' state.
     """
 
-    def __init__(self, root: Path, federation: str) -> None:
-        self.folder = root / safe_name(federation)
+    def __init__(self, root: Path, run: str) -> None:
+        self.folder = root / safe_name(run)
 
     def path(self, client: str) -> Path:
         """Return the file of a client."""
@@ -57,29 +61,29 @@ class StateStore:
         """Return a client's state, or None if it never saved one.
 
         Raises:
-            StateError: The file is damaged, or another client's or algorithm's; it was moved aside to
-                ``*.damaged``.
+            StateError: The file is damaged, or another client's or algorithm's, and was moved aside; or it
+                was in an earlier round, and nobody has mended it since; or it cannot be read.
         """
         path = self.path(client)
         if not path.exists():
+            self._refuse_what_was_refused(path, client)
             return None
         try:
-            with safe_open(path, framework="np") as file:
-                meta = json.loads((file.metadata() or {})["bouquet"])
-                arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
-            found = sha256(arrays)
-        except (SafetensorError, KeyError, ValueError, OSError) as err:
-            raise self._refuse(path, client, "a whole state file", str(err)) from None
-        if found != meta["sha256"]:
-            raise self._refuse(path, client, f"checksum {meta['sha256'][:12]}", found[:12])
-        if (meta["client"], meta["algorithm"]) != (client, algorithm):
-            whose = f"{meta['algorithm']} state of {meta['client']}"
-            raise self._refuse(path, client, f"{algorithm} state of {client}", whose)
+            server_round, whose, wanted, arrays = _read(path)
+        except PermissionError as err:
+            raise StateError(f"client {client}: kept state {path} cannot be read: {err}") from None
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as err:
+            raise self._refuse(path, client, "a whole state file", f"{type(err).__name__}: {err}") from None
+        if sha256(arrays) != wanted:
+            raise self._refuse(path, client, f"checksum {wanted[:12]}", sha256(arrays)[:12])
+        if whose != (algorithm, client):
+            got = f"{whose[0]} state of {whose[1]}"
+            raise self._refuse(path, client, f"{algorithm} state of {client}", got)
         fields: dict[str, Arrays] = {}
         for key, array in arrays.items():
             field, _, name = key.partition("/")
             fields.setdefault(field, {})[name] = array
-        return KeptState(int(meta["round"]), fields)
+        return KeptState(server_round, fields)
 
     def _refuse(self, path: Path, client: str, expected: str, got: str) -> StateError:
         aside = path.with_suffix(".damaged")
@@ -89,11 +93,33 @@ class StateStore:
             n += 1
         path.rename(aside)
         return StateError(
-            f"client {client}: kept state {path}: expected {expected}; got {got}. Moved to {aside.name}; "
-            "put a backup in its place, or leave it out to let this client begin anew."
+            f"client {client}: kept state {path}: expected {expected}; got {got}. Moved to "
+            f"{aside.name}; put a backup at {path}, or delete {aside.name} to let this client begin anew."
         )
+
+    def _refuse_what_was_refused(self, path: Path, client: str) -> None:
+        # A percent-encoded name has none of the letters that mean something to glob.
+        aside = sorted(path.parent.glob(f"{path.stem}.damaged*")) if path.parent.exists() else []
+        if aside:
+            raise StateError(
+                f"client {client}: kept state was refused before and is at {aside[-1]}. Put a backup "
+                f"at {path}, or delete the damaged file to let this client begin anew."
+            )
+
+
+def _read(path: Path) -> tuple[int, tuple[str, str], str, Arrays]:
+    """Return round, (algorithm, client), checksum and arrays of a file."""
+    with safe_open(path, framework="np") as file:
+        meta = json.loads((file.metadata() or {})["bouquet"])
+        arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+    return int(meta["round"]), (str(meta["algorithm"]), str(meta["client"])), str(meta["sha256"]), arrays
 
 
 def safe_name(name: str) -> str:
-    """Return a name as a file name, distinct for distinct names."""
-    return re.sub(r"[^A-Za-z0-9._ -]|^\.", lambda m: f"%{ord(m[0]):02X}", name)
+    """Return a name as a file name, distinct for distinct names: percent-encoded UTF-8, long ones hashed."""
+    safe = quote(name, safe=" ")
+    if safe.startswith("."):
+        safe = f"%2E{safe[1:]}"
+    if len(safe) > LONGEST_NAME:
+        safe = f"{safe[: LONGEST_NAME - 20]}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return safe

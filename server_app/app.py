@@ -104,7 +104,7 @@ def run(grid: Grid, config: Config) -> Path:
 
 def run_path(config: Config) -> Path:
     """Return the result folder of a run."""
-    name = config.output.run_name or f"{config.algorithm}-{config.data.dataset}-{config.seed}"
+    name = config.run_name
     if Path(name).name != name or name in (".", ".."):
         raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
     return Path(config.output.runs_dir).expanduser() / name

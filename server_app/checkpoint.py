@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from strategies.journal import Snapshot
@@ -40,7 +41,9 @@ class Checkpoint:
 
     def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
         """Make `path` the checkpoint and delete the one before."""
-        numbers = {k: repr(v) for k, v in snapshot.numbers.items()}  # repr keeps every bit, and infinity
+        # repr keeps every bit, and infinity; a rule may have computed a number with NumPy.
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in snapshot.numbers.items()}
+        numbers = {k: repr(v) for k, v in plain.items()}
         meta = {"round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays)}
         write_json(self.latest, {**meta, "numbers": numbers, "extra": dict(extra)})
         for old in self.folder.glob("round-*.safetensors"):

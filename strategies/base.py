@@ -112,7 +112,7 @@ class Strategy(FlowerStrategy):
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
         scalars = {"lr": self._lr, **self.down_scalars(state)}
         self._requests = []
-        for node, clients in self._plan.by_node(self.roster).items():
+        for node, clients in self._plan.by_node(self.roster, self.config.train.local_epochs).items():
             order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), self._plan.epochs_of(clients))
             content = wire.train_content(order, records, cast(Extra, dict(config)))
             self._requests.append(wire.message(content, node, "train", server_round, self.timeout_s))
@@ -150,7 +150,7 @@ class Strategy(FlowerStrategy):
         self.roster.refresh(grid, server_round)
         rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
         plan = RoundPlan(server_round, tuple(self.roster.draw(server.fraction_evaluate, rng)), {}, ())
-        for node, clients in plan.by_node(self.roster).items():
+        for node, clients in plan.by_node(self.roster, self.config.train.local_epochs).items():
             order = wire.TrainOrder(server_round, {}, {}, tuple(clients), (0,) * len(clients))
             content = wire.train_content(order, {wire.ARRAYS: arrays}, cast(Extra, dict(config)))
             self._requests.append(wire.message(content, node, "evaluate", server_round, self.timeout_s))
@@ -177,7 +177,7 @@ class Strategy(FlowerStrategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
@@ -191,7 +191,8 @@ class Strategy(FlowerStrategy):
             grid: Where the nodes are.
             initial_arrays: w^0, parameters and buffers.
             num_rounds: Rounds in all, those before a resume included.
-            timeout: Seconds after which a round closes without the missing.
+            timeout: Seconds after which a round closes without the missing; None = ``round_timeout``,
+                which is Flower's 3600 unless set.
             train_config: Further entries for the ``config`` of training messages; ``lr`` replaces
                 ``learning-rate``.
             evaluate_config: The same for evaluation messages.
@@ -199,7 +200,7 @@ class Strategy(FlowerStrategy):
             journal: Takes rows and checkpoints, and gives the one to resume from.
             trainable: Names of the parameters among the arrays; empty = all floating arrays.
         """
-        self.timeout_s = timeout
+        self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
         self._sync(initial_arrays)
         assert self.state is not None
@@ -307,7 +308,8 @@ class _Run:
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
     """Return `config` with server knobs replaced by name."""
-    known = {f.name for f in fields(ServerConfig)}
+    # The number of rounds is an argument of `start`, as Flower has it.
+    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
     named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
     seed = named.pop("seed", config.seed)
     for key in named:

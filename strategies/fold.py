@@ -113,13 +113,16 @@ class Fold:
         self._check_fields(arrays)
         for name, part in arrays.items():
             wire.check_arrays(name, part, self.like[name])
+            self._reductions[name].check(part, weight, client)
         for name, part in arrays.items():
             self._reductions[name].add(part, weight, client)
 
     def _fold_merged(self, answer: NodeReply, weight: int) -> None:
         self._check_fields(answer.partials)
         for f in self.entry.up:
-            check_partial(f.name, f.reduce, answer.partials[f.name], self.like[f.name], answer.clients)
+            records = answer.partials[f.name]
+            check_partial(f.name, f.reduce, records, self.like[f.name], answer.clients)
+            self._reductions[f.name].check_merge(records, len(answer.clients))
         for name, records in answer.partials.items():
             self._reductions[name].merge(records, weight, len(answer.clients))
 

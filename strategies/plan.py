@@ -41,9 +41,8 @@ class RoundPlan:
         """Return the epochs of these clients; 0 = as configured."""
         return tuple(self.epochs.get(c, 0) for c in clients)
 
-    def by_node(self, roster: Roster) -> dict[int, list[str]]:
-        """Spread the clients over their nodes by expected work."""
-        full = max([*self.epochs.values(), 1])
+    def by_node(self, roster: Roster, full: int) -> dict[int, list[str]]:
+        """Spread the clients over their nodes by expected work; `full` is E, the epochs of the others."""
         asked = [c for c in self.clients if c not in self.dropped]
         cost = {c: roster.num_examples(c) * (self.epochs.get(c, full) / full) + 1 for c in asked}
         return roster.assign(asked, cost)

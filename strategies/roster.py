@@ -44,19 +44,23 @@ class Roster:
         self._asked: set[int] = set()
         self._hosts: dict[str, tuple[int, ...]] = {}  # by client: nodes that can train it
         self._counts: dict[str, int] = {}
+        self._claimed: dict[int, frozenset[str]] = {}
 
     def refresh(self, grid: Grid, server_round: int) -> None:
         """Call the roll of the nodes that are new and forget those that left.
 
         Raises:
+            ConfigError: A node says, before the first round, that it cannot take part, and why.
             WireError: Fewer than `min_nodes` nodes came before the time ran out.
         """
         nodes = set(grid.get_node_ids())
         deadline = time.monotonic() + self.timeout_s
-        while len(nodes) < self.min_nodes:
+        # Once the run has begun it goes on with whoever is there.
+        needed = 1 if self._answers else self.min_nodes
+        while len(nodes) < needed:
             if time.monotonic() > deadline:
                 raise WireError(
-                    f"expected at least {self.min_nodes} nodes within {self.timeout_s:g} s (run-config keys "
+                    f"expected at least {needed} nodes within {self.timeout_s:g} s (run-config keys "
                     f'"min-nodes", "roll-call-timeout"); got {len(nodes)}. Start more SuperNodes.'
                 )
             time.sleep(0.05)
@@ -69,7 +73,8 @@ class Roster:
         self._asked &= nodes
         if new:
             self._call(grid, sorted(new), server_round)
-            self._asked |= new
+            # Who was silent is called again in the next round, if it is still there.
+            self._asked |= new & self._answers.keys()
         if new or left:
             self._index()
 
@@ -87,12 +92,15 @@ class Roster:
                 if reply.has_error():
                     raise WireError(reply.error.reason or "no reason given")
                 self._answers[node] = wire.read_roll_call(reply.content)
+            except ConfigError as err:
+                # Before the first round somebody is there to mend it; later the others go on without.
+                if server_round <= 1:
+                    raise ConfigError(f"node {node} cannot take part: {err}") from None
+                logger.warning("node %s cannot take part: %s", node, err)
+                self._answers[node] = wire.RollCall((), np.zeros(0, np.int64), pool=f"node-{node}")
             except (WireError, KeyError, TypeError, ValueError) as err:
                 # Flower's own apps have no roll call: such a node is one client.
-                reason = str(err)
-                if "ConfigError" in reason or "DataError" in reason:
-                    raise ConfigError(f"node {node} cannot take part: {reason}") from None
-                logger.debug("node %s does not answer the roll call: %s", node, reason)
+                logger.debug("node %s does not answer the roll call: %s", node, err)
                 name = f"node-{node}"
                 self._answers[node] = wire.RollCall((name,), np.array([1]), pool=name)
         silent = [n for n in nodes if n not in self._answers]
@@ -106,6 +114,7 @@ class Roster:
             pools.setdefault(self._answers[node].pool, []).append(node)
         claims: dict[str, list[str]] = {}
         self._hosts, self._counts = {}, {}
+        self._claimed = {node: frozenset(answer.clients) for node, answer in self._answers.items()}
         for pool, nodes in pools.items():
             hosts_by_claim: dict[str, list[int]] = {}
             for node in nodes:
@@ -127,7 +136,7 @@ class Roster:
             for node in pools[pool]:
                 part, parts = self._answers[node].share
                 if i % max(parts, 1) == part:
-                    return tuple(n for n in pools[pool] if name in self._answers[n].clients)
+                    return tuple(n for n in pools[pool] if name in self._claimed[n])
         return tuple(pools[min(claims)])
 
     def num_examples(self, name: str) -> int:

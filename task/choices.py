@@ -24,6 +24,22 @@ def check_names(config: Config) -> None:
     ):
         if got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    if config.server.stragglers > 0 and config.train.local_steps > 0:
+        raise ConfigError(
+            'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
+            "set one of the two to 0"
+        )
+    if config.algorithm == "fedsgd":
+        for key, value in (
+            ("momentum", config.train.momentum),
+            ("weight-decay", config.train.weight_decay),
+            ("local-steps", config.train.local_steps),
+        ):
+            if value:
+                raise ConfigError(
+                    f'run-config key "{key}": fedsgd uploads one gradient and takes no local '
+                    f"step, so it must be 0; got {value}"
+                )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
         if not natural:

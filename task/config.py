@@ -150,6 +150,11 @@ class Config:
     output: OutputConfig = field(default_factory=OutputConfig)
     fedprox: FedProxConfig = field(default_factory=FedProxConfig)
 
+    @property
+    def run_name(self) -> str:
+        """Name of the run: the key, or algorithm-dataset-seed."""
+        return self.output.run_name or f"{self.algorithm}-{self.data.dataset}-{self.seed}"
+
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
 NESTED = frozenset({"synthetic", "fedprox"})

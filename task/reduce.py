@@ -1,7 +1,8 @@
 """Reductions: how the same field of many clients becomes one, exactly.
 
-A reduction has `add` (one client), `merge` (another partial reduction) and `result`. The result does
-not depend on the order of arrival nor on which node folded which clients, bit for bit:
+A reduction has `add` (one client), `merge` (another partial reduction) and `result`; `check` and
+`check_merge` refuse beforehand what those would refuse, so that several fields are folded all or none.
+The result does not depend on the order of arrival nor on which node folded which clients, bit for bit:
 
 * Float terms ``weight * x`` are split into a high part, a multiple of 2^-20, and a low part, a multiple
   of 2^-51 (each split rounds a single term, once, before anything is added). Sums of such multiples are
@@ -44,8 +45,14 @@ class Reduction(Protocol):
 
     name: ClassVar[str]
 
+    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> object:
+        """Refuse what `add` would refuse."""
+
     def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
         """Fold in one client's arrays with an integer weight."""
+
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> object:
+        """Refuse what `merge` would refuse."""
 
     def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
         """Fold in what `partial` of another reduction returned, with its weight and count."""
@@ -75,11 +82,11 @@ class Sum:
         self._high = {n: np.zeros(a.shape, np.float64 if n in floats else np.int64) for n, a in like.items()}
         self._low = {n: np.zeros(a.shape) for n, a in like.items() if n in floats}
 
-    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
-        """Fold in one client's arrays.
+    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> dict[str, float]:
+        """Return the largest |weight * value| by name.
 
         Raises:
-            FieldError: A term does not fit the exact range; nothing was folded then.
+            FieldError: A term does not fit the exact range.
         """
         bounds = {name: _peak(a) * weight for name, a in arrays.items()}
         for name, bound in bounds.items():
@@ -91,6 +98,15 @@ class Sum:
                     f"|weight * value| below {term:g} and its sum over the cohort below {most:g}",
                     f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
                 )
+        return bounds
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Fold in one client's arrays.
+
+        Raises:
+            FieldError: A term does not fit the exact range; nothing was folded then.
+        """
+        bounds = self.check(arrays, weight, client)
         for name, a in arrays.items():
             self._bound[name] += bounds[name]
             if name in self._low:
@@ -116,21 +132,28 @@ class Sum:
             high[name] = (whole / HIGH_UNIT).astype(np.int32) if fits else whole
         return {"high": high, "low": low}
 
-    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
-        """Fold in another node's `partial`.
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> Arrays:
+        """Return the high parts as float64.
 
         Raises:
             FieldError: The sums leave the exact range.
         """
         highs: Arrays = {n: a * HIGH_UNIT if a.dtype == np.int32 else a for n, a in records["high"].items()}
-        bounds = {name: _peak(a) for name, a in highs.items()}
-        for name, bound in bounds.items():
-            total = self._bound[name] + bound + count * 2.0**-20
+        for name, high in highs.items():
+            total = self._bound[name] + _peak(high) + count * 2.0**-20
             most = MAX_SUM if name in self._low else MAX_INTEGER
             if not total < most or self.count + count > MAX_TERMS:
                 raise FieldError(name, f"sums below {most:g}", f"{total:g}")
-        for name, high in highs.items():
-            self._bound[name] += bounds[name]
+        return highs
+
+    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+        """Fold in another node's `partial`.
+
+        Raises:
+            FieldError: The sums leave the exact range; nothing was folded then.
+        """
+        for name, high in self.check_merge(records, count).items():
+            self._bound[name] += _peak(high)
             self._high[name] += high
             if name in self._low:
                 self._low[name] += records["low"][name] * LOW_UNIT
@@ -189,14 +212,22 @@ class Stack:
         """Weights in row order, int64 [K]."""
         return np.array([self._rows[c][1] for c in self.clients], np.int64)
 
-    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
-        """Keep one client's arrays.
+    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Refuse a second reply of a client.
 
         Raises:
             FieldError: The client is in the stack already.
         """
         if client in self._rows:
             raise FieldError("", f"one reply a round from {client}", "two")
+
+    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+        """Keep one client's arrays.
+
+        Raises:
+            FieldError: The client is in the stack already.
+        """
+        self.check(arrays, weight, client)
         self._rows[client] = (dict(arrays), weight)
         self.weight += weight
 
@@ -204,8 +235,14 @@ class Stack:
         """Return one record per client; the weight travels as the array ``""``."""
         return {c: a | {"": np.array(w, np.int64)} for c, (a, w) in self._rows.items()}
 
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> None:
+        """Refuse clients that are in the stack already."""
+        for client in records:
+            self.check({}, 0, client)
+
     def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
         """Take over another node's rows."""
+        self.check_merge(records, count)
         for client, row in records.items():
             self.add({k: v for k, v in row.items() if k}, int(row[""]), client)
 

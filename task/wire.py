@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task.algorithms import Algorithm
 from task.arrays import Arrays
-from task.errors import FieldError, WireError
+from task.errors import ConfigError, FieldError, WireError
 
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
@@ -329,12 +329,6 @@ def _failures(content: RecordDict, server_round: int) -> list[Quarantined]:
     return [Quarantined(c, server_round, f, e, g) for c, f, e, g in rows]
 
 
-def with_scalars(upload: Upload, **scalars: float) -> Upload:
-    """Return the upload with further scalars, their names written with underscores."""
-    more = {k.replace("_", "-"): v for k, v in scalars.items()}
-    return replace(upload, scalars=upload.scalars | more)
-
-
 # ------------------------------------------------------------------------------------- roll call
 
 
@@ -354,15 +348,23 @@ def roll_call_content(answer: RollCall) -> RecordDict:
     return RecordDict({ROLL_CALL: config, METRICS: counts})
 
 
+def refusal_content(reason: str) -> RecordDict:
+    """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
+    return RecordDict({ROLL_CALL: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
+
+
 def read_roll_call(content: RecordDict) -> RollCall:
     """Read a node's answer to the roll call.
 
     Raises:
+        ConfigError: The node refuses, and says why.
         WireError: A part is missing or the lists do not match.
     """
     if ROLL_CALL not in content.config_records or METRICS not in content.metric_records:
         raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
     config = content.config_records[ROLL_CALL]
+    if "refused" in config:
+        raise ConfigError(str(config["refused"]))
     clients = tuple(cast(list[str], config["clients"]))
     counts = np.array(content.metric_records[METRICS][NUM_EXAMPLES], np.int64)
     if len(counts) != len(clients):

@@ -47,12 +47,11 @@ class FedProxSolver(Solver):
 
     def finish(self, task: LocalTask, stats: dict[str, float]) -> tuple[wire.Upload, dict[str, Arrays]]:
         """Return w_k with gamma and the loss before."""
-        upload, kept = super().finish(task, stats)
         if self._loss_before is not None:
-            upload = wire.with_scalars(upload, loss_before=self._loss_before)
+            stats = stats | {"loss-before": self._loss_before}
         if self.config.fedprox.gamma and self._norm_before > 0:
             _, grads = full_gradient(task)
             with torch.no_grad():
                 self.correct(task, grads)
-            upload = wire.with_scalars(upload, gamma=norm(grads) / self._norm_before)
-        return upload, kept
+            stats = stats | {"gamma": norm(grads) / self._norm_before}
+        return super().finish(task, stats)

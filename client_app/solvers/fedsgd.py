@@ -18,6 +18,6 @@ class FedSGDSolver(Solver):
 
     def finish(self, task: LocalTask, stats: dict[str, float]) -> tuple[wire.Upload, dict[str, Arrays]]:
         """Return g_k and F_k(w^t)."""
-        loss, grads = full_gradient(task)
+        loss, grads = full_gradient(task, training=True)
         scalars = {wire.NUM_EXAMPLES: task.num_examples, wire.TRAIN_LOSS: loss}
         return wire.Upload({"gradient": named(task, grads)}, scalars), {}

@@ -129,10 +129,8 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
     assert calls[0].pool != calls[1].pool
 
 
-def test_the_state_lies_below_the_state_folder_by_run_name_or_data_set(
-    tmp_path: Path, owners: dict[str, Any]
-) -> None:
-    assert opened(owners).store().path("a") == tmp_path / "state" / "npz" / "a.safetensors"
+def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owners: dict[str, Any]) -> None:
+    assert opened(owners).store().path("a") == tmp_path / "state" / "fedavg-npz-3" / "a.safetensors"
     named = opened(owners, **{"run-name": "trial"})
     assert named.store().path("a") == tmp_path / "state" / "trial" / "a.safetensors"
 

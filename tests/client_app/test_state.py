@@ -197,3 +197,17 @@ def test_tricky_names_are_saved_and_loaded(store: StateStore) -> None:
         kept = store.load(name, "fedper")
         assert kept is not None
         assert (kept.round, kept.fields["head"]["w"].tolist()) == (i, [float(i)]), name
+
+
+def test_a_refused_client_stays_refused_until_somebody_mends_it(tmp_path: Path) -> None:
+    store = StateStore(tmp_path, "run")
+    store.save("ward", "ditto", 3, {"model": {"w": np.ones(2)}})
+    whole = store.path("ward").read_bytes()
+    store.path("ward").write_bytes(whole[:40])
+    for _ in range(3):
+        with pytest.raises(StateError, match="ward"):
+            store.load("ward", "ditto")
+    store.path("ward").write_bytes(whole)
+    kept = store.load("ward", "ditto")
+    assert kept is not None
+    assert kept.round == 3

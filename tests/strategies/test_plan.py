@@ -97,9 +97,9 @@ def test_dropping_and_stragglers_do_not_change_who_is_selected() -> None:
 def test_kept_stragglers_are_asked_for_their_epochs_and_dropped_ones_not_at_all() -> None:
     plan = RoundPlan(1, ("client-00", "client-01", "client-02"), {"client-01": 2}, ())
     assert plan.epochs_of(["client-00", "client-01"]) == (0, 2)  # 0 = as configured
-    assert plan.by_node(ROSTER) == {0: ["client-00", "client-01", "client-02"]}
+    assert plan.by_node(ROSTER, 5) == {0: ["client-00", "client-01", "client-02"]}
     plan = replace(plan, epochs={}, dropped=("client-01",))
-    assert plan.by_node(ROSTER) == {0: ["client-00", "client-02"]}
+    assert plan.by_node(ROSTER, 5) == {0: ["client-00", "client-02"]}
 
 
 def test_a_straggler_counts_as_the_share_of_work_that_it_does() -> None:
@@ -115,6 +115,6 @@ def test_a_straggler_counts_as_the_share_of_work_that_it_does() -> None:
             continue
         seen += 1
         full = {"a", "b", "c"} - {slow}
-        by_node = plan.by_node(roster)
+        by_node = plan.by_node(roster, 10)
         assert all(len(full & set(clients)) == 1 for clients in by_node.values()), (plan, by_node)
     assert seen > 5

@@ -24,6 +24,8 @@ def hosts(*nodes: dict[str, Any]) -> LocalGrid:
         told = nodes[int(context.node_config["i"])]
         if "error" in told:
             raise told["error"]
+        if "refused" in told:
+            return Message(wire.refusal_content(told["refused"]), reply_to=message)
         clients = told["clients"]
         answer = wire.RollCall(
             tuple(clients),
@@ -126,13 +128,13 @@ def test_a_node_without_a_roll_call_is_one_client() -> None:
     assert roster.names == ["a", f"node-{node}"]
 
 
-@pytest.mark.parametrize("kind", ["ConfigError", "DataError"])
-def test_a_node_with_a_wrong_configuration_ends_the_run_before_it_begins(kind: str) -> None:
-    import task.errors
-
-    wrong = getattr(task.errors, kind)("labels out of range")
-    with pytest.raises(ConfigError, match=r"node \d+ cannot take part: .*labels out of range"):
-        called(hosts({"clients": {"a": 1}}, {"error": wrong}))
+def test_a_node_that_refuses_ends_the_run_before_it_begins_and_is_left_out_later() -> None:
+    grid = hosts({"clients": {"a": 1}}, {"refused": "labels out of range"})
+    with pytest.raises(ConfigError, match=r"node \d+ cannot take part: labels out of range"):
+        called(grid)
+    roster = Roster(0.3, 1)
+    roster.refresh(grid, 5)
+    assert roster.names == ["a"]
 
 
 def test_garbage_for_a_roll_call_is_no_crash() -> None:

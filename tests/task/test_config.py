@@ -79,3 +79,17 @@ def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
     own.write_text("seed = = 9")
     with pytest.raises(ConfigError, match="not a TOML file"):
         read_recipe(str(own))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"algorithm": "fedsgd", "momentum": 0.9}, '"momentum": fedsgd uploads one gradient'),
+        ({"algorithm": "fedsgd", "weight-decay": 0.1}, '"weight-decay": fedsgd uploads one gradient'),
+        ({"algorithm": "fedsgd", "local-steps": 3}, '"local-steps": fedsgd uploads one gradient'),
+        ({"local-steps": 3, "stragglers": 0.5}, '"stragglers": slow clients do fewer epochs'),
+    ],
+)
+def test_knobs_that_would_have_no_effect_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(keys)

@@ -127,11 +127,6 @@ def test_a_plain_reply_has_one_record_of_metrics_whatever_its_name(records: int)
     assert wire.read_reply(one, ["a"], 1).scalars == {"num-examples": [1]}
 
 
-def test_further_scalars_take_the_names_of_the_wire() -> None:
-    upload = wire.with_scalars(Upload({}, {"num-examples": 1}), loss_before=0.5)
-    assert upload.scalars == {"num-examples": 1, "loss-before": 0.5}
-
-
 def test_a_quarantine_line_says_who_when_what_and_why() -> None:
     line = Quarantined("ward-3", 7, "arrays/w", "finite numbers", "NaN")
     assert str(line) == "round 7: client ward-3: field 'arrays/w': expected finite numbers; got NaN"
