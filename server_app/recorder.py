@@ -71,8 +71,8 @@ class Recorder(Journal):
             )
         self.best = max((r["accuracy"] for r in rounds if r["accuracy"] is not None), default=-1.0)
         self.snapshot = snapshot
-        for row in rounds:
-            self.progress.round_done(row)
+        self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
+        self.progress.round_done(rounds[-1])
         return snapshot
 
     def reached(self, target: float) -> bool:
