@@ -291,7 +291,7 @@ class Strategy(FlowerStrategy):
         return Fold(entry, like, asked, server_round, lambda n: self.journal.replies(server_round, n, total))
 
     def _clients_of(self, request: Message) -> list[str]:
-        return list(request.content.config_records[wire.CONFIG]["clients"])  # type: ignore[arg-type]
+        return list(cast(ConfigRecord, request.content[wire.CONFIG])["clients"])  # type: ignore[arg-type]
 
 
 @dataclass

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -245,9 +245,9 @@ def read_order(
     config = _config(content)
     arrays = {}
     for f in entry.down:
-        if f.name not in content.array_records:
+        if f.name not in _of(content, ArrayRecord):
             raise WireError(f"training message: expected record {f.name!r} ({f.meaning}); got none", f.name)
-        arrays[f.name] = read_arrays(content.array_records[f.name])
+        arrays[f.name] = read_arrays(_of(content, ArrayRecord)[f.name])
         check_arrays(f.name, arrays[f.name], like[f.name])
     scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
     for s in entry.down_scalars:
@@ -258,8 +258,20 @@ def read_order(
     return TrainOrder(int(cast(int, config.get("server-round", 0))), arrays, scalars, clients, epochs)
 
 
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def _of(content: RecordDict, kind: type[R]) -> dict[str, R]:
+    """Return the records of one kind.
+
+    Flower's own views (``content.array_records``) tie the content into a reference cycle, so that a reply's
+    arrays stay until the garbage collector comes by.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
 def _config(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get(CONFIG, ConfigRecord())
+    return _of(content, ConfigRecord).get(CONFIG, ConfigRecord())
 
 
 # -------------------------------------------------------------------------------------------- up
@@ -301,29 +313,29 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     Raises:
         WireError: The answer is not in either form.
     """
-    if ANSWERED not in content.config_records:
-        metrics = content.metric_records
+    if ANSWERED not in _of(content, ConfigRecord):
+        metrics = _of(content, MetricRecord)
         if len(metrics) != 1:
             raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
-        arrays = {name: read_arrays(record) for name, record in content.array_records.items()}
+        arrays = {name: read_arrays(record) for name, record in _of(content, ArrayRecord).items()}
         return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
-    clients = [str(c) for c in cast(list[str], content.config_records[ANSWERED]["clients"])]
-    columns = content.metric_records.get(METRICS, MetricRecord())
+    clients = [str(c) for c in cast(list[str], _of(content, ConfigRecord)[ANSWERED]["clients"])]
+    columns = _of(content, MetricRecord).get(METRICS, MetricRecord())
     lists: dict[str, list[float]] = {}
     for name, values in columns.items():
         if not isinstance(values, list) or len(values) != len(clients):
             raise FieldError(name, f"{len(clients)} values, one a client", repr(values)[:80])
         lists[name] = cast(list[float], values)
     partials: dict[str, dict[str, Arrays]] = {}
-    for name, record in content.array_records.items():
+    for name, record in _of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
         partials.setdefault(field_name, {})[part] = read_arrays(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, server_round))
 
 
 def _failures(content: RecordDict, server_round: int) -> list[Quarantined]:
-    columns = cast(dict[str, list[str]], content.config_records.get(FAILED, {}))
+    columns = cast(dict[str, list[str]], _of(content, ConfigRecord).get(FAILED, {}))
     names = ("client", "field", "expected", "got")
     rows = zip(*(columns.get(k, []) for k in names), strict=True)
     return [Quarantined(c, server_round, f, e, g) for c, f, e, g in rows]
@@ -360,13 +372,13 @@ def read_roll_call(content: RecordDict) -> RollCall:
         ConfigError: The node refuses, and says why.
         WireError: A part is missing or the lists do not match.
     """
-    if ROLL_CALL not in content.config_records or METRICS not in content.metric_records:
+    if ROLL_CALL not in _of(content, ConfigRecord) or METRICS not in _of(content, MetricRecord):
         raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
-    config = content.config_records[ROLL_CALL]
+    config = _of(content, ConfigRecord)[ROLL_CALL]
     if "refused" in config:
         raise ConfigError(str(config["refused"]))
     clients = tuple(cast(list[str], config["clients"]))
-    counts = np.array(content.metric_records[METRICS][NUM_EXAMPLES], np.int64)
+    counts = np.array(_of(content, MetricRecord)[METRICS][NUM_EXAMPLES], np.int64)
     if len(counts) != len(clients):
         raise WireError(f"roll call: expected {len(clients)} example counts; got {len(counts)}", NUM_EXAMPLES)
     share, shape = cast(list[int], config["share"]), cast(list[int], config["shape"])
@@ -385,8 +397,11 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 
 def payload_bytes(content: RecordDict) -> int:
     """Return the serialised size of a content's records in bytes (transport framing not counted)."""
-    scalars: list[Mapping[str, object]] = [*content.config_records.values(), *content.metric_records.values()]
-    arrays = sum(record.count_bytes() for record in content.array_records.values())
+    scalars: list[Mapping[str, object]] = [
+        *_of(content, ConfigRecord).values(),
+        *_of(content, MetricRecord).values(),
+    ]
+    arrays = sum(record.count_bytes() for record in _of(content, ArrayRecord).values())
     return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
 
 
