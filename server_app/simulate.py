@@ -8,7 +8,6 @@ actors take over those workers instead of starting their own.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import signal
@@ -26,7 +25,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_preload_python_modules": json.dumps(["client_app.app"]),
+    "RAY_preload_python_modules": "client_app.app",
 }
 
 LOOK_S = 0.002

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from task import seeds
 from task.errors import ConfigError, choose_from
 
-__all__ = ["MODELS", "CharLSTM", "ModelSpec", "build_model"]
+if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
+    from torch import nn
+
+__all__ = ["MODELS", "ModelSpec", "build_model"]
 
 Shape = tuple[int, ...]
 
@@ -40,30 +41,12 @@ class ModelSpec:
     kinds: frozenset[str]
 
 
-class CharLSTM(nn.Module):
-    """McMahan et al.'s character model: byte embedding, two LSTM layers, one logit per byte.
-
-    It has 866,560 parameters (torch keeps two bias vectors per LSTM layer); the paper counts 866,578.
-    The LSTM starts from zeros in every window.
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(num_classes, 8)
-        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
-        self.output = nn.Linear(256, num_classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits ``[B, C, T]`` of byte windows ``[B, T]``, as `cross_entropy` wants them."""
-        hidden, _ = self.lstm(self.embedding(x))
-        logits: torch.Tensor = self.output(hidden)
-        return logits.transpose(1, 2)
-
-
 def _perceptron(*hidden: int) -> Callable[[Shape, int], nn.Module]:
     """Return a builder of Flatten, then Linear and ReLU for each hidden width, then Linear."""
 
     def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(shape)
         for size in hidden:
@@ -78,6 +61,8 @@ def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
     """Return a builder of two 5x5 convolutions (32, 64) with pooling and a hidden layer of 512."""
 
     def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
         height, width = _after_convolutions(shape, pad)
         return nn.Sequential(
             nn.Conv2d(shape[0], 32, 5, padding=pad),
@@ -93,6 +78,12 @@ def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
         )
 
     return build
+
+
+def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
+    from task.models.char_lstm import CharLSTM
+
+    return CharLSTM(num_classes)
 
 
 def _after_convolutions(shape: Shape, pad: int) -> tuple[int, int]:
@@ -130,7 +121,7 @@ MODELS: dict[str, ModelSpec] = {
     "char-lstm": ModelSpec(
         "byte embedding 8, 2 x 256 LSTM (McMahan et al. 2017; 866,560 parameters)",
         "text windows (T,) of 256 byte classes",
-        lambda shape, num_classes: CharLSTM(num_classes),
+        _char_lstm,
         _is_bytes,
         frozenset({"text"}),
     ),
@@ -180,6 +171,8 @@ def build_model(name: str, input_shape: Shape, num_classes: int, seed: int, kind
     Raises:
         ConfigError: No such model, or it cannot read such examples.
     """
+    import torch
+
     if name not in MODELS:
         raise ConfigError(choose_from('run-config key "model"', name, MODELS))
     spec = MODELS[name]
