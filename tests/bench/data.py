@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,14 +45,14 @@ def _unpack(raw: Path, target: Path) -> None:
             continue
         temp = target / f".{name}"
         packed = raw / f"{name}.gz"
-        with gzip.open(packed) if packed.is_file() else (raw / name).open("rb") as source:
-            with temp.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
+        opened = partial(gzip.open, packed) if packed.is_file() else (raw / name).open
+        with opened("rb") as source, temp.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
         temp.replace(target / name)
 
 
 def stand_in(target: Path, files: dict[str, tuple[int, ...]]) -> None:
-    """Write random idx files of these shapes: ten patterns under noise, so that there is something to learn."""
+    """Write random idx files of these shapes: ten patterns under noise, to be learnt."""
     target.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 128, (10, *next(s for s in files.values() if len(s) == 3)[1:]), np.uint8)

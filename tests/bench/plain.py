@@ -8,14 +8,14 @@ what makes the steps the same: the data, the first model, who is drawn and in wh
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 
 from task.config import Config, read_config
 from task.datasets import load_dataset
@@ -25,6 +25,7 @@ from task.partition import load_partition
 from task.seeds import rng_for
 
 WORKERS = 2
+SPAWN = get_context("spawn")
 
 
 def work(pipe: Connection, keys: Mapping[str, Any]) -> None:
@@ -33,7 +34,8 @@ def work(pipe: Connection, keys: Mapping[str, Any]) -> None:
     config = read_config(keys)
     dataset = load_dataset(config.data, config.synthetic, config.seed)
     partition = load_partition(dataset, config.data, config.seed)
-    inputs, targets = dataset.inputs(slice(0, dataset.num_train)), dataset.targets(slice(0, dataset.num_train))
+    pool = slice(0, dataset.num_train)
+    inputs, targets = dataset.inputs(pool), dataset.targets(pool)
     model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     pipe.send(list(partition.names))
     while (job := pipe.recv()) is not None:
@@ -42,7 +44,7 @@ def work(pipe: Connection, keys: Mapping[str, Any]) -> None:
         total = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
         count = 0
         for client in clients:
-            rows = partition.train(partition.index(client))
+            rows = torch.from_numpy(partition.train(partition.index(client)).copy())
             model.load_state_dict(state)
             train(model, inputs[rows], targets[rows], config, server_round, client)
             with torch.no_grad():
@@ -61,11 +63,9 @@ def train(
     model.train()
     for _ in range(config.train.local_epochs):
         order = torch.from_numpy(rng.permutation(len(x)))
-        for xb, yb in zip(
-            x[order].split(config.train.batch_size), y[order].split(config.train.batch_size), strict=True
-        ):
+        for rows in order.split(config.train.batch_size):
             optimizer.zero_grad()
-            F.cross_entropy(model(xb), yb).backward()
+            cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
 
 
@@ -74,25 +74,23 @@ class PlainLoop:
 
     Args:
         keys: Run-config keys of the Bouquet run; those of plain FedAvg with SGD count.
+        worker: What a worker is; a test takes threads, which start at once.
     """
 
-    def __init__(self, keys: Mapping[str, Any]) -> None:
+    def __init__(self, keys: Mapping[str, Any], worker: Callable[..., Any] = SPAWN.Process) -> None:
         self.config = read_config(keys)
-        context = get_context("spawn")
-        pairs = [context.Pipe() for _ in range(WORKERS)]
+        pairs = [SPAWN.Pipe() for _ in range(WORKERS)]
         self.pipes = [ours for ours, _ in pairs]
-        self.workers = [
-            context.Process(target=work, args=(theirs, dict(keys)), daemon=True) for _, theirs in pairs
-        ]
-        for worker in self.workers:
-            worker.start()
+        self.workers = [worker(target=work, args=(theirs, dict(keys)), daemon=True) for _, theirs in pairs]
+        for each in self.workers:
+            each.start()
         config = self.config
         dataset = load_dataset(config.data, config.synthetic, config.seed)
         self.model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
         self.test = dataset.inputs(dataset.test_rows), dataset.targets(dataset.test_rows)
-        self.names = sorted([pipe.recv() for pipe in self.pipes][0])
+        self.names = sorted([pipe.recv() for pipe in self.pipes].pop())  # both are ready then
         self.selected: list[list[str]] = []
-        self.accuracy = float("nan")
+        self.accuracies: list[float] = []
         self.round = 0
 
     def draw(self, server_round: int) -> list[str]:
@@ -117,7 +115,7 @@ class PlainLoop:
             examples = sum(count for _, count in parts)
             total = {name: sum(t[name] for t, _ in parts) / examples for name in state}
             self.model.load_state_dict({name: torch.from_numpy(a) for name, a in total.items()})
-            self.accuracy = evaluate(self.model, *self.test)["accuracy"]
+            self.accuracies.append(evaluate(self.model, *self.test)["accuracy"])
             self.selected.append(clients)
             seconds.append(time.perf_counter() - start)
         return seconds
@@ -131,5 +129,4 @@ class PlainLoop:
         for pipe, worker in zip(self.pipes, self.workers, strict=True):
             if worker.is_alive():
                 pipe.send(None)
-        for worker in self.workers:
             worker.join(10)

@@ -46,6 +46,11 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(known) if known else float("nan")
 
 
+def short(value: float) -> str:
+    """Return a number with three digits, but no power of ten."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def ratio(
     benchmark: str,
     what: str,
@@ -57,18 +62,20 @@ def ratio(
 ) -> Reading:
     """Return the ratio of two medians, with both in the detail."""
     a, b = median(ours), median(theirs)
-    words = f"{a:.3g} {unit} : {b:.3g} {unit}, medians of {len(ours)} and {len(theirs)}"
+    words = f"{short(a)} {unit} : {short(b)} {unit}, medians of {len(ours)} and {len(theirs)}"
     samples = {"ours": list(ours), "theirs": list(theirs)}
     return Reading(benchmark, what, a / b, "x", target, f"{words}{'; ' if detail else ''}{detail}", samples)
 
 
 def machine() -> dict[str, Any]:
-    """Return what a reading depends on beside the code."""
+    """Return what a reading depends on beside the code; takes the two seconds that it looks at the CPUs."""
+    import psutil
     import torch
 
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "load": [round(x, 2) for x in os.getloadavg()],
+        "busy_percent": psutil.cpu_percent(interval=2.0),
         "cpus": cpus,
         "torch_threads": torch.get_num_threads(),
         "platform": platform.platform(),
@@ -77,11 +84,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def busy(load: float, cpus: int) -> str:
-    """Return a warning if the machine had work before the benchmarks began, else nothing."""
-    if load < 0.25 * cpus:
-        return ""
-    return f"load {load:.2f} on {cpus} CPUs before the first benchmark: these readings are disturbed"
+def busy(percent: float) -> str:
+    """Return a warning if the CPUs had work before the benchmarks began, else nothing."""
+    return f"CPUs {percent:.0f} % busy before the first benchmark: readings disturbed" if percent > 10 else ""
 
 
 def append(path: Path, readings: Iterable[Reading], about: Mapping[str, Any]) -> None:
@@ -100,5 +105,5 @@ def show(console: Console, readings: Iterable[Reading]) -> None:
         target = "-" if r.target is None else f"<= {r.target:g} {r.unit}"
         if r.target is not None:
             target = f"[{'green' if r.measured <= r.target else 'red'}]{target}"
-        table.add_row(r.benchmark, r.what, f"{r.measured:.3g} {r.unit}", target, r.detail)
+        table.add_row(r.benchmark, r.what, f"{short(r.measured)} {r.unit}", target, r.detail)
     console.print(table)
