@@ -36,7 +36,7 @@ from task.config import Config, ServerConfig
 from task.errors import ConfigError, choose_from
 from task.seeds import rng_for
 
-logger = logging.getLogger("bouquet")
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 Extra = dict[str, wire.Scalar]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}

@@ -14,7 +14,7 @@ from task.wire import Quarantined
 if TYPE_CHECKING:
     from strategies.rounds import Clock
 
-logger = logging.getLogger("bouquet")
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 
 
 @dataclass(frozen=True)
