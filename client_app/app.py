@@ -22,8 +22,6 @@ from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
 from task.seeds import rng_for, seed_for
 
-Handler = Callable[[Message, Context], Message]
-
 
 def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     """Return a ClientApp.

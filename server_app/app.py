@@ -81,7 +81,6 @@ def run(grid: Grid, config: Config) -> Path:
             folder,
             progress,
             every=output.checkpoint_every,
-            total_rounds=server.num_server_rounds,
             resume=output.resume,
         )
         result = strategy.start(

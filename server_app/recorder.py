@@ -12,7 +12,6 @@ from server_app.progress import Progress
 from server_app.results import RunFolder
 from strategies.journal import Journal, Snapshot
 from strategies.rounds import Clock
-from task.arrays import Arrays
 from task.errors import StateError
 from task.files import write_safetensors
 from task.wire import Quarantined
@@ -27,20 +26,15 @@ class Recorder(Journal):
         folder: The run's result folder.
         progress: The live progress.
         every: Rounds between checkpoints; 0 = only after the last.
-        total_rounds: Number of the last round.
         resume: Whether to go on from the folder's checkpoint.
     """
 
-    def __init__(
-        self, folder: RunFolder, progress: Progress, *, every: int, total_rounds: int, resume: bool
-    ) -> None:
+    def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:
         self.folder = folder
         self.progress = progress
         self.every = every
-        self.total_rounds = total_rounds
         self.resume = resume
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
-        self.final: Arrays = {}
         self.snapshot: Snapshot | None = None
         self.best = -1.0
 

@@ -38,8 +38,3 @@ def sha256(arrays: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name}|{a.dtype.str}|{a.shape}|".encode())
         digest.update(a.data if a.ndim else a.tobytes())
     return digest.hexdigest()
-
-
-def num_bytes(arrays: Mapping[str, np.ndarray]) -> int:
-    """Return the bytes of the arrays' contents."""
-    return sum(a.nbytes for a in arrays.values())

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from client_app.loop import LocalTask, Tensors
 from task import wire
 from task.arrays import Arrays, state_of
@@ -64,10 +62,3 @@ def named(task: LocalTask, tensors: Tensors) -> Arrays:
     """Return tensors that are parallel to the parameters as arrays under the parameters' names."""
     names = [name for name, p in task.model.named_parameters() if p.requires_grad]
     return {n: t.detach().cpu().numpy() for n, t in zip(names, tensors, strict=True)}
-
-
-def as_tensors(task: LocalTask, arrays: Arrays) -> Tensors:
-    """Return arrays under the parameters' names as tensors parallel to the parameters."""
-    names = [name for name, p in task.model.named_parameters() if p.requires_grad]
-    device = task.params[0].device
-    return [torch.from_numpy(arrays[n]).to(device) for n in names]

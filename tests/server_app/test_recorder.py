@@ -192,7 +192,7 @@ def test_another_run_is_not_gone_on_with(keys: dict[str, Any], config: dict[str,
 
 def recorder(path: Path) -> Recorder:
     progress = Progress("none", ROUNDS, "test")
-    return Recorder(RunFolder(path), progress, every=1, total_rounds=ROUNDS, resume=True)
+    return Recorder(RunFolder(path), progress, every=1, resume=True)
 
 
 @pytest.fixture
