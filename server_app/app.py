@@ -74,7 +74,8 @@ def run(grid: Grid, config: Config) -> Path:
     path = run_path(config)
     if output.resume:
         check_same_run(RunFolder(path), config)
-    folder = RunFolder.create(path, {"run": as_run_config(config)}, resume=output.resume)
+    record = {"run": as_run_config(config), "data": _data_card(config, dataset)}
+    folder = RunFolder.create(path, record, resume=output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
         recorder = Recorder(
@@ -138,6 +139,22 @@ def _server_data(config: Config) -> Dataset | None:
     if DATASETS[config.data.dataset].own and not config.data.data_path:
         return None
     return load_dataset(config.data, config.synthetic, config.seed)
+
+
+def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None:
+    """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
+    if dataset is None:
+        return None
+    partition = load_partition(dataset, config.data, config.seed)
+    return {
+        "description": dataset.description,
+        "source": dataset.source,
+        "fingerprint": dataset.fingerprint,
+        "train_examples": dataset.num_train,
+        "test_examples": len(dataset.y) - dataset.num_train,
+        "clients": partition.num_clients,
+        "skew": {k: float(v) for k, v in partition.skew.items()},
+    }
 
 
 def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:

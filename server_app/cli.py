@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="bouquet",
     help="Every classic federated-learning algorithm as one deployable Flower app.",
+    epilog="Begin with [bold]bouquet run --recipe demo[/bold]; results lie in runs/.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -119,7 +120,7 @@ def federation(
         raise BouquetError(f"the run did not finish: no new {result}; the lines above say why")
 
 
-@app.command("algorithms")
+@app.command("algorithms", epilog="Example: [bold]bouquet algorithms --json[/bold]")
 def list_algorithms(
     as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
 ) -> None:
@@ -132,7 +133,10 @@ def list_algorithms(
         _console().print(terminal_table())
 
 
-@app.command("recipes")
+@app.command(
+    "recipes",
+    epilog="Then: [bold]bouquet run --recipe NAME[/bold], or [bold]flwr run . -c task/recipes/NAME.toml[/bold]",
+)
 def list_recipes() -> None:
     """List the bundled recipes: published set-ups by name."""
     from rich.table import Table

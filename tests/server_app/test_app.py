@@ -1,0 +1,73 @@
+"""The ServerApp puts a run together: what its folder holds, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_app.app import make_app
+from server_app.app import run, run_path
+from task.config import read_config
+from task.errors import ConfigError
+from tests.support.grid import LocalGrid
+
+KEYS: dict[str, Any] = {
+    "num-server-rounds": 2, "fraction-train": 0.5, "fraction-evaluate": 1.0, "run-name": "trial",
+    "progress": "none", "partition": "dirichlet", "learning-rate": 0.2,
+}  # fmt: skip
+
+
+def go(tmp_path: Path, **more: Any) -> Path:
+    keys = {**KEYS, "runs-dir": str(tmp_path / "runs"), **{k.replace("_", "-"): v for k, v in more.items()}}
+    grid = LocalGrid(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    return run(grid, read_config(keys))
+
+
+def test_a_run_leaves_everything_that_the_readme_names(tmp_path: Path) -> None:
+    folder = go(tmp_path)
+    names = {p.name for p in folder.iterdir()}
+    files = {
+        "config.json",
+        "rounds.jsonl",
+        "clients.jsonl",
+        "result.json",
+        "model.safetensors",
+        "report.html",
+    }
+    assert names == files | {"checkpoint", "plots"}
+    config = json.loads((folder / "config.json").read_text())
+    assert config["run"]["partition"] == "dirichlet"
+    assert config["data"]["clients"] == 10
+    assert config["data"]["train_examples"] + config["data"]["test_examples"] == 1797
+    assert 0 < config["data"]["skew"]["label_tv_mean"] < 1
+    result = json.loads((folder / "result.json").read_text())
+    assert result["rounds"] == 2
+    assert set(result["clients"]) >= {"mean", "std", "worst_decile", "jain"}
+    assert result["quarantined"] == 0
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", 2), ("learning_rate", 0.1), ("partition", "iid")])
+def test_a_resume_under_other_keys_is_refused_and_changes_nothing(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    folder = go(tmp_path)
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError, match=f'"{key.replace("_", "-")}": expected'):
+        go(tmp_path, resume=True, num_server_rounds=4, **{key: value})
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_finished_run_can_be_lengthened(tmp_path: Path) -> None:
+    go(tmp_path)
+    longer = go(tmp_path, resume=True, num_server_rounds=4)
+    at_once = go(tmp_path, run_name="at-once", num_server_rounds=4)
+    assert (longer / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "."])
+def test_a_run_name_is_one_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match="one folder"):
+        run_path(read_config({"run-name": name}))
