@@ -135,7 +135,7 @@ def list_algorithms(
 
 @app.command(
     "recipes",
-    epilog="Then: [bold]bouquet run --recipe NAME[/bold], or [bold]flwr run . -c task/recipes/NAME.toml[/bold]",
+    epilog="Run one with [bold]bouquet run --recipe NAME[/bold] or [bold]flwr run . -c FILE.toml[/bold]",
 )
 def list_recipes() -> None:
     """List the bundled recipes: published set-ups by name."""
