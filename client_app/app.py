@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from client_app.loop import LocalTask, train
 from client_app.node import Node, open_node
 from client_app.solvers import SOLVERS
-from task import seeds, wire
+from task import checks, seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
 from task.arrays import Arrays, only, state_of, trainable_names
 from task.config import read_config
@@ -110,10 +110,10 @@ class _Merge:
 
     def add(self, client: str, upload: wire.Upload) -> None:
         """Check one client's upload and fold it in."""
-        wire.check_scalars(self.entry, upload.scalars)
+        checks.check_scalars(self.entry, upload.scalars)
         weight = upload.num_examples if self.entry.weight == "examples" else 1
         for name, reduction in self.reductions.items():
-            wire.check_arrays(name, upload.arrays[name], self.like[name])
+            checks.check_arrays(name, upload.arrays[name], self.like[name])
             reduction.check(upload.arrays[name], weight, client)
         # The first upload waits: alone it goes up as it is, and costs no fold.
         if not self.clients:

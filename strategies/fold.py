@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Message
 
 from strategies.state import Reduced
-from task import wire
+from task import checks, wire
 from task.algorithms import Algorithm
 from task.arrays import Arrays
 from task.errors import FieldError, WireError
@@ -97,7 +97,7 @@ class Fold:
     def _fold(self, answer: NodeReply) -> None:
         rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
         for row in rows.values():
-            wire.check_scalars(self.entry, row)
+            checks.check_scalars(self.entry, row)
         if answer.upload is not None:
             (client,) = answer.clients
             self._fold_plain(client, answer.upload.arrays, self._weight(rows[client]))
@@ -112,7 +112,7 @@ class Fold:
     def _fold_plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> None:
         self._check_fields(arrays)
         for name, part in arrays.items():
-            wire.check_arrays(name, part, self.like[name])
+            checks.check_arrays(name, part, self.like[name])
             self._reductions[name].check(part, weight, client)
         for name, part in arrays.items():
             self._reductions[name].add(part, weight, client)
@@ -186,7 +186,7 @@ def check_partial(
         if records.keys() - want.keys() or (floats and "low" not in records):
             raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)}")
     for part, arrays in want.items():
-        wire.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
+        checks.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
 
 
 def _as(a: np.ndarray, dtype: type) -> np.ndarray:

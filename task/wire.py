@@ -16,7 +16,7 @@ names in ``config`` (``clients``, ``epochs``) and answers with the *merged* redu
 as the records of its partial (``arrays.high``, ``arrays.low``), ``metrics`` as lists parallel to
 ``answered``/``clients``, and ``failed`` with the clients that could not be used and why.
 
-`check_arrays` and `check_scalars` are the one gate: the node runs them on each client before folding,
+`task.checks` is the one gate: the node runs it on each client before folding,
 the server on each reply. What fails is quarantined, see `Quarantined`.
 """
 
@@ -32,6 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task.algorithms import Algorithm
 from task.arrays import Arrays
+from task.checks import check_arrays
 from task.errors import ConfigError, FieldError, WireError
 
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
@@ -167,47 +168,6 @@ def _check_header(name: str, array: Array) -> None:
         raise FieldError(name, "a NumPy dtype", repr(array.dtype)) from None
     if claimed > len(array.data):
         raise FieldError(name, f"{claimed} bytes for shape {tuple(array.shape)}", f"{len(array.data)} bytes")
-
-
-def check_arrays(what: str, arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]) -> None:
-    """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
-
-    Raises:
-        FieldError: Naming ``what/array``, what was expected and what was got.
-    """
-    if arrays.keys() != like.keys():
-        missing, extra = sorted(like.keys() - arrays.keys()), sorted(arrays.keys() - like.keys())
-        got = f"{len(arrays)} with missing {missing} and extra {extra}"
-        raise FieldError(what, f"{len(like)} arrays as sent", got)
-    for name, a in arrays.items():
-        want = like[name]
-        if a.shape != want.shape or a.dtype != want.dtype:
-            expected = f"{want.dtype}{list(want.shape)}"
-            raise FieldError(f"{what}/{name}", expected, f"{a.dtype}{list(a.shape)}")
-        # min and max carry NaN through and meet every infinity, in one read each.
-        if a.dtype.kind == "f" and a.size and not (math.isfinite(a.min()) and math.isfinite(a.max())):
-            bad = int(a.size - np.count_nonzero(np.isfinite(a)))
-            raise FieldError(f"{what}/{name}", "finite numbers", f"NaN or infinity in {bad} of {a.size}")
-
-
-def check_scalars(entry: Algorithm, scalars: Mapping[str, object]) -> None:
-    """Refuse an example count that is no positive integer, a missing scalar, or one that is not finite.
-
-    Raises:
-        FieldError: Naming the scalar.
-    """
-    n = scalars.get(NUM_EXAMPLES)
-    if n is None:
-        raise FieldError(NUM_EXAMPLES, "a positive integer", "nothing")
-    whole = isinstance(n, int) or (isinstance(n, float) and n.is_integer())
-    if isinstance(n, bool) or not whole or not 0 < cast(float, n) < 2**29:
-        raise FieldError(NUM_EXAMPLES, "an integer from 1 to 2^29", repr(n))
-    for f in entry.up_scalars:
-        if f.required and f.name not in scalars:
-            raise FieldError(f.name, f.meaning, "nothing")
-    for name, value in scalars.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise FieldError(name, "a finite number", repr(value))
 
 
 # ------------------------------------------------------------------------------------------ down

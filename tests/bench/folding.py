@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from strategies.fold import Fold
-from task import wire
+from task import checks, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
 from task.reduce import Mean
@@ -37,7 +37,7 @@ def fold(bench: Bench) -> list[Reading]:
     total = {name: np.zeros(a.shape) for name, a in arrays.items()}
 
     def checked() -> None:
-        wire.check_arrays("arrays", arrays, arrays)
+        checks.check_arrays("arrays", arrays, arrays)
         mean.add(arrays, 600, "client")
 
     def plain() -> None:

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from strategies import FedAvg, FedProx
 from strategies.journal import Journal, Snapshot
-from task import wire
+from task import checks, wire
 from task.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
 from tests.support.apps import adds, foreign_app, named_app, spread
@@ -173,7 +173,7 @@ def test_an_example_count_in_words_cannot_even_be_packed_and_an_undecodable_one_
     with pytest.raises(TypeError):
         MetricRecord({"num-examples": "ten"})  # type: ignore[dict-item]
     with pytest.raises(WireError, match="'ten'"):
-        wire.check_scalars(ALGORITHMS["fedavg"], {"num-examples": "ten"})
+        checks.check_scalars(ALGORITHMS["fedavg"], {"num-examples": "ten"})
 
 
 def test_garbage_bytes_and_headers_that_lie_are_quarantined() -> None:

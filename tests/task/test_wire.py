@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
-from task import wire
+from task import checks, wire
 from task.algorithms import ALGORITHMS, ScalarField
 from task.arrays import Arrays
 from task.errors import FieldError
@@ -111,19 +111,19 @@ def changed(**arrays: Any) -> Arrays:
 )  # fmt: skip
 def test_arrays_that_differ_are_refused_by_name(arrays: Arrays, field: str, expected: str, got: str) -> None:
     with pytest.raises(FieldError, match=f"expected .*{expected}.*; got .*{got}") as error:
-        wire.check_arrays("up", arrays, MODEL)
+        checks.check_arrays("up", arrays, MODEL)
     assert error.value.field == field
 
 
 def test_arrays_that_fit_pass() -> None:
-    wire.check_arrays("up", {k: MODEL[k] for k in reversed(MODEL)}, MODEL)
+    checks.check_arrays("up", {k: MODEL[k] for k in reversed(MODEL)}, MODEL)
     empty = {"e": np.zeros((0, 2), np.float32)}
-    wire.check_arrays("up", empty, empty)
+    checks.check_arrays("up", empty, empty)
 
 
 @pytest.mark.parametrize("n", [1, 600, 2**29 - 1, 3.0])
 def test_counts_that_are_positive_integers_pass(n: float) -> None:
-    wire.check_scalars(AVG, {"num-examples": n, "anything": 0.5})
+    checks.check_scalars(AVG, {"num-examples": n, "anything": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -131,20 +131,20 @@ def test_counts_that_are_positive_integers_pass(n: float) -> None:
 )
 def test_other_counts_are_refused(n: object) -> None:
     with pytest.raises(FieldError) as error:
-        wire.check_scalars(AVG, {"num-examples": n})
+        checks.check_scalars(AVG, {"num-examples": n})
     assert error.value.field == "num-examples"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), True, "x", [0.5], None], ids=repr)
 def test_a_scalar_that_is_no_finite_number_is_named(value: object) -> None:
     with pytest.raises(FieldError, match="a finite number") as error:
-        wire.check_scalars(AVG, {"num-examples": 1, "train-loss": value})
+        checks.check_scalars(AVG, {"num-examples": 1, "train-loss": value})
     assert error.value.field == "train-loss"
 
 
 def test_a_required_scalar_must_be_there_and_another_may_be_missing() -> None:
     entry = replace(AVG, up_scalars=(ScalarField("h", "h_k of q-FedAvg"), ScalarField("gamma", "", False)))
-    wire.check_scalars(entry, {"num-examples": 1, "h": 0.5})
+    checks.check_scalars(entry, {"num-examples": 1, "h": 0.5})
     with pytest.raises(FieldError, match="h_k of q-FedAvg") as error:
-        wire.check_scalars(entry, {"num-examples": 1, "gamma": 0.5})
+        checks.check_scalars(entry, {"num-examples": 1, "gamma": 0.5})
     assert error.value.field == "h"
