@@ -7,6 +7,9 @@ the data; nodes with one state folder therefore form a pool and stand in for eac
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +26,6 @@ from task import wire
 from task.config import Config, cache_dir
 from task.datasets import Dataset, load_dataset, load_owned
 from task.errors import ConfigError, DataError
-from task.files import write_text
 from task.models import build_model
 from task.partition import load_partition
 
@@ -182,8 +184,13 @@ def _pool(config: Config) -> str:
     """
     path = state_root(config) / "pool-id"
     if not path.exists():
-        write_text(path, uuid.uuid4().hex)
-        # Of several nodes that start at once the last rename wins; all read what is there afterwards.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8") as temp:
+            temp.write(uuid.uuid4().hex)
+            temp.flush()
+            # Of nodes that start at once the first link stays, whole, and all of them read that one.
+            with contextlib.suppress(FileExistsError):
+                os.link(temp.name, path)
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ from task.datasets import DATASETS, Dataset, load_dataset
 from task.errors import ConfigError
 from task.models import build_model
 from task.partition import load_partition
-
-logger = logging.getLogger("bouquet")
 
 
 def make_app(run_config: Mapping[str, Any] | None = None) -> ServerApp:

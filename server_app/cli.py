@@ -79,9 +79,11 @@ def run(
     keys = _keys(recipe, config, run_name, runs_dir)
     if resume:
         keys["resume"] = True
-    _check(keys)
+    checked = _check(keys)
     from server_app.simulate import simulate
 
+    if checked.output.progress != "none":
+        typer.echo("starting the simulation engine ...", err=True)
     simulate(keys, nodes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from strategies.rounds import Clock
 from task.errors import StateError
 from task.files import write_safetensors
 from task.wire import Quarantined
-
-logger = logging.getLogger("bouquet")
 
 
 class Recorder(Journal):

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.errors import DataError
+from task.files import sync_folder
 
 FORMAT = 1  # of the entries; a new one makes old entries unused
 
@@ -88,7 +89,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         except OSError:
             if not folder.is_dir():  # otherwise another process was first: its entry is as good
                 raise
-        _sync(folder.parent)
+        sync_folder(folder.parent)
     except OSError as err:
         raise _unwritable(folder, err) from err
     finally:
@@ -121,13 +122,4 @@ def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     folder.chmod(0o755)  # mkdtemp's 0700 would lock out other users of a shared cache
-    _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import _open, open_node, pick_device
+from client_app.node import _open, _pool, open_node, pick_device
 from task.config import read_config
 from task.errors import ConfigError, DataError
 from tests.support.federation import SIZES, owners_config, write_owners
@@ -148,3 +150,17 @@ def test_the_model_does_not_touch_the_global_generator(owners: dict[str, Any]) -
     before = torch.get_rng_state()
     opened(owners).model()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_nodes_that_start_at_once_agree_on_their_pool(tmp_path: Path) -> None:
+    config = read_config({"state-dir": str(tmp_path / "fresh")})
+    barrier = threading.Barrier(8)
+
+    def start() -> str:
+        barrier.wait()
+        return _pool(config)
+
+    with ThreadPoolExecutor(8) as threads:
+        pools = [threads.submit(start) for _ in range(8)]
+    assert len({p.result() for p in pools}) == 1
+    assert [p.name for p in (tmp_path / "fresh").iterdir()] == ["pool-id"]

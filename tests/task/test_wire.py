@@ -9,24 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 from task import checks, wire
 from task.algorithms import ALGORITHMS, ScalarField
 from task.arrays import Arrays
 from task.errors import FieldError
+from tests.support.records import MODEL, through
 
 AVG = ALGORITHMS["fedavg"]
-MODEL: Arrays = {
-    "1.weight": np.array([[1.5, -0.0, np.float32(0.1)]], np.float32),
-    "1.bias": np.array([1e-45], np.float32),
-    "seen": np.array(2**53 + 1, np.int64),
-}
-
-
-def through(content: RecordDict) -> RecordDict:
-    """Send a content over the wire's bytes."""
-    return recorddict_from_proto(recorddict_to_proto(content))
 
 
 # ---------------------------------------------------------------------------------------- arrays

@@ -8,26 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 
 from task import wire
 from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, sha256
+from task.arrays import sha256
 from task.errors import FieldError, WireError
 from task.wire import NodeReply, Quarantined, RollCall, TrainOrder, Upload
+from tests.support.records import MODEL, through
 
 AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
-MODEL: Arrays = {
-    "1.weight": np.array([[1.5, -0.0, np.float32(0.1)]], np.float32),
-    "1.bias": np.array([1e-45], np.float32),
-    "seen": np.array(2**53 + 1, np.int64),
-}
-
-
-def through(content: RecordDict) -> RecordDict:
-    """Send a content over the wire's bytes."""
-    return recorddict_from_proto(recorddict_to_proto(content))
 
 
 # ------------------------------------------------------------------------------------------ down
