@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.loop import LocalTask, train
+from client_app.loop import Examples, LocalTask, steps_of, train
 from client_app.node import Node, open_node
+from client_app.programs import Program, Single, program_of
 from client_app.solvers import SOLVERS
 from task import checks, seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
 from task.arrays import Arrays, only, state_of, trainable_names
-from task.config import read_config
+from task.config import TrainConfig, read_config
 from task.errors import BouquetError, FieldError, WireError
 from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
@@ -37,7 +40,7 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
         return open_node(read_config({**context.run_config, **fixed}), context.node_config)
 
     @made.query(wire.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    def on_roll_call(message: Message, context: Context) -> Message:
         try:
             content = wire.roll_call_content(node_of(context).roll_call())
         except BouquetError as err:
@@ -45,18 +48,22 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
         return Message(content, reply_to=message)
 
     @made.train()
-    def train_clients(message: Message, context: Context) -> Message:
-        return Message(answer(node_of(context), message.content, train_one), reply_to=message)
+    def on_train(message: Message, context: Context) -> Message:
+        return Message(answer(node_of(context), message.content, train_clients), reply_to=message)
 
     @made.evaluate()
-    def evaluate_clients(message: Message, context: Context) -> Message:
-        return Message(answer(node_of(context), message.content, evaluate_one), reply_to=message)
+    def on_evaluate(message: Message, context: Context) -> Message:
+        return Message(answer(node_of(context), message.content, evaluate_clients), reply_to=message)
 
     return made
 
 
-def answer(node: Node, content: RecordDict, work: Callable[..., wire.Upload]) -> RecordDict:
-    """Do `work` for each client that a message names, one after another, and merge their uploads.
+Outcome = tuple[str, wire.Upload | Exception]
+Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
+
+
+def answer(node: Node, content: RecordDict, work: Work) -> RecordDict:
+    """Do `work` for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from somebody else's strategy: all clients of the node are trained and
     their reduction is answered as if the node were one client.
@@ -65,27 +72,26 @@ def answer(node: Node, content: RecordDict, work: Callable[..., wire.Upload]) ->
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
     entry = ALGORITHMS[node.config.algorithm]
-    entry = entry if work is train_one else evaluation_of(entry)
+    entry = entry if work is train_clients else evaluation_of(entry)
     model = node.model()
     state = state_of(model)
     like = {"state": state, "trainable": only(state, trainable_names(model))}
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
     merged = _Merge(entry, like)
-    if not order.clients:
+    named = bool(order.clients)
+    if not named:
         clients = _share(node)
         order = wire.TrainOrder(order.round, order.arrays, order.scalars, clients, (0,) * len(clients))
-        for i in range(len(clients)):
-            merged.add(clients[i], work(node, entry, order, i))
-        return wire.reply_content(merged.as_one_client())
-    for i, client in enumerate(order.clients):
+    for client, outcome in work(node, entry, order):
         try:
-            merged.add(client, work(node, entry, order, i))
-        except FieldError as bad:
-            merged.fail(client, order.round, bad.field, bad.expected, bad.got)
+            if isinstance(outcome, Exception):
+                raise outcome
+            merged.add(client, outcome)
         except Exception as err:  # a client's failure is its own; the others go on
-            kind = "" if isinstance(err, BouquetError) else f"{type(err).__name__}: "
-            merged.fail(client, order.round, "", "a trained client", f"{kind}{err}"[:400])
-    return wire.reply_content(merged.reply())
+            if not named:
+                raise
+            merged.fail(client, order.round, err)
+    return wire.reply_content(merged.reply() if named else merged.as_one_client())
 
 
 def _share(node: Node) -> tuple[str, ...]:
@@ -131,8 +137,13 @@ class _Merge:
             for name, reduction in self.reductions.items():
                 reduction.add(self.first.arrays[name], weight, self.clients[0])
 
-    def fail(self, client: str, server_round: int, field: str, expected: str, got: str) -> None:
+    def fail(self, client: str, server_round: int, err: Exception) -> None:
         """Leave a client out and say why."""
+        if isinstance(err, FieldError):
+            field, expected, got = err.field, err.expected, err.got
+        else:
+            kind = "" if isinstance(err, BouquetError) else f"{type(err).__name__}: "
+            field, expected, got = "", "a trained client", f"{kind}{err}"[:400]
         one_line = " ".join(got.split())
         self.failed.append(wire.Quarantined(client, server_round, field, expected, one_line))
 
@@ -170,45 +181,115 @@ class _Merge:
         return wire.NodeReply(self.clients, {}, upload=upload)
 
 
-def train_one(node: Node, entry: Algorithm, order: wire.TrainOrder, i: int) -> wire.Upload:
-    """Train client number `i` of the order from the received model; keep what the entry says it keeps."""
-    config, client = node.config, order.clients[i]
-    model = _received(node, order)
-    x, y = node.data(client, "train")
-    rng = rng_for(config.seed, seeds.BATCHES, order.round, client)
-    epochs = order.epochs[i] or config.train.local_epochs
-    lr = order.scalars.get("lr", config.train.learning_rate)
-    task = LocalTask(model, x, y, epochs, lr, config.train, rng)
-    kept = node.store().load(client, entry.name) if entry.keeps else None
-    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept.fields if kept else {})
+def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Train the clients of an order from the received model, those that can together as one program.
+
+    Yields:
+        Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
+    """
+    config = node.config.train
+    epochs = {c: e or config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)}
+    rows: dict[str, np.ndarray] = {}
+    for client in order.clients:
+        try:
+            rows[client] = node.clients.train(node.clients.index(client))
+        except BouquetError as err:
+            yield client, err
+    _, size = _program(node, entry)
+    for cohort in _cohorts({c: len(r) for c, r in rows.items()}, epochs, config, size):
+        try:
+            outcomes = _train_cohort(node, entry, order, cohort, rows, epochs)
+        except Exception as err:
+            if len(cohort) == 1:
+                outcomes = [(cohort[0], err)]
+            else:  # find the one whose failure it is
+                outcomes = [o for c in cohort for o in _alone(node, entry, order, c, rows, epochs)]
+        yield from outcomes
+
+
+def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
+    return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
+
+
+def _cohorts(
+    sizes: Mapping[str, int], epochs: Mapping[str, int], config: TrainConfig, most: int
+) -> list[list[str]]:
+    """Return who trains together: clients of like many steps, so that few wait for the others.
+
+    With B = infinity only clients of one size have batches of one size.
+    """
+    if config.batch_size:
+        steps = {c: steps_of(config, n, epochs[c]) for c, n in sizes.items()}
+        groups = [sorted(sizes, key=lambda c: (-steps[c], c))]
+    else:
+        by_size = sorted(sizes, key=lambda c: (sizes[c], -epochs[c], c))
+        groups = [list(g) for _, g in groupby(by_size, key=lambda c: sizes[c])]
+    return [g[i : i + most] for g in groups for i in range(0, len(g), most)]
+
+
+def _alone(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    client: str,
+    rows: Mapping[str, np.ndarray],
+    epochs: Mapping[str, int],
+) -> list[Outcome]:
+    try:
+        return _train_cohort(node, entry, order, [client], rows, epochs)
+    except Exception as err:
+        return [(client, err)]
+
+
+def _train_cohort(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    cohort: Sequence[str],
+    rows: Mapping[str, np.ndarray],
+    epochs: Mapping[str, int],
+) -> list[Outcome]:
+    """Train some clients together and keep what the entry says they keep."""
+    config = node.config
+    program, _ = _program(node, entry)
+    pool = np.concatenate([rows[c] for c in cohort])
+    x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
+    task = LocalTask(
+        program,
+        order.arrays[wire.ARRAYS],
+        Examples(x, y, [len(rows[c]) for c in cohort]),
+        [epochs[c] for c in cohort],
+        order.scalars.get("lr", config.train.learning_rate),
+        config.train,
+        [rng_for(config.seed, seeds.BATCHES, order.round, c) for c in cohort],
+    )
+    kept = [node.store().load(c, entry.name) if entry.keeps else None for c in cohort]
+    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, [k.fields if k else {} for k in kept])
     devices = [node.device] if node.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):  # dropout and the like
-        torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, client))
+    with torch.random.fork_rng(devices=devices):  # dropout and the like, of clients that train alone
+        torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
         solver.begin(task)
-        stats = train(task, solver) if solver.trains else {}
-        upload, keep = solver.finish(task, stats)
-    if entry.keeps:
-        node.store().save(client, entry.name, order.round, keep)
-    return upload
+        stats = train(task, solver) if solver.trains else []
+        finished = solver.finish(task, stats)
+    for client, (_, keep) in zip(cohort, finished, strict=True):
+        if entry.keeps:
+            node.store().save(client, entry.name, order.round, keep)
+    return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
 
 
-def evaluate_one(node: Node, entry: Algorithm, order: wire.TrainOrder, i: int) -> wire.Upload:
-    """Evaluate the received model on the own test data of client number `i`."""
-    client = order.clients[i]
-    x, y = node.data(client, "test")
-    if len(x) == 0:
-        raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
-    return wire.Upload({}, evaluate(_received(node, order), x, y))
-
-
-def _received(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
-    """Return the process's model with the received parameters and buffers in it."""
+def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Evaluate the received model on the own test data of each client of an order."""
     model = node.model()
-    received = order.arrays[wire.ARRAYS]
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(received[name]))
-    return model
+    Single(model).load(order.arrays[wire.ARRAYS], 1)
+    for client in order.clients:
+        try:
+            x, y = node.data(client, "test")
+            if len(x) == 0:
+                wanted = 'own test examples (run-config key "local-test-fraction")'
+                raise FieldError("test data", wanted, "none")
+            yield client, wire.Upload({}, evaluate(model, x, y))
+        except Exception as err:
+            yield client, err
 
 
 app = make_app()

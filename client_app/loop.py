@@ -1,116 +1,222 @@
-"""The one training loop.
+"""The one training loop, for one client or for a cohort of K that trains as one program.
 
-Works on the model's parameters directly: the gradient by ``torch.autograd.grad``, the update in place by
-``torch._foreach`` kernels. There is no ``torch.optim`` object (its first use imports torch._dynamo, 3 s
-and 150 MB in every process) and no ``DataLoader`` (an epoch is one gather, a batch one slice).
+The gradient comes from a `client_app.programs.Program`, the update is made in place. There is no
+``torch.optim`` object (its first use imports torch._dynamo, 3 s and 150 MB in every process) and no
+``DataLoader``: a batch is one gather from the decoded examples.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
+from client_app.programs import Batch, Program, Tensors, each
+from task.arrays import Arrays
 from task.config import TrainConfig
 
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver
 
-Tensors = list[torch.Tensor]
-CHUNK = 512  # examples whose activations are alive at once in `full_gradient`
+CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
+PADDING = -100
+
+
+@dataclass
+class Examples:
+    """The training examples of K clients, one client's after the other's.
+
+    Attributes:
+        x: Inputs [n_1 + ... + n_K, ...].
+        y: Targets [n_1 + ... + n_K] or [..., T], int64.
+        sizes: n_k, rows of each client.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    sizes: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
+        one = self.y.dim() == 1
+        self.targets = np.ones(len(self.y), np.int64) if one else (self.y >= 0).sum(1).cpu().numpy()
+        """Targets that count by row: 1, or of text the bytes that are predicted; padding does not count."""
+
+    def counted(self, k: int) -> int:
+        """Return how many targets of client k count."""
+        return int(self.targets[self.offsets[k] : self.offsets[k + 1]].sum())
 
 
 @dataclass
 class LocalTask:
-    """One client's training in one round.
+    """The training of K clients in one round; all tensors have the clients as their first axis.
 
     Attributes:
-        model: Holds w^t on entry and w_k on return.
-        x: Training inputs [n_k, ...].
-        y: Training targets [n_k] or [n_k, T], int64.
-        epochs: E, or fewer for a straggler.
+        program: The model.
+        received: w^t by name, parameters and buffers.
+        examples: The clients' data, those with more steps first.
+        epochs: E of each client, or fewer for a straggler.
         lr: eta_t.
         config: Batch size, steps, momentum, weight decay.
-        rng: Draws the order of the examples; nothing else draws from it.
+        rngs: Draw the order of each client's examples; nothing else draws from them.
     """
 
-    model: torch.nn.Module
-    x: torch.Tensor
-    y: torch.Tensor
-    epochs: int
+    program: Program
+    received: Arrays
+    examples: Examples
+    epochs: Sequence[int]
     lr: float
     config: TrainConfig
-    rng: np.random.Generator
+    rngs: Sequence[np.random.Generator]
+    memory: dict[str, Tensors] = field(default_factory=dict)
+    """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
 
     def __post_init__(self) -> None:
-        self.params: Tensors = [p for p in self.model.parameters() if p.requires_grad]
-        self.start: Tensors = [p.detach().clone() for p in self.params]
-        """w^t, detached: what a proximal term refers to."""
+        device = self.examples.x.device
+        self.clients = len(self.examples.sizes)
+        self.all_params: Tensors = self.program.load(self.received, self.clients)
+        self.params: Tensors = self.all_params
+        """w of the clients that still train, [k, ...]; w_k of all of them after `train`."""
 
-        self.num_examples = counted(self.y)
-        """n_k: examples, or of text the bytes that are predicted; padding does not count."""
+        names = self.program.names
+        self.start: Tensors = [torch.tensor(self.received[n], device=device).unsqueeze(0) for n in names]
+        """w^t [1, ...]: what a proximal term refers to."""
+
+        self.num_examples = [self.examples.counted(k) for k in range(self.clients)]
+        """n_k: examples, or of text the bytes that are predicted."""
+
+    def named(self, tensors: Tensors) -> list[Arrays]:
+        """Return tensors that are parallel to the parameters as arrays by name, for each client."""
+        whole = [t.detach().cpu().numpy() for t in tensors]
+        return [
+            {n: a[k].copy() for n, a in zip(self.program.names, whole, strict=True)}
+            for k in range(self.clients)
+        ]
 
 
-def train(task: LocalTask, solver: Solver) -> dict[str, float]:
-    """Run the local steps; the model holds w_k afterwards.
+def steps_of(config: TrainConfig, rows: int, epochs: int) -> int:
+    """Return the local steps of a client: ``local-steps``, or those of `epochs` passes over its rows."""
+    return config.local_steps or epochs * math.ceil(rows / (config.batch_size or rows))
+
+
+class _Schedule:
+    """Which rows each client takes in each step.
+
+    A client's batches are padded to B where K > 1 is possible, so that the shapes that it is computed in,
+    and with them its last bits, do not depend on who else is in the stack.
+    """
+
+    def __init__(self, task: LocalTask) -> None:
+        config, sizes, self.data = task.config, task.examples.sizes, task.examples
+        steps = [steps_of(config, n, e) for n, e in zip(sizes, task.epochs, strict=True)]
+        assert steps == sorted(steps, reverse=True), "clients with more steps come first"
+        width = config.batch_size or max(sizes)
+        rows = np.full((steps[0], task.clients, width), -1, np.int64)
+        for k, (n, rng) in enumerate(zip(sizes, task.rngs, strict=True)):
+            per_epoch = math.ceil(n / width)
+            for first in range(0, steps[k], per_epoch):
+                order = np.full(per_epoch * width, -1, np.int64)
+                # a full-batch step needs no order
+                order[:n] = (np.arange(n) if width >= n else rng.permutation(n)) + self.data.offsets[k]
+                last = min(first + per_epoch, steps[k])
+                rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
+        self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
+        self.active = [sum(n > s for n in steps) for s in range(steps[0])]
+        self.filled = (rows >= 0).sum(2).max(1) if not task.program.stacks else np.full(steps[0], width)
+        device = self.data.x.device
+        training = np.arange(task.clients) < np.array(self.active)[:, None]  # [S, K]
+        short = np.logical_and((rows < 0).any(axis=2), training).sum(axis=1)
+        self.padded = [task.program.stacks and n > 0 for n in short.tolist()]
+        self.rows = torch.from_numpy(rows).to(device).unbind(0)
+        scale = torch.from_numpy(1.0 / np.maximum(self.counts, 1)).to(device, torch.float32)
+        self.scale = scale.unbind(0)
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of one step for the clients that still train."""
+        k, b = self.active[step], int(self.filled[step])
+        rows, scale = self.rows[step], self.scale[step]
+        if rows.shape != (k, b):
+            rows, scale = rows[:k, :b], scale[:k]
+        padded = self.padded[step]
+        flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
+        x, y = self.data.x, self.data.y
+        x = x.index_select(0, flat).view(k, b, *x.shape[1:])
+        y = y.index_select(0, flat).view(k, b, *y.shape[1:])
+        if padded:
+            y.masked_fill_((rows < 0).view(k, b, *[1] * (y.dim() - 2)), PADDING)
+        return Batch(x, y, scale, padded)
+
+
+def train(task: LocalTask, solver: Solver) -> list[dict[str, float]]:
+    """Run the local steps; ``task.params`` are w_k afterwards.
 
     ``local-steps`` > 0 runs so many steps, over as many passes as that takes; else ``epochs`` passes.
     Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
     B = 0 (infinity) makes each pass one step on all examples.
 
     Returns:
-        ``train-loss``: mean over all examples, as they were trained on.
+        ``train-loss`` of each client: mean over all examples, as they were trained on.
     """
-    config, model, params = task.config, task.model, task.params
-    batch = config.batch_size or len(task.x)
-    per_epoch = math.ceil(len(task.x) / batch)
-    steps = config.local_steps or task.epochs * per_epoch
-    velocity = [torch.zeros_like(p) for p in params] if config.momentum else []
-    seen, total = 0, torch.zeros((), dtype=torch.float64, device=task.x.device)
-    model.train()
-    for step in range(steps):
-        i = step % per_epoch
-        if i == 0:
-            x, y = _shuffled(task, batch)
-        xb, yb = x[i * batch : (i + 1) * batch], y[i * batch : (i + 1) * batch]
-        loss = cross_entropy(model(xb), yb)
-        grads = list(torch.autograd.grad(loss, params))
+    config, schedule = task.config, _Schedule(task)
+    velocity = [torch.zeros_like(p) for p in task.params] if config.momentum else []
+    memory, losses = task.memory, []
+    task.program.train(True)
+    k = task.clients
+    for step, active in enumerate(schedule.active):
+        if active != k:
+            k = active
+            task.params = [p[:k] for p in task.all_params]
+            task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
+            velocity = [v[:k] for v in velocity]
+        loss, gradient = solver.gradient(task, schedule.batch(step))
+        losses.append(loss)
         with torch.no_grad():
-            solver.correct(task, grads)
+            terms = solver.terms(task)
             if config.weight_decay:
-                torch._foreach_add_(grads, params, alpha=config.weight_decay)
+                terms = [*terms, (config.weight_decay, task.params)]
             if velocity:
+                grads = gradient.tensors()
+                _add(grads, terms, 1.0)
                 torch._foreach_mul_(velocity, config.momentum)
                 torch._foreach_add_(velocity, grads)
-                grads = velocity
-            torch._foreach_add_(params, grads, alpha=-task.lr)
-            n = counted(yb)
-            total += loss.detach() * n
-        seen += n
-    return {"train-loss": float(total) / max(seen, 1)}
+                torch._foreach_add_(task.params, velocity, alpha=-task.lr)
+            else:
+                _add(task.params, terms, -task.lr)
+                gradient.add_to(task.params, -task.lr)
+    task.params, task.memory = task.all_params, memory
+    return _mean_losses(losses, schedule)
 
 
-def _shuffled(task: LocalTask, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the examples in a new order; a full-batch step needs none."""
-    if batch >= len(task.x):
-        return task.x, task.y
-    order = torch.from_numpy(task.rng.permutation(len(task.x))).to(task.x.device)
-    return task.x[order], task.y[order]
+def _add(into: Tensors, terms: Sequence[tuple[float, Tensors]], scale: float) -> None:
+    """Add `scale` times the terms; those that are `into` itself first, as they read it."""
+    own = math.fsum(factor for factor, tensors in terms if tensors is into)
+    if own:
+        torch._foreach_mul_(into, 1.0 + scale * own)
+    for factor, tensors in terms:
+        if tensors is not into:
+            torch._foreach_add_(into, tensors, alpha=scale * factor)
 
 
-def counted(y: torch.Tensor) -> int:
-    """Return how many targets count: all, but for padding (-100) in text."""
-    return len(y) if y.dim() == 1 else int((y >= 0).sum())
+def _mean_losses(losses: Sequence[torch.Tensor], schedule: _Schedule) -> list[dict[str, float]]:
+    """Return the mean over examples of each client's batch losses; one transfer from the device."""
+    flat = torch.cat(list(losses)).double().cpu().numpy() if losses else np.zeros(0)
+    ends = np.cumsum(schedule.active)
+    sums: list[list[float]] = [[] for _ in range(schedule.counts.shape[1])]
+    for end, active, counts in zip(ends, schedule.active, schedule.counts, strict=True):
+        for k in range(active):
+            sums[k].append(float(flat[end - active + k]) * float(counts[k]))
+    seen = schedule.counts.sum(0)
+    return [{"train-loss": math.fsum(s) / max(int(n), 1)} for s, n in zip(sums, seen, strict=True)]
 
 
-def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[float, Tensors]:
-    """Return the mean loss over all local examples and its gradient at the present parameters.
+def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[float], Tensors]:
+    """Return each client's mean loss over all its examples, and the gradient at the present parameters.
 
-    Accumulated over chunks, so that memory does not grow with n_k.
+    Accumulated over chunks, so that memory does not grow with n_k. Clients of equal size go together.
 
     Args:
         task: The model and the data.
@@ -118,16 +224,40 @@ def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[float, Te
             measurement: nothing is drawn and no buffer moves.
     """
     grads = [torch.zeros_like(p) for p in task.params]
-    count = max(task.num_examples, 1)
-    total = 0.0
-    task.model.train(training)
-    for xb, yb in zip(torch.split(task.x, CHUNK), torch.split(task.y, CHUNK), strict=True):
-        loss = cross_entropy(task.model(xb), yb, reduction="sum") / count
-        torch._foreach_add_(grads, list(torch.autograd.grad(loss, task.params)))
-        total += float(loss.detach())
-    return total, grads
+    sizes = task.examples.sizes
+    K = task.clients
+    groups = [range(K)] if len(set(sizes)) == 1 else [range(k, k + 1) for k in range(K)]
+    task.program.train(training)
+    losses: list[float] = []
+    for group in groups:
+        part = slice(group.start, group.stop)
+        params, into = [p[part] for p in task.params], [g[part] for g in grads]
+        totals = [[0.0] for _ in group]
+        for batch in _chunks(task, group):
+            loss, gradient = task.program.gradient(params, batch)
+            with torch.no_grad():
+                gradient.add_to(into, 1.0)
+            for total, value in zip(totals, loss.tolist(), strict=True):
+                total.append(value)
+        losses += [math.fsum(total) for total in totals]
+    return losses, grads
 
 
-def norm(tensors: Tensors) -> float:
-    """Return the Euclidean norm of all tensors together, summed in float64."""
-    return math.sqrt(math.fsum(float(t.double().square().sum()) for t in tensors))
+def _chunks(task: LocalTask, group: range) -> list[Batch]:
+    """Return all examples of clients of one size in chunks, each scaled by one over n_k."""
+    data, n = task.examples, task.examples.sizes[group.start]
+    begin, end = int(data.offsets[group.start]), int(data.offsets[group.stop])
+    counts = [max(task.num_examples[k], 1) for k in group]
+    scale = torch.tensor([1.0 / c for c in counts], device=data.x.device)
+    x = data.x[begin:end].view(len(group), n, *data.x.shape[1:])
+    y = data.y[begin:end].view(len(group), n, *data.y.shape[1:])
+    return [Batch(x[:, i : i + CHUNK], y[:, i : i + CHUNK], scale) for i in range(0, n, CHUNK)]
+
+
+def norms(tensors: Tensors) -> list[float]:
+    """Return each client's Euclidean norm over all tensors together, summed in float64."""
+    squares = [t.double().square().flatten(1).sum(1).tolist() for t in tensors]
+    return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
+
+
+__all__ = ["Examples", "LocalTask", "Tensors", "each", "full_gradient", "norms", "steps_of", "train"]

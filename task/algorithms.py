@@ -74,6 +74,9 @@ class Algorithm:
     up_scalars: tuple[ScalarField, ...] = ()
     keeps: tuple[ArrayField, ...] = ()
     weight: Literal["examples", "uniform"] = "examples"
+    stacks: bool = True
+    """Whether the solver can train several clients as one program; else each trains alone."""
+
     neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
     """Run-config keys at whose values the algorithm is FedAvg."""
 

@@ -93,6 +93,7 @@ class TrainConfig:
     weight_decay: float = knob(0.0, "L2 weight decay of the local SGD; 0 = none", low=0)
     device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
+    stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import answer, train_one
+from client_app.app import answer, train_clients
 from client_app.node import open_node
 from task import wire
 from task.algorithms import ALGORITHMS
@@ -66,13 +66,13 @@ DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n]
 @pytest.mark.parametrize(("name", "field"), DOWN)
 def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: str, owners: Path) -> None:
     node, content = order(owners, name)
-    assert answer(node, content, train_one).metric_records
+    assert answer(node, content, train_clients).metric_records
     if field in content.array_records:
         del content[field]
     else:
         del content.config_records["config"][field]
     with pytest.raises(WireError, match=f"'{field}'") as error:
-        answer(node, content, train_one)
+        answer(node, content, train_clients)
     assert error.value.field == field
 
 
@@ -93,7 +93,7 @@ def test_a_downward_scalar_changes_what_the_client_does(name: str, field: str, o
     digests = set()
     for value in (0.25, 0.75):
         config_record[field] = value
-        reply = answer(node, content, train_one)
+        reply = answer(node, content, train_clients)
         digests.add(tuple(a.data for r in reply.array_records.values() for a in r.values()))
     assert len(digests) == 2
 

@@ -19,12 +19,9 @@ Neutral value: mu = 0 is FedAvg.
 
 from __future__ import annotations
 
-import torch
-
-from client_app.loop import LocalTask, Tensors, full_gradient, norm
-from client_app.solvers.sgd import Solver
-from task import wire
-from task.arrays import Arrays
+from client_app.loop import LocalTask, Tensors, full_gradient, norms
+from client_app.programs import Dense
+from client_app.solvers.sgd import Finished, Solver
 
 
 class FedProxSolver(Solver):
@@ -33,25 +30,25 @@ class FedProxSolver(Solver):
     def begin(self, task: LocalTask) -> None:
         """Measure the received model, for gamma and for the adaptive mu."""
         fedprox = self.config.fedprox
-        self._norm_before, self._loss_before = 0.0, None
+        self._before: list[tuple[float, float]] = []
         if fedprox.gamma or fedprox.adaptive:
-            self._loss_before, grads = full_gradient(task)
-            self._norm_before = norm(grads)
+            losses, grads = full_gradient(task)
+            self._before = list(zip(losses, norms(grads), strict=True))
 
-    def correct(self, task: LocalTask, grads: Tensors) -> None:
-        """Add mu (w - w^t)."""
+    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+        """Return mu w - mu w^t."""
         mu = self.scalars["proximal-mu"]
-        if mu:
-            torch._foreach_add_(grads, task.params, alpha=mu)
-            torch._foreach_add_(grads, task.start, alpha=-mu)
+        return [(mu, task.params), (-mu, task.start)] if mu else []
 
-    def finish(self, task: LocalTask, stats: dict[str, float]) -> tuple[wire.Upload, dict[str, Arrays]]:
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k with gamma and the loss before."""
-        if self._loss_before is not None:
-            stats = stats | {"loss-before": self._loss_before}
-        if self.config.fedprox.gamma and self._norm_before > 0:
+        if self._before:
+            stats = [s | {"loss-before": loss} for s, (loss, _) in zip(stats, self._before, strict=True)]
+        if self.config.fedprox.gamma:
             _, grads = full_gradient(task)
-            with torch.no_grad():
-                self.correct(task, grads)
-            stats = stats | {"gamma": norm(grads) / self._norm_before}
+            for factor, tensors in self.terms(task):
+                Dense(tensors).add_to(grads, factor)
+            after = zip(norms(grads), self._before, strict=True)
+            gammas = [{"gamma": now / before} if before > 0 else {} for now, (_, before) in after]
+            stats = [s | gamma for s, gamma in zip(stats, gammas, strict=True)]
         return super().finish(task, stats)

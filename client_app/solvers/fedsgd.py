@@ -6,9 +6,8 @@ g_k = grad F_k(w^t), the gradient of the mean loss over all n_k local examples.
 from __future__ import annotations
 
 from client_app.loop import LocalTask, full_gradient
-from client_app.solvers.sgd import Solver, named
+from client_app.solvers.sgd import Finished, Solver
 from task import wire
-from task.arrays import Arrays
 
 
 class FedSGDSolver(Solver):
@@ -16,8 +15,10 @@ class FedSGDSolver(Solver):
 
     trains = False
 
-    def finish(self, task: LocalTask, stats: dict[str, float]) -> tuple[wire.Upload, dict[str, Arrays]]:
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return g_k and F_k(w^t)."""
-        loss, grads = full_gradient(task, training=True)
-        scalars = {wire.NUM_EXAMPLES: task.num_examples, wire.TRAIN_LOSS: loss}
-        return wire.Upload({"gradient": named(task, grads)}, scalars), {}
+        losses, grads = full_gradient(task, training=True)
+        return [
+            (wire.Upload({"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {})
+            for g, n, loss in zip(task.named(grads), task.num_examples, losses, strict=True)
+        ]

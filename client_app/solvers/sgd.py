@@ -2,18 +2,37 @@
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
-A solver has up to three hooks of the one loop, `begin`, `correct` and `finish`. It is built anew for each
-client and round from what came down and what the client kept; nothing else survives a round.
+A solver has up to four hooks of the one loop. It is built anew for each cohort and round from what came
+down and what the clients kept; nothing else survives a round.
+
+============  =========================================================================================
+hook          what it gives
+============  =========================================================================================
+`begin`       looks at the received model before the first step; fills ``task.memory``
+`gradient`    the batch gradient; another objective or a variance-reduced gradient goes here
+`terms`       linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
+`finish`      what goes up and what is kept
+============  =========================================================================================
+
+All tensors in hooks have the clients as their first axis, [K, ...], and numbers that differ by client are
+lists of K, so that a hook is written once for a client alone and for a cohort trained as one program.
+During the loop clients with fewer steps drop out of the end: ``task.params`` and ``task.memory`` are cut
+with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fits any K.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from client_app.loop import LocalTask, Tensors
+from client_app.programs import Batch, Gradient
 from task import wire
-from task.arrays import Arrays, state_of
+from task.arrays import Arrays
 from task.config import Config
+
+Finished = list[tuple[wire.Upload, dict[str, Arrays]]]
 
 
 class Solver:
@@ -23,7 +42,7 @@ class Solver:
         config: The run.
         scalars: The message's downward scalars (``lr`` and those of the catalogue entry).
         arrays: The message's downward array records by field, ``arrays`` among them.
-        kept: What the client kept, by field of the entry; empty if this client keeps nothing or is new.
+        kept: What each client kept, by field of the entry; empty where a client keeps nothing or is new.
     """
 
     trains: bool = True
@@ -34,7 +53,7 @@ class Solver:
         config: Config,
         scalars: Mapping[str, float],
         arrays: Mapping[str, Arrays],
-        kept: Mapping[str, Arrays],
+        kept: Sequence[Mapping[str, Arrays]],
     ) -> None:
         self.config = config
         self.scalars = scalars
@@ -44,21 +63,23 @@ class Solver:
     def begin(self, task: LocalTask) -> None:
         """Look at the received model before the first step."""
 
-    def correct(self, task: LocalTask, grads: Tensors) -> None:
-        """Change the batch gradient in place before the step; runs without autograd."""
+    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+        """Return the batch's losses [K] and gradient at ``task.params``."""
+        return task.program.gradient(task.params, batch)
 
-    def finish(self, task: LocalTask, stats: dict[str, float]) -> tuple[wire.Upload, dict[str, Arrays]]:
-        """Return what goes up and what the client keeps.
+    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+        """Return linear terms (factor, tensors) that are added to each batch gradient."""
+        return []
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return what goes up and what is kept, for each client.
 
         Args:
-            task: The training that was done; its model holds w_k.
+            task: The training that was done; its parameters are the w_k.
             stats: What the loop measured.
         """
-        scalars = {wire.NUM_EXAMPLES: task.num_examples, **stats}
-        return wire.Upload({wire.ARRAYS: state_of(task.model)}, scalars), {}
-
-
-def named(task: LocalTask, tensors: Tensors) -> Arrays:
-    """Return tensors that are parallel to the parameters as arrays under the parameters' names."""
-    names = [name for name, p in task.model.named_parameters() if p.requires_grad]
-    return {n: t.detach().cpu().numpy() for n, t in zip(names, tensors, strict=True)}
+        states = task.program.states(task.params)
+        return [
+            (wire.Upload({wire.ARRAYS: state}, {wire.NUM_EXAMPLES: n, **measured}), {})
+            for state, n, measured in zip(states, task.num_examples, stats, strict=True)
+        ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import answer, evaluate_one, train_one
+from client_app.app import Outcome, answer, evaluate_clients, train_clients
 from client_app.node import Node, open_node
 from task import wire
 from task.algorithms import Algorithm
@@ -29,17 +29,17 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_one_client_is_answered_plainly(node: Node) -> None:
-    assert set(answer(node, order(node, ["ben"]), train_one)) == {"arrays", "metrics"}
+    assert set(answer(node, order(node, ["ben"]), train_clients)) == {"arrays", "metrics"}
     upload = alone(node, "ben")
     assert upload.num_examples == len(node.data("ben", "train")[0])
     assert upload.arrays["arrays"].keys() == start(node).keys()
 
 
 def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None:
-    reply = read(answer(node, order(node, NAMES), train_one), NAMES)
-    assert reply.clients == NAMES
+    reply = read(answer(node, order(node, NAMES), train_clients), NAMES)
+    assert sorted(reply.clients) == NAMES
     assert reply.failed == []
-    uploads = [alone(node, name) for name in NAMES]
+    uploads = [alone(node, name) for name in reply.clients]
     assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
     assert reply.scalars["train-loss"] == [u.scalars["train-loss"] for u in uploads]
     want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
@@ -51,11 +51,16 @@ def trained(
 ) -> wire.NodeReply:
     """Train the clients, each upload passed through `meddle(client, upload)`."""
 
-    def work(node: Node, entry: Algorithm, order: wire.TrainOrder, i: int) -> wire.Upload:
-        return meddle(order.clients[i], train_one(node, entry, order, i))
+    def work(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+        for client, outcome in train_clients(node, entry, order):
+            assert isinstance(outcome, wire.Upload)
+            try:
+                yield client, meddle(client, outcome)
+            except Exception as err:
+                yield client, err
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client_app.app.train_one", work)
+        patch.setattr("client_app.app.train_clients", work)
         return read(answer(node, order(node, clients), work), clients)
 
 
@@ -83,8 +88,8 @@ def test_a_failure_is_one_clients_and_the_others_reply_is_right(
     reply = trained(node, NAMES, failing(victim, error))
     others = [name for name in NAMES if name != victim]
     assert [(q.client, q.round, q.expected, q.got) for q in reply.failed] == [(victim, 1, expected, got)]
-    assert reply.clients == others
-    uploads = [alone(node, name) for name in others]
+    assert sorted(reply.clients) == others
+    uploads = [alone(node, name) for name in reply.clients]
     assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
     want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
     assert far(linear(mean_of(node, reply)), want) < 1e-6
@@ -99,7 +104,7 @@ def test_a_failure_leaves_one_client_over(node: Node) -> None:
 
 def test_if_all_fail_the_answer_says_so(node: Node) -> None:
     reply = trained(node, NAMES, failing("all", ValueError("x")))
-    assert (reply.clients, [q.client for q in reply.failed]) == ([], NAMES)
+    assert (reply.clients, sorted(q.client for q in reply.failed)) == ([], NAMES)
 
 
 @pytest.mark.parametrize("victim", ["anna", "cleo", "emil"])
@@ -114,14 +119,14 @@ def test_a_client_that_diverged_is_left_out_wherever_it_stands(victim: str, valu
 
     reply = trained(node, NAMES, meddle)
     assert [q.client for q in reply.failed] == [victim]
-    assert reply.clients == [name for name in NAMES if name != victim]
+    assert sorted(reply.clients) == [name for name in NAMES if name != victim]
 
 
 def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: Node) -> None:
     content = order(node, NAMES)
     content["arrays"] = wire.pack_arrays({"w": np.zeros(3, np.float32)})
     with pytest.raises(WireError, match="2 arrays as sent"):
-        answer(node, content, train_one)
+        answer(node, content, train_clients)
 
 
 # ------------------------------------------------------------------------ other people's messages
@@ -134,7 +139,7 @@ def stock(node: Node, **config: Any) -> RecordDict:
 
 
 def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: Node) -> None:
-    content = answer(node, stock(node), train_one)
+    content = answer(node, stock(node), train_clients)
     assert (len(content.array_records), len(content.metric_records)) == (1, 1)  # what Flower asks for
     uploads = [alone(node, name) for name in NAMES]
     counts = [u.num_examples for u in uploads]
@@ -148,7 +153,7 @@ def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: No
 
 
 def test_a_stock_evaluation_is_over_all_test_examples(node: Node) -> None:
-    metrics = dict(answer(node, stock(node), evaluate_one)["metrics"])  # type: ignore[call-overload]
+    metrics = dict(answer(node, stock(node), evaluate_clients)["metrics"])  # type: ignore[call-overload]
     assert metrics["num-examples"] == sum(len(node.data(name, "test")[0]) for name in NAMES)
     assert 0 <= metrics["accuracy"] <= 1
     assert metrics["loss"] > 0
@@ -175,7 +180,7 @@ def test_a_node_without_a_share_says_so_plainly(node: Node) -> None:
     """Six nodes and five clients, driven by somebody else's strategy: the sixth has nobody to train."""
     idle = open_node(node.config, {"partition-id": 5, "num-partitions": 6})
     with pytest.raises(Exception, match=r"(?i)client") as error:
-        answer(idle, stock(node), train_one)
+        answer(idle, stock(node), train_clients)
     assert not isinstance(error.value, TypeError)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.app import answer, evaluate_one, train_one
+from client_app.app import answer, evaluate_clients, train_clients
 from client_app.node import Node, open_node
 from task.algorithms import ALGORITHMS
 from task.config import as_run_config, read_config
@@ -30,8 +30,8 @@ def test_training_leaves_the_global_generators_alone(node: Node) -> None:
     for algorithm in ALGORITHMS:
         config = read_config(as_run_config(node.config) | {"algorithm": algorithm})
         content["config"]["proximal-mu"] = 0.1  # type: ignore[index]
-        answer(open_node(config, {}), content, train_one)
-    answer(node, content, evaluate_one)
+        answer(open_node(config, {}), content, train_clients)
+    answer(node, content, evaluate_clients)
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
 

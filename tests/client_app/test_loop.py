@@ -14,23 +14,17 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.loop import CHUNK, LocalTask, Tensors, full_gradient, norm, train
+from client_app.loop import CHUNK, Examples, LocalTask, full_gradient, norms, train
+from client_app.programs import program_of
 from client_app.solvers.sgd import Solver
 from task import seeds
-from task.config import Config
+from task.config import Config, TrainConfig
 from task.seeds import rng_for
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, flat, task_on
 
 
-class Watch(Solver):
-    """Counts steps and keeps each step's gradient and parameters."""
-
-    def __init__(self) -> None:
-        super().__init__(Config(), {}, {}, {})
-        self.grads: list[list[torch.Tensor]] = []
-
-    def correct(self, task: LocalTask, grads: Tensors) -> None:
-        self.grads.append([g.clone() for g in grads])
+def plain() -> Solver:
+    return Solver(Config(), {}, {}, [{}])
 
 
 class Seen(nn.Module):
@@ -53,7 +47,7 @@ def numbered(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def batches(n: int, *, epochs: int = 1, **train_config: Any) -> list[list[int]]:
     model = Seen()
-    train(task_on(model, *numbered(n), epochs=epochs, lr=0.0, **train_config), Watch())
+    train(task_on(model, *numbered(n), epochs=epochs, lr=0.0, **train_config), plain())
     return model.batches
 
 
@@ -87,7 +81,7 @@ def test_each_epoch_has_every_example_once_in_the_order_of_the_seeds() -> None:
 def test_the_order_depends_on_client_and_round_and_on_nothing_else() -> None:
     def order(client: str, server_round: int) -> list[list[int]]:
         model = Seen()
-        train(task_on(model, *numbered(20), client=client, server_round=server_round, batch_size=4), Watch())
+        train(task_on(model, *numbered(20), client=client, server_round=server_round, batch_size=4), plain())
         return model.batches
 
     assert order("a", 1) == order("a", 1)
@@ -98,7 +92,7 @@ def test_the_order_depends_on_client_and_round_and_on_nothing_else() -> None:
 def test_one_step_by_hand() -> None:
     # w = 0, x = 2, y = 1: loss log 2, gradient -x sigmoid(0) = -1; w <- 0 + 0.5 * 1
     model = OneNumber()
-    stats = train(task_on(model, torch.tensor([2.0]), torch.tensor([1]), lr=0.5), Watch())
+    (stats,) = train(task_on(model, torch.tensor([2.0]), torch.tensor([1]), lr=0.5), plain())
     assert model.w.item() == pytest.approx(0.5)
     assert stats["train-loss"] == pytest.approx(math.log(2))
 
@@ -106,7 +100,7 @@ def test_one_step_by_hand() -> None:
 def test_train_loss_is_the_mean_over_examples_not_over_batches() -> None:
     # lr 0: w = 1 stays. Losses of x = 1, 2, 3 (y = 1): log(1 + e^-x); batches of 2 and 1.
     x = torch.tensor([1.0, 2.0, 3.0])
-    stats = train(task_on(OneNumber(1.0), x, torch.ones(3).long(), lr=0.0, batch_size=2), Watch())
+    (stats,) = train(task_on(OneNumber(1.0), x, torch.ones(3).long(), lr=0.0, batch_size=2), plain())
     assert stats["train-loss"] == pytest.approx(sum(math.log1p(math.exp(-v)) for v in (1, 2, 3)) / 3)
 
 
@@ -120,7 +114,7 @@ def test_momentum_and_weight_decay_are_those_of_torch_sgd(momentum: float, decay
     theirs = nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
     options = {"momentum": momentum, "weight_decay": decay}
-    train(task_on(ours, x, y, epochs=3, lr=0.2, batch_size=4, **options), Watch())
+    train(task_on(ours, x, y, epochs=3, lr=0.2, batch_size=4, **options), plain())
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.2, **options)  # type: ignore[arg-type]
     rng = rng_for(1, seeds.BATCHES, 1, "a")
     for _ in range(3):
@@ -139,14 +133,14 @@ def test_momentum_is_fresh_every_round() -> None:
     for _ in range(2):
         with torch.no_grad():
             model.w.zero_()
-        train(task_on(model, torch.tensor([2.0]), torch.tensor([1]), lr=0.5, momentum=0.9), Watch())
+        train(task_on(model, torch.tensor([2.0]), torch.tensor([1]), lr=0.5, momentum=0.9), plain())
         assert model.w.item() == pytest.approx(0.5)
 
 
 def test_frozen_parameters_do_not_move_and_buffers_do() -> None:
     model = Noisy()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    train(task_on(model, *blobs(8), epochs=2, batch_size=4), Watch())
+    train(task_on(model, *blobs(8), epochs=2, batch_size=4), plain())
     after = model.state_dict()
     changed = {k for k in before if not torch.equal(before[k], after[k])}
     assert not {k for k in changed if k.startswith("frozen")}
@@ -156,12 +150,12 @@ def test_frozen_parameters_do_not_move_and_buffers_do() -> None:
 @pytest.mark.parametrize("n", [1, 7, CHUNK, CHUNK + 1, 2 * CHUNK + 77])
 def test_full_gradient_is_autograds_of_the_mean_loss(n: int) -> None:
     model, (x, y) = nn.Linear(3, 2), blobs(n)
-    loss, grads = full_gradient(task_on(model, x, y))
+    (loss,), grads = full_gradient(task_on(model, x, y))
     mean = cross_entropy(model(x), y)
     wanted = torch.autograd.grad(mean, list(model.parameters()))
     assert loss == pytest.approx(float(mean.detach()), rel=1e-5)
     for got, want in zip(grads, wanted, strict=True):
-        assert torch.allclose(got, want, rtol=1e-5, atol=1e-7)
+        assert torch.allclose(got[0], want, rtol=1e-5, atol=1e-7)
 
 
 def test_full_gradient_of_text_leaves_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +165,11 @@ def test_full_gradient_of_text_leaves_padding_out(monkeypatch: pytest.MonkeyPatc
     y = torch.from_numpy(rng.integers(0, 5, (10, 6)))
     y[:7, 2:] = -100  # chunks of very unequal numbers of targets
     model = Bytes()
-    loss, grads = full_gradient(task_on(model, x, y))
+    (loss,), grads = full_gradient(task_on(model, x, y))
     mean = cross_entropy(model(x), y)  # over the targets that count, all chunks together
     assert loss == pytest.approx(float(mean.detach()), rel=1e-5)
     for got, want in zip(grads, torch.autograd.grad(mean, list(model.parameters())), strict=True):
-        assert torch.allclose(got, want, rtol=1e-5, atol=1e-7)
+        assert torch.allclose(got[0], want, rtol=1e-5, atol=1e-7)
 
 
 def test_full_gradient_leaves_the_parameters_alone() -> None:
@@ -188,31 +182,40 @@ def test_full_gradient_leaves_the_parameters_alone() -> None:
 
 def test_norm_is_over_all_tensors_together() -> None:
     # sqrt(3^2 + 4^2 + 12^2) = 13
-    assert norm([torch.tensor([3.0, 4.0]), torch.tensor([[12.0]])]) == pytest.approx(13)
+    assert norms([torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[12.0], [0.0]])]) == [13, 1]
 
 
 def test_the_start_is_a_copy_and_has_no_gradient() -> None:
     model = OneNumber(1.0)
     task = task_on(model, torch.tensor([2.0]), torch.tensor([1]))
-    train(task, Watch())
+    train(task, plain())
     assert model.w.item() != 1.0
     assert (task.start[0].item(), task.start[0].requires_grad) == (1.0, False)
 
 
-def test_no_tensor_of_the_cpu_is_mixed_with_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_no_tensor_of_the_cpu_is_mixed_with_those_of_a_gpu(
+    stack: int, momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a GPU: fake CUDA tensors know their device and nothing else, so that training comes as far
     as the first number that it needs from the GPU (the loss, at the end).
     """
-    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     # the autograd engine itself wants a device
     monkeypatch.setattr(torch.autograd, "grad", lambda loss, params: [torch.zeros_like(p) for p in params])
     with FakeTensorMode():
-        model = nn.Linear(3, 2, device="cuda")
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2, device="cuda"))
+        received = {"1.weight": np.zeros((2, 3), np.float32), "1.bias": np.zeros(2, np.float32)}
+        program, most = program_of(model, stack)
+        K = min(most, 2)
         x, y = torch.zeros(8, 3, device="cuda"), torch.zeros(8, dtype=torch.int64, device="cuda")
-        task = task_on(model, x, y, batch_size=0, momentum=0.9, weight_decay=0.1)
-        with pytest.raises(DataDependentOutputException):
-            train(task, Watch())
+        config = TrainConfig(batch_size=3, momentum=momentum, weight_decay=0.1)
+        rngs = [np.random.default_rng(0)] * K
+        task = LocalTask(program, received, Examples(x, y, [8 // K] * K), [1] * K, 0.1, config, rngs)
+        with pytest.raises(RuntimeError, match="numpy"):
+            train(task, plain())
 
 
 def test_training_imports_neither_dynamo_nor_torchvision() -> None:
@@ -227,8 +230,8 @@ def test_training_imports_neither_dynamo_nor_torchvision() -> None:
         "x, y = torch.tensor([2.0]), torch.tensor([1])\n"
         "task = task_on(OneNumber(), x, y, momentum=0.9, weight_decay=0.1)\n"
         "for solver in SOLVERS.values():\n"
-        "    s = solver(Config(), {'proximal-mu': 0.1}, {}, {})\n"
-        "    s.begin(task); train(task, s); s.finish(task, {})\n"
+        "    s = solver(Config(), {'proximal-mu': 0.1}, {}, [{}])\n"
+        "    s.begin(task); s.finish(task, train(task, s))\n"
         "heavy = ('torch._dynamo', 'torch._inductor', 'torchvision', 'sklearn', 'matplotlib', 'ray')\n"
         "print([m for m in heavy if m in sys.modules])\n"
     )

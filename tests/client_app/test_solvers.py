@@ -12,7 +12,6 @@ from torch import nn
 
 from client_app.loop import LocalTask, train
 from client_app.solvers import SOLVERS, Solver
-from client_app.solvers.sgd import named
 from task.arrays import Arrays, state_of
 from task.config import Config, FedProxConfig
 from task.wire import Upload
@@ -25,7 +24,7 @@ def sigmoid(z: float) -> float:
 
 def solver(name: str, *, mu: float = 0.0, **fedprox: Any) -> Solver:
     config = Config(fedprox=FedProxConfig(**fedprox))
-    return SOLVERS[name](config, {"lr": 0.1, "proximal-mu": mu}, {}, {})
+    return SOLVERS[name](config, {"lr": 0.1, "proximal-mu": mu}, {}, [{}])
 
 
 def solve(name: str, task: LocalTask, *, seed: int = 3, **knobs: Any) -> tuple[Upload, dict[str, Arrays]]:
@@ -34,8 +33,9 @@ def solve(name: str, task: LocalTask, *, seed: int = 3, **knobs: Any) -> tuple[U
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         s.begin(task)
-        stats = train(task, s) if s.trains else {}
-        return s.finish(task, stats)
+        stats = train(task, s) if s.trains else []
+        (finished,) = s.finish(task, stats)
+        return finished
 
 
 def one(w: float = 0.0, **options: Any) -> LocalTask:
@@ -185,10 +185,10 @@ def test_uploads_do_not_share_memory_with_the_model() -> None:
 
 def test_tensors_and_named_arrays_are_parallel() -> None:
     task = task_on(Noisy(), *blobs(4))
-    arrays = named(task, task.params)
+    (arrays,) = task.named(task.params)
     assert list(arrays) == ["norm.weight", "norm.bias", "out.weight", "out.bias"]
     values = zip(arrays.values(), task.params, strict=True)
-    assert all(torch.equal(torch.from_numpy(a), b) for a, b in values)
+    assert all(torch.equal(torch.from_numpy(a), b[0]) for a, b in values)
 
 
 def test_the_global_generators_are_left_alone() -> None:

@@ -60,9 +60,9 @@ def test_on_the_node(order: str) -> None:
     merge = _Merge(ENTRY, {"state": LIKE, "trainable": LIKE})
     for client in order:
         if client == "b":
-            with pytest.raises(FieldError, match="diverged"):
+            with pytest.raises(FieldError, match="diverged") as caught:
                 merge.add(client, upload(client))
-            merge.fail(client, 1, "control", "", "")
+            merge.fail(client, 1, caught.value)
         else:
             merge.add(client, upload(client))
     reply = wire.read_reply(wire.reply_content(merge.reply()), list(order), 1)

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app.loop import LocalTask
+from client_app.loop import Examples, LocalTask
+from client_app.programs import Single
 from task import seeds
+from task.arrays import state_of
 from task.config import TrainConfig
 from task.seeds import rng_for
 
@@ -81,7 +83,8 @@ def task_on(
 ) -> LocalTask:
     """Return a local task; `train` are fields of `TrainConfig`."""
     rng = rng_for(1, seeds.BATCHES, server_round, client)
-    return LocalTask(model, x, y, epochs, lr, TrainConfig(**train), rng)
+    examples = Examples(x, y, [len(x)])
+    return LocalTask(Single(model), state_of(model), examples, [epochs], lr, TrainConfig(**train), [rng])
 
 
 def flat(model: nn.Module) -> torch.Tensor:
