@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -184,8 +186,9 @@ class Strategy(FlowerStrategy):
         *,
         journal: Journal | None = None,
         trainable: tuple[str, ...] = (),
+        overlap: bool = False,
     ) -> Result:
-        """Run the rounds; Flower's signature and result, with two arguments more.
+        """Run the rounds; Flower's signature and result, with three arguments more.
 
         Args:
             grid: Where the nodes are.
@@ -199,6 +202,9 @@ class Strategy(FlowerStrategy):
             evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
             journal: Takes rows and checkpoints, and gives the one to resume from.
             trainable: Names of the parameters among the arrays; empty = all floating arrays.
+            overlap: Call `evaluate_fn` and the journal's ``round_done`` in a thread of their own while the
+                next round trains. Without effect where the next round depends on this one's accuracy
+                (``target-accuracy``).
         """
         self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
@@ -214,31 +220,47 @@ class Strategy(FlowerStrategy):
             self.state, begin = snapshot.state(type(self.state)), snapshot.round + 1
             self._packed = wire.pack_arrays(self.state.arrays)
             stop = self.journal.reached(target)
-        for server_round in range(begin, num_rounds + 1):
-            if stop:
-                logger.info("reached the target accuracy %g", target)
-                break
-            accuracy = self._round(run, server_round)
-            stop = bool(target) and accuracy is not None and accuracy >= target
+        with ThreadPoolExecutor(1, "evaluation") as background:
+            for server_round in range(begin, num_rounds + 1):
+                if stop:
+                    logger.info("reached the target accuracy %g", target)
+                    break
+                log = self._round(run, server_round)
+                run.settle()  # the round before is written down first
+                close = partial(self._close, run, log, self.state, self._record())
+                if overlap and not target:
+                    run.closing = background.submit(close)
+                else:
+                    accuracy = close()
+                    stop = bool(target) and accuracy is not None and accuracy >= target
+            run.settle()
         run.result.arrays = self._record()
         return run.result
 
-    def _round(self, run: _Run, server_round: int) -> float | None:
-        """Do one round (0 = evaluate the initial model); return its central accuracy if it was measured."""
+    def _round(self, run: _Run, server_round: int) -> RoundLog:
+        """Do one round but for its end; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
         if server_round > 0:
             self._train(run, server_round, log)
             self._evaluate_clients(run, server_round, log)
+        return log
+
+    def _close(self, run: _Run, log: RoundLog, state: ServerState, arrays: ArrayRecord) -> float | None:
+        """Evaluate the model after a round and write the round down; return the central accuracy if any.
+
+        Reads nothing that the next round changes.
+        """
         every = self.config.server.evaluate_every
-        if run.evaluate_fn and every and (server_round % every == 0 or server_round == run.num_rounds):
-            central = run.evaluate_fn(server_round, self._record())
+        if run.evaluate_fn and every and (log.round % every == 0 or log.round == run.num_rounds):
+            central = run.evaluate_fn(log.round, arrays)
             if central is not None:
-                run.result.evaluate_metrics_serverapp[server_round] = central
+                run.result.evaluate_metrics_serverapp[log.round] = central
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+        log.clock.begun = run.ended or log.clock.begun
         log.clock.lap("evaluate")
-        assert self.state is not None
-        row, snapshot = log.row(self.state.arrays), Snapshot.of(server_round, self.state)
+        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state)
         self.journal.round_done(row, log.clients, snapshot, log.clock)
+        run.ended = log.clock.now
         accuracy: float | None = row["accuracy"]
         return accuracy
 
@@ -304,6 +326,16 @@ class _Run:
     evaluate_config: ConfigRecord
     evaluate_fn: EvaluateFn | None
     result: Result
+    closing: Future[float | None] | None = None
+    """The end of the round before, if it overlaps with this one."""
+    ended: float = 0.0
+    """When the last round was done, on the rounds' clock."""
+
+    def settle(self) -> None:
+        """Wait for the end of the round before; what went wrong there is raised here."""
+        if self.closing is not None:
+            self.closing.result()
+            self.closing = None
 
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:

@@ -16,18 +16,29 @@ from task.arrays import Arrays, sha256
 
 
 class Clock:
-    """Seconds by phase."""
+    """Seconds by phase.
+
+    Attributes:
+        laps: Seconds by phase. ``total`` runs from `begun`; where the end of a round overlaps with the next
+            round's training it is less than the sum of the phases.
+        begun: When the round before was done, so that the totals add up to the run's time.
+    """
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
-        self._start = self._last = time.perf_counter()
+        self.begun = self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
         """Book the time since the last lap on `phase` and update ``total``."""
         now = time.perf_counter()
         self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
-        self.laps["total"] = now - self._start
+        self.laps["total"] = now - self.begun
         self._last = now
+
+    @property
+    def now(self) -> float:
+        """When the last lap ended."""
+        return self._last
 
 
 @dataclass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -311,3 +313,90 @@ def test_nodes_of_one_pool_share_the_work_evenly() -> None:
     )
     assert sizes == [2, 2, 2]
     assert keep.rows[1]["answered"] == 6
+
+
+# ------------------------------------------------------------- evaluation beside the next round
+
+
+def accuracy_of(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    return MetricRecord({"accuracy": float(wire.read_arrays(arrays)["w"].sum()), "loss": float(server_round)})
+
+
+def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_overlap_changes_no_row_and_no_snapshot() -> None:
+    kept = []
+    for overlap in (False, True):
+        kept.append(Keep())
+        FedAvg(fraction_train=0.5, seed=3).start(
+            named_grid(2), model(), num_rounds=6, evaluate_fn=accuracy_of, journal=kept[-1], overlap=overlap
+        )
+    assert [row["round"] for row in kept[1].rows] == list(range(7))
+    assert without_clock(kept[1].rows) == without_clock(kept[0].rows)
+    for a, b in zip(kept[0].snapshots, kept[1].snapshots, strict=True):
+        assert a.round == b.round
+        assert np.array_equal(a.arrays["arrays/w"], b.arrays["arrays/w"])
+
+
+def test_the_next_round_trains_while_the_last_one_is_evaluated() -> None:
+    """The evaluation of round 1 waits for the messages of round 2, and would fail without them."""
+    sent = threading.Event()
+
+    class Grid(LocalGrid):
+        def push_messages(self, messages: Any) -> Any:
+            messages = list(messages)
+            if any(m.content.get("config", {}).get("server-round") == 2 for m in messages):
+                sent.set()
+            return super().push_messages(messages)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        assert server_round != 1 or sent.wait(10)
+        return accuracy_of(server_round, arrays)
+
+    configs, hosted = spread(COUNTS, 1)
+    grid = Grid(named_app(hosted, adds(AMOUNTS, COUNTS)), configs)
+    keep = Keep()
+    FedAvg(seed=3).start(grid, model(), num_rounds=3, evaluate_fn=evaluate, journal=keep, overlap=True)
+    assert [row["accuracy"] is not None for row in keep.rows] == [True] * 4
+
+
+def test_totals_add_up_to_the_time_of_the_run() -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        time.sleep(0.05)
+        return accuracy_of(server_round, arrays)
+
+    for overlap in (False, True):
+        keep = Keep()
+        began = time.perf_counter()
+        FedAvg().start(named_grid(1), model(), 4, evaluate_fn=evaluate, journal=keep, overlap=overlap)
+        took = time.perf_counter() - began
+        totals = sum(row["seconds"]["total"] for row in keep.rows)
+        assert 0.25 <= totals <= took
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_what_goes_wrong_beside_a_round_ends_the_run(bad: int) -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == bad:
+            raise OSError("no space left on device")
+        return accuracy_of(server_round, arrays)
+
+    keep = Keep()
+    with pytest.raises(OSError, match="no space left"):
+        FedAvg().start(named_grid(1), model(), 3, evaluate_fn=evaluate, journal=keep, overlap=True)
+    assert [row["round"] for row in keep.rows] == list(range(bad))
+
+
+def test_a_target_is_looked_at_before_the_next_round_also_with_overlap() -> None:
+    grid = named_grid(1, amounts=dict.fromkeys(COUNTS, 0.1))
+    keep = Keep()
+    FedAvg(target_accuracy=0.5 + 1).start(
+        grid, model(), num_rounds=9, evaluate_fn=accuracy_of, journal=keep, overlap=True
+    )
+    reached = next(row["round"] for row in keep.rows if row["accuracy"] >= 1.5)
+    assert keep.rows[-1]["round"] == reached < 9
+    assert {
+        m.content["config"]["server-round"] for m in grid.sent if m.metadata.message_type == "train"
+    } == set(range(1, reached + 1))
