@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -51,6 +52,14 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     def on_train(message: Message, context: Context) -> Message:
         return Message(answer(node_of(context), message.content, train_clients), reply_to=message)
 
+    @made.train(wire.BEFORE)
+    def on_before(message: Message, context: Context) -> Message:
+        node = node_of(context)
+        entry = ALGORITHMS[node.config.algorithm].before
+        if entry is None:
+            raise WireError(f"{node.config.algorithm} has no exchange before the training")
+        return Message(answer(node, message.content, train_clients, entry), reply_to=message)
+
     @made.evaluate()
     def on_evaluate(message: Message, context: Context) -> Message:
         return Message(answer(node_of(context), message.content, evaluate_clients), reply_to=message)
@@ -62,17 +71,24 @@ Outcome = tuple[str, wire.Upload | Exception]
 Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 
 
-def answer(node: Node, content: RecordDict, work: Work) -> RecordDict:
+def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None = None) -> RecordDict:
     """Do `work` for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from somebody else's strategy: all clients of the node are trained and
     their reduction is answered as if the node were one client.
 
+    Args:
+        node: This node.
+        content: What came down.
+        work: `train_clients` or `evaluate_clients`.
+        entry: The message's contract; without one, that of the run's algorithm for this work.
+
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
-    entry = ALGORITHMS[node.config.algorithm]
-    entry = entry if work is train_clients else evaluation_of(entry)
+    if entry is None:
+        entry = ALGORITHMS[node.config.algorithm]
+        entry = entry if work is train_clients else evaluation_of(entry)
     model = node.model()
     state = state_of(model)
     like = {"state": state, "trainable": only(state, trainable_names(model))}
@@ -187,7 +203,7 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     Yields:
         Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
     """
-    config = node.config.train
+    config = _train_config(node, order)
     epochs = {c: e or config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)}
     rows: dict[str, np.ndarray] = {}
     for client in order.clients:
@@ -209,6 +225,12 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
 
 def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
     return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
+
+
+def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
+    """Return the configured local work; a rule may set the number of steps in each round."""
+    steps = int(order.scalars.get(wire.LOCAL_STEPS, 0))
+    return replace(node.config.train, local_steps=steps) if steps else node.config.train
 
 
 def _cohorts(
@@ -260,10 +282,10 @@ def _train_cohort(
         Examples(x, y, [len(rows[c]) for c in cohort]),
         [epochs[c] for c in cohort],
         order.scalars.get("lr", config.train.learning_rate),
-        config.train,
+        _train_config(node, order),
         [rng_for(config.seed, seeds.BATCHES, order.round, c) for c in cohort],
     )
-    kept = [node.store().load(c, entry.name) if entry.keeps else None for c in cohort]
+    kept = [node.store().load(c, entry.name, order.run) if entry.keeps else None for c in cohort]
     solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, [k.fields if k else {} for k in kept])
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # dropout and the like, of clients that train alone
@@ -273,7 +295,7 @@ def _train_cohort(
         finished = solver.finish(task, stats)
     for client, (_, keep) in zip(cohort, finished, strict=True):
         if entry.keeps:
-            node.store().save(client, entry.name, order.round, keep)
+            node.store().save(client, entry.name, order.round, keep, order.run)
     return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
 
 

@@ -49,16 +49,21 @@ class StateStore:
         """Return the file of a client."""
         return self.folder / f"{safe_name(client)}.safetensors"
 
-    def save(self, client: str, algorithm: str, server_round: int, fields: dict[str, Arrays]) -> None:
+    def save(
+        self, client: str, algorithm: str, server_round: int, fields: dict[str, Arrays], run: str = ""
+    ) -> None:
         """Replace a client's state, atomically."""
         arrays = {
             f"{f}/{n}": np.asarray(a, order="C") for f, named in fields.items() for n, a in named.items()
         }
         meta = {"client": client, "algorithm": algorithm, "round": server_round, "sha256": sha256(arrays)}
+        meta["run"] = run
         write_safetensors(self.path(client), arrays, {"bouquet": json.dumps(meta)})
 
-    def load(self, client: str, algorithm: str) -> KeptState | None:
-        """Return a client's state, or None if it never saved one.
+    def load(self, client: str, algorithm: str, run: str = "") -> KeptState | None:
+        """Return a client's state, or None if it never saved one in this run.
+
+        What another run of the same name left is not this one's; the next `save` replaces it.
 
         Raises:
             StateError: The file is damaged, or another client's or algorithm's, and was moved aside; or it
@@ -69,7 +74,7 @@ class StateStore:
             self._refuse_what_was_refused(path, client)
             return None
         try:
-            server_round, whose, wanted, arrays = _read(path)
+            server_round, whose, wanted, arrays, from_run = _read(path)
         except PermissionError as err:
             raise StateError(f"client {client}: kept state {path} cannot be read: {err}") from None
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as err:
@@ -79,6 +84,8 @@ class StateStore:
         if whose != (algorithm, client):
             got = f"{whose[0]} state of {whose[1]}"
             raise self._refuse(path, client, f"{algorithm} state of {client}", got)
+        if run and from_run != run:
+            return None
         fields: dict[str, Arrays] = {}
         for key, array in arrays.items():
             field, _, name = key.partition("/")
@@ -107,12 +114,13 @@ class StateStore:
             )
 
 
-def _read(path: Path) -> tuple[int, tuple[str, str], str, Arrays]:
-    """Return round, (algorithm, client), checksum and arrays of a file."""
+def _read(path: Path) -> tuple[int, tuple[str, str], str, Arrays, str]:
+    """Return round, (algorithm, client), checksum, arrays and run of a file."""
     with safe_open(path, framework="np") as file:
         meta = json.loads((file.metadata() or {})["bouquet"])
         arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
-    return int(meta["round"]), (str(meta["algorithm"]), str(meta["client"])), str(meta["sha256"]), arrays
+    whose = str(meta["algorithm"]), str(meta["client"])
+    return int(meta["round"]), whose, str(meta["sha256"]), arrays, str(meta.get("run", ""))
 
 
 def safe_name(name: str) -> str:

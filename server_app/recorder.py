@@ -31,6 +31,7 @@ class Recorder(Journal):
         self.progress = progress
         self.every = every
         self.resume = resume
+        self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
         self.best = -1.0

@@ -27,6 +27,7 @@ import platform
 import re
 import subprocess
 import tomllib
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class RunFolder:
         Args:
             path: The folder, runs-dir/run-name.
             config: What config.json is to hold: under "run" every run-config key with its value.
-                "seed", "started" and "environment" are added where they are missing.
+                "seed", "started", "id" and "environment" are added where they are missing.
             resume: Go on with what is there. Call `truncate` next. A resume may also lengthen a
                 finished run, and starts a new one if there is nothing yet.
 
@@ -78,12 +79,13 @@ class RunFolder:
             ConfigError: The folder holds an unfinished run, or cannot be made.
         """
         folder = cls(path)
-        known = {"seed": config["run"].get("seed"), "started": _now(), "environment": environment()}
+        known = {"seed": config["run"].get("seed"), "started": _now(), "id": uuid.uuid4().hex}
+        known["environment"] = environment()
         record = known | dict(config)
         if resume and (folder.path / CONFIG).exists():
             before = folder.config()
             record["resumed"] = [*before.get("resumed", []), record["started"]]
-            record["started"] = before.get("started", record["started"])
+            record |= {k: before[k] for k in ("started", "id") if k in before}
         try:
             if not resume:
                 folder._clear_the_way()

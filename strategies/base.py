@@ -12,6 +12,8 @@ the loop, so that Flower's own loop and wrappers can drive a rule too.
 from __future__ import annotations
 
 import logging
+import time
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,7 +70,11 @@ class Strategy(FlowerStrategy):
         self.trainable: tuple[str, ...] = ()
         self.journal = Journal()
         self._packed: ArrayRecord | None = None  # the state's arrays as sent; packed once a round
+        self._packed_fields: dict[str, ArrayRecord] = {}
         self._requests: list[Message] = []
+        self._run_id = uuid.uuid4().hex
+        self._before: Folded | None = None  # what the exchange before the training gave
+        self._began, self._bytes = 0.0, 0
         self._plan = RoundPlan(0, (), {}, ())
         self._lr = 0.0
         self.last: Folded = Folded(None, [], {}, 0)
@@ -89,6 +95,14 @@ class Strategy(FlowerStrategy):
         """Return the entry's downward scalars for this round."""
         return {}
 
+    def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
+        """Take in what the exchange before the training gave, if the entry has one."""
+        return state
+
+    def finished(self, state: ServerState) -> bool:
+        """Return whether the rule has nothing more to do, a budget being spent."""
+        return False
+
     # ------------------------------------------------------------------ Flower's verbs
 
     def summary(self) -> None:
@@ -105,20 +119,55 @@ class Strategy(FlowerStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Draw the round's clients and write one message per node."""
-        state = self._sync(arrays)
+        """Draw the round's clients and write one message per node.
+
+        If the entry has an exchange before the training, it takes place here.
+        """
+        self._began, self._bytes, self._before = time.perf_counter(), 0, None
+        self._sync(arrays)
         self.roster.refresh(grid, server_round)
         self._plan = plan_round(self.config, self.roster, server_round)
-        records = {f.name: arrays for f in self.entry.down if f.name == wire.ARRAYS}
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
-        scalars = {"lr": self._lr, **self.down_scalars(state)}
-        self._requests = []
-        for node, clients in self._plan.by_node(self.roster, self.config.train.local_epochs).items():
-            order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), self._plan.epochs_of(clients))
-            content = wire.train_content(order, records, cast(Extra, dict(config)))
-            self._requests.append(wire.message(content, node, "train", server_round, self.timeout_s))
+        extra = cast(Extra, dict(config))
+        if self.entry.before:
+            self._exchange_before(self.entry.before, server_round, extra, grid)
+        self._requests = self._orders(self.entry, "train", server_round, extra)
         return self._requests
+
+    def _exchange_before(self, entry: Algorithm, server_round: int, extra: Extra, grid: Grid) -> None:
+        requests = self._orders(entry, f"train.{wire.BEFORE}", server_round, extra)
+        fold = self._fold(entry, server_round, requests)
+        fold.run(stream_replies(grid, requests, self.timeout_s))
+        late = f"a reply within {self.timeout_s:g} s"
+        self._before = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
+        self._bytes += fold.bytes_up
+        self.journal.quarantined(self._before.quarantined)
+        if self._before.reduced is not None:
+            assert self.state is not None
+            reduced = replace(self._before.reduced, population=len(self.roster.names))
+            self.state = self.prepare(self.state, reduced)
+            self._packed_fields = {}
+
+    def _orders(self, entry: Algorithm, kind: str, server_round: int, extra: Extra) -> list[Message]:
+        """Return one message per node for the plan's clients; each record is packed once."""
+        state = self.state
+        assert state is not None
+        for f in entry.down:
+            if f.name != wire.ARRAYS and f.name not in self._packed_fields:
+                self._packed_fields[f.name] = wire.pack_arrays(getattr(state, f.name.replace("-", "_")))
+        packed = self._packed_fields | {wire.ARRAYS: self._record()}
+        records = {f.name: packed[f.name] for f in entry.down}
+        scalars = {"lr": self._lr, **self.down_scalars(state)}
+        run = self._run_id
+        requests = []
+        for node, clients in self._plan.by_node(self.roster, self.config.train.local_epochs).items():
+            epochs = self._plan.epochs_of(clients)
+            order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), epochs, run)
+            content = wire.train_content(order, records, extra)
+            requests.append(wire.message(content, node, kind, server_round, self.timeout_s))
+        self._bytes += sum(wire.payload_bytes(m.content) for m in requests)
+        return requests
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -136,8 +185,10 @@ class Strategy(FlowerStrategy):
         if reduced is None or len(reduced.clients) < self.config.server.min_replies:
             self.last_metrics = {}
             return None, None
+        seconds, size = time.perf_counter() - self._began, self._bytes + self.last.bytes_up
+        reduced = replace(reduced, population=len(self.roster.names), seconds=seconds, bytes=size)
         self.state, self.last_metrics = type(self).update(self.state, reduced, self.config)
-        self._packed = wire.pack_arrays(self.state.arrays)
+        self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
         metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
         return self._packed, MetricRecord({**metrics, **self.last_metrics})
 
@@ -208,6 +259,7 @@ class Strategy(FlowerStrategy):
         """
         self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
+        self._run_id = self.journal.run_id or self._run_id
         self._sync(initial_arrays)
         assert self.state is not None
         self.trainable = trainable or tuple(k for k, a in self.state.arrays.items() if a.dtype.kind == "f")
@@ -219,11 +271,13 @@ class Strategy(FlowerStrategy):
         if snapshot is not None:
             self.state, begin = snapshot.state(type(self.state)), snapshot.round + 1
             self._packed = wire.pack_arrays(self.state.arrays)
-            stop = self.journal.reached(target)
+            stop = self.journal.reached(target) or self.finished(self.state)
         with ThreadPoolExecutor(1, "evaluation") as background:
             for server_round in range(begin, num_rounds + 1):
                 if stop:
-                    logger.info("reached the target accuracy %g", target)
+                    logger.info(
+                        "the run is over before round %d: target reached or budget spent", server_round
+                    )
                     break
                 log = self._round(run, server_round)
                 run.settle()  # the round before is written down first
@@ -233,6 +287,7 @@ class Strategy(FlowerStrategy):
                 else:
                     accuracy = close()
                     stop = bool(target) and accuracy is not None and accuracy >= target
+                stop = stop or self.finished(self.state)
             run.settle()
         run.result.arrays = self._record()
         return run.result
@@ -268,7 +323,10 @@ class Strategy(FlowerStrategy):
         self.roster.refresh(run.grid, server_round)
         log.clock.lap("roll-call")
         requests = list(self.configure_train(server_round, self._record(), run.train_config, run.grid))
-        log.sent(requests)
+        log.bytes_down += self._bytes
+        if self._before is not None:
+            log.preceded(self._before)
+            log.bytes_down -= self._before.bytes_up
         log.clock.lap("select")
         replies = stream_replies(run.grid, requests, self.timeout_s)
         arrays, metrics = self.aggregate_train(server_round, replies)

@@ -41,6 +41,9 @@ class Snapshot:
 class Journal:
     """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
 
+    run_id: str = ""
+    """Identity of the run, the same after a resume; "" = each start is a run of its own."""
+
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """A reply came in."""
 

@@ -72,6 +72,11 @@ class RoundLog:
             line = {"name": name, "round": self.round, "phase": phase, "examples": examples}
             self.clients.append(line | {"metrics": scalars})
 
+    def preceded(self, folded: Folded) -> None:
+        """Take over the bytes and the quarantined of the exchange before the training."""
+        self.bytes_up += folded.bytes_up
+        self.quarantined += folded.quarantined
+
     def trained(
         self, plan: RoundPlan, folded: Folded, lr: float, skipped: bool, metrics: dict[str, Any]
     ) -> None:

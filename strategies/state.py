@@ -42,6 +42,9 @@ class Reduced:
         round: Server round t, from 1.
         lr: eta_t of this round.
         trainable: Names of the model's parameters, without buffers.
+        population: Clients that are online, K.
+        seconds: Wall time since the round began.
+        bytes: Payload bytes of the round so far, both ways.
     """
 
     arrays: dict[str, Arrays]
@@ -51,6 +54,9 @@ class Reduced:
     round: int = 0
     lr: float = 0.0
     trainable: tuple[str, ...] = ()
+    population: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
 
     def mean(self, name: str) -> float | None:
         """Return the example-weighted mean of a scalar that every client sent, else None."""

@@ -6,9 +6,11 @@ which come **up**, how each upward record is reduced, and what the client **keep
 the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
 parameter list of the tests.
 
-Every message also carries the common fields: down ``server-round``, ``lr`` (eta_t of this round) and,
-to nodes that host several clients, ``clients`` and ``epochs``; up ``num-examples`` (> 0) and
-``train-loss``.
+A downward record other than ``arrays`` is the field of that name of the rule's server state.
+
+Every message also carries the common fields: down ``server-round``, ``run`` (the run's identity), ``lr``
+(eta_t of this round) and, to nodes that host several clients, ``clients`` and ``epochs``; up
+``num-examples`` (> 0) and ``train-loss``.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ class Algorithm:
     down_scalars: tuple[ScalarField, ...] = ()
     up_scalars: tuple[ScalarField, ...] = ()
     keeps: tuple[ArrayField, ...] = ()
+    before: Algorithm | None = None
+    """Contract of an exchange with the same clients before the training of each round, if there is one."""
+
     weight: Literal["examples", "uniform"] = "examples"
     stacks: bool = True
     """Whether the solver can train several clients as one program; else each trains alone."""

@@ -35,6 +35,8 @@ from task.arrays import Arrays
 from task.checks import check_arrays
 from task.errors import ConfigError, FieldError, WireError
 
+BEFORE = "before"  # action of training messages of an exchange before the training
+LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
@@ -71,6 +73,7 @@ class TrainOrder:
         scalars: ``lr`` and the entry's downward scalars.
         clients: Names of the clients to train; empty from somebody else's strategy, which means all.
         epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
+        run: Identity of the run: what a client kept of another run is not for this one.
     """
 
     round: int
@@ -78,6 +81,7 @@ class TrainOrder:
     scalars: Mapping[str, float] = field(default_factory=dict)
     clients: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,8 @@ def train_content(
         extra: Further config entries, as given to Flower's ``start(train_config=...)``.
     """
     config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
+    if order.run:
+        config["run"] = order.run
     if order.clients:
         config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
     return RecordDict({**arrays, CONFIG: config})
@@ -215,7 +221,8 @@ def read_order(
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
-    return TrainOrder(int(cast(int, config.get("server-round", 0))), arrays, scalars, clients, epochs)
+    server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run)
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

@@ -82,7 +82,7 @@ def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: P
     for message in play(config(owners, name)).messages():
         assert set(message.content.array_records) == {f.name for f in entry.down}
         names = {s.name for s in entry.down_scalars}
-        assert set(message.content["config"]) == {"server-round", "lr", "clients", "epochs"} | names
+        assert set(message.content["config"]) == {"server-round", "run", "lr", "clients", "epochs"} | names
 
 
 @pytest.mark.parametrize(("name", "field"), [(n, f) for n, f in DOWN if f != "arrays"])

@@ -211,3 +211,15 @@ def test_a_refused_client_stays_refused_until_somebody_mends_it(tmp_path: Path) 
     kept = store.load("ward", "ditto")
     assert kept is not None
     assert kept.round == 3
+
+
+def test_what_another_run_of_the_name_kept_is_not_this_ones(tmp_path: Path) -> None:
+    store = StateStore(tmp_path, "run")
+    store.save("ben", "fedper", 7, {"head": {"w": np.ones(2, np.float32)}}, "first")
+    again = store.load("ben", "fedper", "first")
+    assert again is not None
+    assert again.round == 7
+    assert store.load("ben", "fedper", "second") is None
+    assert store.path("ben").exists()  # until the second run saves its own
+    store.save("ben", "fedper", 1, {"head": {"w": np.zeros(2, np.float32)}}, "second")
+    assert store.load("ben", "fedper", "first") is None
