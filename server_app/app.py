@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,13 @@ from task.errors import ConfigError
 from task.models import build_model
 from task.partition import load_partition
 
+app = ServerApp()
 
-def make_app(run_config: Mapping[str, Any] | None = None) -> ServerApp:
-    """Return a ServerApp.
 
-    Args:
-        run_config: Keys that take the place of the context's, for Flower's Python entry point to the
-            simulation, which has no run config.
-    """
-    made = ServerApp()
-    fixed = dict(run_config or {})
-
-    @made.main()
-    def main(grid: Grid, context: Context) -> None:
-        run(grid, read_config({**context.run_config, **fixed}))
-
-    return made
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Flower's entry point."""
+    run(grid, read_config(context.run_config))
 
 
 def prepare(run_config: Mapping[str, Any]) -> None:
@@ -55,8 +46,13 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         load_partition(dataset, config.data, config.seed)
 
 
-def run(grid: Grid, config: Config) -> Path:
+def run(grid: Grid, config: Config, rounds_over: Callable[[], object] = lambda: None) -> Path:
     """Run a federation to its end and return its result folder.
+
+    Args:
+        grid: Where the nodes are.
+        config: The run.
+        rounds_over: Called when no message will be sent any more, before the results are written.
 
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
@@ -89,7 +85,9 @@ def run(grid: Grid, config: Config) -> Path:
             evaluate_fn=evaluate_fn,
             journal=recorder,
             trainable=trainable_names(model),
+            overlap=True,
         )
+        rounds_over()
         recorder.close()
     rounds, clients = folder.rounds(), folder.clients()
     summary = summarise(rounds, clients, as_run_config(config))
@@ -160,6 +158,4 @@ def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
     return strategy.roster.shape_of_data()
 
 
-app = make_app()
-
-__all__ = ["app", "make_app", "run", "run_path"]
+__all__ = ["app", "run", "run_path"]

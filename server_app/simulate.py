@@ -1,8 +1,9 @@
-"""Run the app in Flower's simulation engine, in this process.
+"""Run the app in Flower's simulation engine, in this process and workers forked from it.
 
-Start-up is a chain of waits, so its links run side by side: while Ray's processes come up, a thread imports
-torch and Flower and opens the data; Ray's workers import the ClientApp before they are given work, and the
-actors take over those workers instead of starting their own.
+Flower's `run_simulation` is deprecated and knows Ray as its only backend; what it does around the engine is
+done here. The ServerApp runs in the main thread, so that Ctrl-C reaches it; the engine in another.
+
+This module imports all that a run needs, torch included.
 """
 
 from __future__ import annotations
@@ -10,116 +11,127 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import signal
-import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from queue import Queue
+from typing import Any, cast
 
-# Settings of the engine, unless the user has his own: no usage reports from a library call.
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_preload_python_modules": "client_app.app",
-}
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import RUN_ID_NUM_BYTES, SUPERLINK_NODE_ID, TASK_ID_NUM_BYTES
+from flwr.proto.task_pb2 import Task
+from flwr.server.superlink.fleet.vce import vce_api
+from flwr.server.superlink.fleet.vce.metrics import VceMetrics
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkState, LinkStateFactory
+from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
+from flwr.server.superlink.linkstate.utils import generate_rand_int_from_bytes
+from flwr.serverapp import Grid
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.grid import InMemoryGrid
 
-LOOK_S = 0.002
+from client_app.app import make_app
+from server_app.app import prepare, run
+from server_app.workers import Workers
+from task.config import read_config
+
+LOOK_S = 0.002  # between looks for new messages
+LOOK_UP_S = 0.1  # between looks whether the run is over
+PARAMETERS = {"state", "queue", "nodes_mapping", "f_stop"}
 
 
 def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     """Run the ServerApp and virtual nodes; returns when the run is over.
 
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
-    same through a local SuperLink, a bundle and further processes.
+    same through a local SuperLink, a bundle and Ray. Call it once in a process: see `Workers`.
 
     Args:
         run_config: Run-config keys.
         nodes: Virtual SuperNodes; 0 = one per CPU, so that every core trains.
+
+    Raises:
+        BouquetError: As `server_app.app.run`.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     nodes = nodes or cpus
-    actors = min(cpus, nodes)
-    for key, value in QUIET.items():
-        os.environ.setdefault(key, value)
     config = {**run_config, "min-nodes": nodes}
-    with ThreadPoolExecutor(1) as background:
-        warm = background.submit(_warm, config)
-        import ray
-
-        ray.init(num_cpus=actors, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-        with _ctrl_c_ends_it(), _prompt_delivery():
-            gpus = warm.result()
-            _start(config, nodes, gpus / actors)
-
-
-def _warm(config: Mapping[str, Any]) -> int:
-    """Import what the run needs and open its data; return the number of GPUs."""
-    import flwr.simulation
-    import torch
-
-    import client_app.app
-    import server_app.app
-
-    server_app.app.prepare(config)
-    del flwr, client_app
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    prepare(config)  # before the workers, so that they need not open the data again
+    app_fn = partial(make_app, config)
+    workers = Workers(app_fn, min(cpus, nodes))
+    with _engine(app_fn, workers, nodes) as (grid, stop):
+        run(grid, read_config(config), rounds_over=stop)
 
 
 @contextmanager
-def _ctrl_c_ends_it() -> Iterator[None]:
-    """End the process at Ctrl-C or SIGTERM.
+def _engine(
+    app_fn: Callable[[], ClientApp], workers: Workers, nodes: int
+) -> Iterator[tuple[Grid, Callable[[], None]]]:
+    """Run Flower's simulation engine in a thread; yield the grid and what stops the engine."""
+    run_id = generate_rand_int_from_bytes(RUN_ID_NUM_BYTES)
+    task_id = generate_rand_int_from_bytes(TASK_ID_NUM_BYTES)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task_id, run_id, SUPERLINK_NODE_ID
+    flower_run = Run.create_empty(run_id)
+    flower_run.primary_task_id, flower_run.federation_id = task_id, NOOP_FEDERATION_ID
+    factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+    state = cast(InMemoryLinkState, factory.state())
+    state.run_ids[run_id] = RunRecord(run=flower_run)
+    state.task_store[task_id] = Task(task_id=task_id, run_id=run_id)
+    mapping = vce_api._register_nodes(nodes, factory)
+    stores = vce_api._register_node_info_stores(mapping, flower_run)
+    grid = InMemoryGrid(factory)
+    grid.set_run(flower_run)
+    stopped = threading.Event()
 
-    Flower's engine runs the ServerApp in a thread that knows nothing of the signal and would go on waiting
-    for replies. All that a run leaves is written atomically, so the process can end at once.
-    """
-    import ray
+    def stop() -> None:
+        stopped.set()  # first: what the workers leave undone is of no use any more
+        workers.terminate()
 
-    def end(number: int, frame: object) -> None:
-        ray.shutdown()
-        print(
-            "\nstopped by the user; `--resume` goes on from the last checkpoint", file=sys.stderr, flush=True
-        )
-        os._exit(128 + number)
-
-    before = {s: signal.signal(s, end) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    engine = threading.Thread(
+        target=vce_api.run_api,
+        args=(app_fn, lambda: workers, mapping, factory, stores, stopped, VceMetrics()),
+    )
+    with _prompt():
+        engine.start()
+        try:
+            yield grid, stop
+        finally:
+            stop()
+            engine.join()
 
 
 @contextmanager
-def _prompt_delivery() -> Iterator[None]:
-    """Let the engine hand out messages at once.
+def _prompt() -> Iterator[None]:
+    """Let the engine hand out messages at once and end at once.
 
     Flower's engine looks for new messages ten times a second, so that a round lasts a multiple of 0.1 s
-    whatever the work in it. Its messenger is replaced by one that looks every few milliseconds; on a
-    version of Flower that is built otherwise it stays as it is, and so does the pace.
+    whatever the work in it, and its threads look once a second whether the run is over. Messenger and
+    queues are replaced by such as look more often; on a version of Flower that is built otherwise they
+    stay as they are, and so does the pace.
     """
-    try:
-        from flwr.server.superlink.fleet.vce import vce_api
-
-        original = vce_api.add_messages_to_queue
-        known = list(inspect.signature(original).parameters) == ["state", "queue", "nodes_mapping", "f_stop"]
-    except (ImportError, AttributeError):
-        known = False
-    if not known:
+    theirs = {name: getattr(vce_api, name, None) for name in ("add_messages_to_queue", "Queue")}
+    messenger = theirs["add_messages_to_queue"]
+    known = messenger is not None and inspect.signature(messenger).parameters.keys() == PARAMETERS
+    if not known or theirs["Queue"] is not Queue:
         yield
         return
-    vce_api.add_messages_to_queue = _messenger
+    vars(vce_api).update(add_messages_to_queue=_messenger, Queue=_Queue)
     try:
         yield
     finally:
-        vce_api.add_messages_to_queue = original
+        vars(vce_api).update(theirs)
 
 
-def _messenger(state: Any, queue: Any, nodes_mapping: Mapping[int, int], f_stop: Any) -> None:
+def _messenger(
+    state: LinkState, queue: Queue[Message], nodes_mapping: Mapping[int, int], f_stop: threading.Event
+) -> None:
     """Move each node's next message into the workers' queue until the run is over."""
     while not f_stop.is_set():
         began = time.perf_counter()
@@ -130,16 +142,9 @@ def _messenger(state: Any, queue: Any, nodes_mapping: Mapping[int, int], f_stop:
         f_stop.wait(max(LOOK_S, 9 * (time.perf_counter() - began)))
 
 
-def _start(config: Mapping[str, Any], nodes: int, gpus_per_actor: float) -> None:
-    from flwr.simulation import run_simulation
+class _Queue(Queue[Message]):
+    """A queue whose readers look up from waiting at least every `LOOK_UP_S`."""
 
-    from client_app.app import make_app as make_client_app
-    from server_app.app import make_app as make_server_app
-
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    run_simulation(
-        server_app=make_server_app(config),
-        client_app=make_client_app(config),
-        num_supernodes=nodes,
-        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": gpus_per_actor}},
-    )
+    def get(self, block: bool = True, timeout: float | None = None) -> Message:
+        """Return the next message, or raise `Empty`, perhaps before the time is up."""
+        return super().get(block, timeout and min(timeout, LOOK_UP_S))

@@ -1,0 +1,188 @@
+"""The processes that train in a simulation: a backend of Flower's simulation engine.
+
+Flower's own backend keeps the ClientApps in Ray actors: a cluster's start, and seven processes beside the
+three that work, each of which imports torch for itself. The workers here are forked from the driver, which
+has imported everything: they are there in 25 ms and share its pages until one of them writes. Measured on
+two cores, 100 clients and `2nn`: 1.9 s instead of 7-13 s to the end of round 1, 0.87 GB (proportional set
+size) instead of 2.1 GB. Engine, messages and node contexts stay Flower's, and so does `flwr run`.
+
+The standard library has no pool for this: one dead process breaks all of a `ProcessPoolExecutor`, and
+`multiprocessing.Pool` never ends the wait for the job that died with it. So each worker has a pipe of its
+own, and its end is the end of that pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import cast
+
+from flwr.app import Context, Message
+from flwr.app.error import Error
+from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import ClientAppException
+from flwr.common.constant import ErrorCode
+from flwr.server.superlink.fleet.vce.backend import Backend
+
+MakeApp = Callable[[], ClientApp]
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: BaseProcess
+    pipe: Connection
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a worker answers when the ClientApp raised."""
+
+    text: str
+    trace: str
+
+
+class Workers(Backend):
+    """Worker processes, one message each at a time.
+
+    Make it before the driver has threads, runs anything parallel in torch or touches a GPU: a forked
+    process would inherit locks that nobody holds and a GPU context that it cannot use. A worker that takes
+    a dead one's place starts afresh, since by then all of this has happened; so do all of them where a
+    fork is unsafe.
+
+    Args:
+        make_app: Makes the ClientApp, and does in the worker what should be done before the first message.
+        count: Workers.
+    """
+
+    def __init__(self, make_app: MakeApp, count: int) -> None:
+        super().__init__({})
+        self._make_app = make_app
+        self._lock = threading.Lock()
+        self._ended = False
+        self._workers: dict[int, _Worker] = {}
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        for number in range(count):
+            self._idle.put(self._start(number, "fork" if sys.platform == "linux" else "spawn"))
+
+    def _start(self, number: int, how: str) -> _Worker:
+        context = get_context(how)
+        with self._lock:
+            ours, theirs = context.Pipe()
+            process = context.Process(  # type: ignore[attr-defined]  # a context of which kind?
+                target=_serve,
+                args=(theirs, number, self._make_app),
+                name=f"bouquet-worker-{number}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()  # now only the worker has it, and its end is the end of the pipe
+            self._workers[number] = _Worker(number, process, ours)
+            if self._ended:
+                process.kill()
+            return self._workers[number]
+
+    def build(self, app_fn: MakeApp) -> None:
+        """Do nothing: the workers are there and have their app."""
+
+    @property
+    def num_workers(self) -> int:
+        """Messages that are processed at the same time."""
+        return len(self._workers)
+
+    def is_worker_idle(self) -> bool:
+        """Return whether a message would be processed at once."""
+        return not self._idle.empty()
+
+    def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
+        """Have a worker answer a message; if the worker dies of it the answer is an error.
+
+        Raises:
+            ClientAppException: The ClientApp raised.
+        """
+        worker = self._idle.get()
+        try:
+            if not worker.process.is_alive() and not self._ended:  # died idle: no message is lost
+                worker = self._replace(worker)
+            worker.pipe.send_bytes(pickle.dumps((message, context), pickle.HIGHEST_PROTOCOL))
+            answer = pickle.loads(worker.pipe.recv_bytes())
+        except (EOFError, OSError):
+            dead = worker
+            dead.process.join()
+            if not self._ended:
+                worker = self._replace(dead)
+            reason = f"worker process {dead.process.pid} of the simulation {_death(dead.process.exitcode)}"
+            return Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message), context
+        finally:
+            self._idle.put(worker)
+        if isinstance(answer, _Failure):
+            raise ClientAppException(answer.text) from RuntimeError(f"in a worker process:\n{answer.trace}")
+        return cast(tuple[Message, Context], answer)
+
+    def _replace(self, dead: _Worker) -> _Worker:
+        dead.pipe.close()
+        return self._start(dead.number, "spawn")
+
+    def terminate(self) -> None:
+        """End all workers, whatever they do; a second call does nothing."""
+        with self._lock:
+            self._ended = True
+            for worker in self._workers.values():
+                worker.process.terminate()
+        for worker in self._workers.values():
+            worker.process.join()
+
+
+def _death(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    name = signal.Signals(-exit_code).name
+    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
+    """Answer messages until the driver ends; runs in the worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the driver says what ends
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    _take_a_gpu(number)
+    app = make_app()
+    while True:
+        try:
+            message, context = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        answer: tuple[Message, Context] | _Failure
+        try:
+            answer = app(message, context), context
+        except Exception as err:
+            answer = _Failure(str(err), traceback.format_exc())
+        pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+
+
+def _end_with_the_driver() -> None:
+    """End this process when its parent does, even if that is killed and this one is in the midst of work."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _take_a_gpu(number: int) -> None:
+    """Spread the workers over the GPUs that this process may see; must come before CUDA is used."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
