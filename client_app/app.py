@@ -31,8 +31,8 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     """Return a ClientApp.
 
     Args:
-        run_config: Keys that take the place of the context's, for Flower's Python entry point to the
-            simulation, which has no run config.
+        run_config: Keys that take the place of the context's, for `server_app.simulate`, which has no run
+            config.
     """
     made = ClientApp()
     fixed = dict(run_config or {})
@@ -134,16 +134,17 @@ class _Merge:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
         weight = upload.num_examples if self.entry.weight == "examples" else 1
+        checked = {}
         for name, reduction in self.reductions.items():
-            checks.check_arrays(name, upload.arrays[name], self.like[name])
-            reduction.check(upload.arrays[name], weight, client)
+            peaks = checks.check_arrays(name, upload.arrays[name], self.like[name])
+            checked[name] = reduction.check(upload.arrays[name], weight, client, peaks)
         # The first upload waits: alone it goes up as it is, and costs no fold.
         if not self.clients:
             self.first = upload
         else:
             self._fold_first()
             for name, reduction in self.reductions.items():
-                reduction.add(upload.arrays[name], weight, client)
+                reduction.add(upload.arrays[name], weight, client, checked[name])
         self.clients.append(client)
         self.scalars.append(upload.scalars)
 

@@ -119,10 +119,9 @@ class Node:
 
     def roll_call(self) -> wire.RollCall:
         """Return what this node says of itself."""
-        clients = tuple(self.clients.names)
-        counts, data = self.clients.num_train(), self.dataset
+        names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         return wire.RollCall(
-            clients, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
+            names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
         )
 
 

@@ -111,20 +111,22 @@ class Fold:
 
     def _fold_plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> None:
         self._check_fields(arrays)
+        checked = {}
         for name, part in arrays.items():
-            checks.check_arrays(name, part, self.like[name])
-            self._reductions[name].check(part, weight, client)
+            peaks = checks.check_arrays(name, part, self.like[name])
+            checked[name] = self._reductions[name].check(part, weight, client, peaks)
         for name, part in arrays.items():
-            self._reductions[name].add(part, weight, client)
+            self._reductions[name].add(part, weight, client, checked[name])
 
     def _fold_merged(self, answer: NodeReply, weight: int) -> None:
         self._check_fields(answer.partials)
+        checked = {}
         for f in self.entry.up:
             records = answer.partials[f.name]
             check_partial(f.name, f.reduce, records, self.like[f.name], answer.clients)
-            self._reductions[f.name].check_merge(records, len(answer.clients))
+            checked[f.name] = self._reductions[f.name].check_merge(records, len(answer.clients))
         for name, records in answer.partials.items():
-            self._reductions[name].merge(records, weight, len(answer.clients))
+            self._reductions[name].merge(records, weight, len(answer.clients), checked[name])
 
     def _check_fields(self, got: Mapping[str, object]) -> None:
         want = {f.name for f in self.entry.up}
@@ -180,7 +182,7 @@ def check_partial(
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
         got = records.get("high", {})
-        wide = {k: np.float64 if a.dtype == np.float64 else np.int32 for k, a in got.items()}
+        wide = {k: np.int64 if a.dtype == np.int64 else np.int32 for k, a in got.items()}
         high = {k: _as(a, wide.get(k, np.int32) if k in floats else np.int64) for k, a in like.items()}
         want = {"high": high, "low": {k: _as(a, np.int32) for k, a in floats.items()}}
         if records.keys() - want.keys() or (floats and "low" not in records):

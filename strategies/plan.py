@@ -43,8 +43,9 @@ class RoundPlan:
 
     def by_node(self, roster: Roster, full: int) -> dict[int, list[str]]:
         """Spread the clients over their nodes by expected work; `full` is E, the epochs of the others."""
-        asked = [c for c in self.clients if c not in self.dropped]
-        cost = {c: roster.num_examples(c) * (self.epochs.get(c, full) / full) + 1 for c in asked}
+        dropped = set(self.dropped)
+        asked = roster.num_examples(c for c in self.clients if c not in dropped)
+        cost = {c: n * (self.epochs.get(c, full) / full) + 1 for c, n in asked.items()}
         return roster.assign(asked, cost)
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import RecordDict
@@ -24,8 +26,29 @@ from flwr.serverapp import Grid
 from strategies.exchange import stream_replies
 from task import wire
 from task.errors import ConfigError, WireError
+from task.names import ClientNames, numbering
 
 logger = logging.getLogger("bouquet")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Nodes that named the same clients."""
+
+    names: Sequence[str]
+    number: Callable[[str], int | None]  # place of a client among them
+    nodes: list[int]
+
+    def among(self, cohort: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+        """Yield the cohort's clients that are of this group, each with its place."""
+        if len(cohort) <= len(self.names):
+            for name in cohort:
+                if (i := self.number(name)) is not None:
+                    yield name, i
+        else:
+            for i, name in enumerate(self.names):
+                if name in cohort:
+                    yield name, i
 
 
 class Roster:
@@ -39,12 +62,11 @@ class Roster:
     def __init__(self, timeout_s: float, min_nodes: int) -> None:
         self.timeout_s = timeout_s
         self.min_nodes = min_nodes
-        self.names: list[str] = []  # sorted
+        self.names: Sequence[str] = []  # sorted
         self._answers: dict[int, wire.RollCall] = {}
         self._asked: set[int] = set()
-        self._hosts: dict[str, tuple[int, ...]] = {}  # by client: nodes that can train it
-        self._counts: dict[str, int] = {}
-        self._claimed: dict[int, frozenset[str]] = {}
+        self._pools: dict[str, list[int]] = {}  # nodes
+        self._groups: list[_Group] = []
 
     def refresh(self, grid: Grid, server_round: int) -> None:
         """Call the roll of the nodes that are new and forget those that left.
@@ -108,40 +130,54 @@ class Roster:
             logger.warning("no answer to the roll call within %g s from nodes %s", self.timeout_s, silent)
 
     def _index(self) -> None:
-        """Rebuild the client lists from the nodes' answers."""
-        pools: dict[str, list[int]] = {}
-        for node in sorted(self._answers):
-            pools.setdefault(self._answers[node].pool, []).append(node)
-        claims: dict[str, list[str]] = {}
-        self._hosts, self._counts = {}, {}
-        self._claimed = {node: frozenset(answer.clients) for node, answer in self._answers.items()}
-        for pool, nodes in pools.items():
-            hosts_by_claim: dict[str, list[int]] = {}
-            for node in nodes:
-                answer = self._answers[node]
-                for name, n in zip(answer.clients, answer.num_examples.tolist(), strict=True):
-                    hosts_by_claim.setdefault(name, []).append(node)
-                    self._counts[name] = n
-            for name, hosts in hosts_by_claim.items():
-                claims.setdefault(name, []).append(pool)
-                self._hosts.setdefault(name, tuple(hosts))
-        self.names = sorted(self._hosts)
-        for i, name in enumerate(self.names):
-            if len(claims[name]) > 1:
-                self._hosts[name] = self._home(i, name, claims[name], pools)
+        """List the clients anew from the nodes' answers.
 
-    def _home(self, i: int, name: str, claims: list[str], pools: Mapping[str, list[int]]) -> tuple[int, ...]:
-        """Return the nodes of the pool whose share of the partition client number `i` is."""
-        for pool in sorted(claims):
-            for node in pools[pool]:
+        The names of a partition stay a pattern, so that no memory is needed for each of a million.
+        """
+        self._pools = {}
+        groups: dict[Sequence[str], list[int]] = {}
+        for node in sorted(self._answers):
+            answer = self._answers[node]
+            self._pools.setdefault(answer.pool, []).append(node)
+            if len(answer.clients):
+                groups.setdefault(answer.clients, []).append(node)
+        self._groups = [_Group(names, numbering(names), nodes) for names, nodes in groups.items()]
+        if len(groups) == 1 and isinstance(only := next(iter(groups)), ClientNames):
+            self.names = only
+        else:
+            self.names = sorted({name for names in groups for name in names})
+
+    def _claims(self, cohort: Iterable[str]) -> dict[str, list[int]]:
+        """Return by client the nodes that said that they can train it, ascending."""
+        claims: dict[str, list[int]] = {name: [] for name in cohort}
+        for group in self._groups:
+            for name, _ in group.among(claims):
+                claims[name] += group.nodes
+        return {name: sorted(nodes) for name, nodes in claims.items()}
+
+    def _hosts(self, name: str, claims: list[int]) -> list[int]:
+        """Return a client's nodes of one pool: of several that claim it, the one whose share it is."""
+        by_pool: dict[str, list[int]] = {}
+        for node in claims:
+            by_pool.setdefault(self._answers[node].pool, []).append(node)
+        if len(by_pool) == 1:
+            return claims
+        i = bisect_left(self.names, name)
+        for pool in sorted(by_pool):
+            for node in self._pools[pool]:
                 part, parts = self._answers[node].share
                 if i % max(parts, 1) == part:
-                    return tuple(n for n in pools[pool] if name in self._claimed[n])
-        return tuple(pools[min(claims)])
+                    return by_pool[pool]
+        return by_pool[min(by_pool)]
 
-    def num_examples(self, name: str) -> int:
-        """Return the training examples of a client, as its node told."""
-        return self._counts[name]
+    def num_examples(self, cohort: Iterable[str]) -> dict[str, int]:
+        """Return by client its training examples, as a node told."""
+        counts = dict.fromkeys(cohort, 0)
+        for group in self._groups:
+            told = self._answers[group.nodes[0]].num_examples
+            for name, i in group.among(counts):
+                counts[name] = int(told[i])
+        return counts
 
     def shape_of_data(self) -> tuple[tuple[int, ...], int]:
         """Return the shape of an example and the number of classes that all nodes' data have.
@@ -184,8 +220,9 @@ class Roster:
         """
         load: dict[int, float] = {}
         plan: dict[int, list[str]] = {}
-        for name in sorted(clients, key=lambda c: (-cost[c], c)):
-            node = min(self._hosts[name], key=lambda n: (load.get(n, 0.0), n))
+        claims = self._claims(clients)
+        for name in sorted(claims, key=lambda c: (-cost[c], c)):
+            node = min(self._hosts(name, claims[name]), key=lambda n: (load.get(n, 0.0), n))
             load[node] = load.get(node, 0.0) + cost[name]
             plan.setdefault(node, []).append(name)
         return {node: sorted(names) for node, names in plan.items()}

@@ -9,8 +9,8 @@ those instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from task.datasets.base import stack_rows
 from task.datasets.own import local_test
 from task.deals import DEALS, Deal
 from task.errors import ConfigError, DataError, choose_from
+from task.names import ClientNames, numbering
 
 __all__ = ["PARTITIONS", "Partition", "label_counts", "load_partition"]
 
@@ -51,42 +52,6 @@ _COMMON = ("partition", "num_clients", "min_client_examples", "local_test_fracti
 _VERSION = 1  # raise it when a deal changes, so that older cache entries are not used
 
 _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
-
-
-class ClientNames(Sequence[str]):
-    """``client-0`` .. ``client-9`` and the like, padded with zeros, made when asked for."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._digits = len(str(count - 1))
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self._name(i) for i in range(self._count)[index]]
-        return self._name(range(self._count)[index])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self._name, range(self._count))
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.number(name) is not None
-
-    def number(self, name: str) -> int | None:
-        """Return the position of a name, None if it is not one of these."""
-        digits = name.removeprefix("client-")
-        if not digits.isascii() or not digits.isdigit() or int(digits) >= self._count:
-            return None
-        return int(digits) if self._name(int(digits)) == name else None
-
-    def _name(self, i: int) -> str:
-        return f"client-{i:0{self._digits}d}"
 
 
 class Partition:
@@ -145,8 +110,7 @@ class Partition:
         Raises:
             DataError: There is none.
         """
-        names = self.names
-        number = names.number(name) if isinstance(names, ClientNames) else self._numbers.get(name)
+        number = self._number(name)
         if number is None:
             raise DataError(
                 f'client "{name}" is not in this partition: expected one of {self.num_clients} names from '
@@ -156,8 +120,8 @@ class Partition:
         return number
 
     @functools.cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.names)}
+    def _number(self) -> Callable[[str], int | None]:
+        return numbering(self.names)
 
 
 def _part(stacked: tuple[Rows, Rows], client: int) -> Rows:

@@ -4,18 +4,20 @@ A reduction has `add` (one client), `merge` (another partial reduction) and `res
 `check_merge` refuse beforehand what those would refuse, so that several fields are folded all or none.
 The result does not depend on the order of arrival nor on which node folded which clients, bit for bit:
 
-* Float terms ``weight * x`` are split into a high part, a multiple of 2^-20, and a low part, a multiple
-  of 2^-51 (each split rounds a single term, once, before anything is added). Sums of such multiples are
-  exact in float64 while they stay below 2^33 and 2^2; exact sums are associative. This is the
-  pre-rounding of reproducible summation (Demmel & Nguyen, 2013) with two fixed bins. What is lost is
-  2^-52 of each term, absolutely, far below the last bit of a float32 parameter.
+* Each value is rounded once, before anything is added, to a multiple of 2^-51. Of float32 that changes
+  only what is smaller than 2^-27, and nothing by more than 2^-52; so a mean is off by 2^-52 at most before
+  it is rounded to its dtype. The multiples, times the integer weights, are summed as integers, exactly.
+  This is the pre-rounding of reproducible summation (Demmel & Nguyen, 2013) on one fixed grid.
 * Integer arrays (counters of normalisation layers) are summed as integers.
 * `Stack` sorts by client name.
 
-The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
-reach 2^33) with `FieldError`, so that a diverged client is quarantined and never rounds somebody else.
+A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
+the rest, and what `low` hands over before it could overflow.
 
-Memory of `Mean` and `Sum`: two float64 per parameter, whatever the number of clients. On the wire a partial
+The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
+reach 2^32) with `FieldError`, so that a diverged client is quarantined and never rounds somebody else.
+
+Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
 sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
 as much as two models, whatever the number of its clients.
 """
@@ -28,16 +30,18 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from task.arrays import Arrays
+from task.checks import BLOCK, peak
 from task.errors import FieldError, WireError
 
-HIGH = 1.5 * 2.0**32  # t + HIGH - HIGH rounds t to a multiple of 2^-20 (|t| < 2^31)
-LOW = 3.0  # r + LOW - LOW rounds r to a multiple of 2^-51 (|r| <= 2^-21)
-HIGH_UNIT, LOW_UNIT = 2.0**-20, 2.0**-51
+LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
+CARRY = 31  # a unit of `high` is 2^31 units of `low`
+# x + GRID rounds x to a multiple of the unit, and the bits of the sum, less those of GRID, count the units.
+LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x| <= 2^31
+LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
+MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_TERM = 2.0**31
-MAX_SUM = 2.0**32  # half of the exact range, so that a merge of two checked sums is exact too
+MAX_SUM = 2.0**32
 MAX_INTEGER = 2.0**62
-MAX_TERMS = 2**20  # low parts: 2^20 terms of at most 2^-21
-BLOCK = 1 << 14  # elements worked on at once: 3 float64 buffers of 128 KiB stay in the L2 cache
 
 
 class Reduction(Protocol):
@@ -45,16 +49,34 @@ class Reduction(Protocol):
 
     name: ClassVar[str]
 
-    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> object:
-        """Refuse what `add` would refuse."""
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Refuse what `add` would refuse; `peaks` are absolute maxima by name, as far as they are known."""
 
-    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
-        """Fold in one client's arrays with an integer weight."""
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Fold in one client's arrays with an integer weight; `checked` is what `check` returned."""
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> object:
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
         """Refuse what `merge` would refuse."""
 
-    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
         """Fold in what `partial` of another reduction returned, with its weight and count."""
 
     def partial(self) -> dict[str, Arrays]:
@@ -76,87 +98,133 @@ class Sum:
     def __init__(self, like: Mapping[str, np.ndarray]) -> None:
         self.weight = 0
         self.count = 0
-        floats = {name for name, a in like.items() if a.dtype.kind == "f"}
         self._dtype = {name: a.dtype for name, a in like.items()}
         self._bound = dict.fromkeys(like, 0.0)
-        self._high = {n: np.zeros(a.shape, np.float64 if n in floats else np.int64) for n, a in like.items()}
-        self._low = {n: np.zeros(a.shape) for n, a in like.items() if n in floats}
+        self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items()}
+        self._low = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind == "f"}
+        # What `_fold` added too much: by name, the weights in `high` and in `low`.
+        self._grids = dict.fromkeys(self._low, (0, 0))
+        self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
+        self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
 
-    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> dict[str, float]:
-        """Return the largest |weight * value| by name.
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Return the largest |value| by name.
 
         Raises:
             FieldError: A term does not fit the exact range.
         """
-        bounds = {name: _peak(a) * weight for name, a in arrays.items()}
-        for name, bound in bounds.items():
+        known = peaks or {}
+        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        for name, largest in found.items():
+            bound = largest * weight
             total = self._bound[name] + bound
             term, most = (MAX_TERM, MAX_SUM) if name in self._low else (MAX_INTEGER, MAX_INTEGER)
-            if not (bound < term and total < most) or self.count + 1 > MAX_TERMS:
+            if not (bound < term and total < most):
                 raise FieldError(
                     name,
                     f"|weight * value| below {term:g} and its sum over the cohort below {most:g}",
                     f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
                 )
-        return bounds
+        return found
 
-    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
         """Fold in one client's arrays.
 
         Raises:
             FieldError: A term does not fit the exact range; nothing was folded then.
         """
-        bounds = self.check(arrays, weight, client)
+        peaks = checked or self.check(arrays, weight, client)
         for name, a in arrays.items():
-            self._bound[name] += bounds[name]
-            if name in self._low:
-                _fold(self._high[name], self._low[name], a, float(weight))
-            else:
+            self._bound[name] += peaks[name] * weight
+            if name not in self._low:
                 self._high[name] += a.astype(np.int64) * weight
+                continue
+            wide = peaks[name] > 1.0 or peaks[name] * weight >= MAX_LOW / 2
+            self._hold(name, weight * (HIGH_UNIT if wide else peaks[name]))
+            in_high, in_low = self._grids[name]
+            self._grids[name] = in_high + weight * wide, in_low + weight
+            _fold(self._high[name] if wide else None, self._low[name], a, weight, self._scratch)
         self.weight += weight
         self.count += 1
+
+    def _hold(self, name: str, more: float) -> None:
+        """Make room for terms of that size in `low`: hand over to `high` what would be too much."""
+        if self._held[name] + more >= MAX_LOW:
+            self._carry(name)
+        self._held[name] += more
+
+    def _carry(self, name: str) -> None:
+        """Bring the sum into its one normal form, 0 <= low < 2^31, free of grids."""
+        high, low = self._high[name].reshape(-1), self._low[name].reshape(-1)
+        in_high, in_low = self._grids[name]
+        high_excess, low_excess = _modulo(in_high * HIGH_BITS), _modulo(in_low * LOW_BITS)
+        for i in range(0, low.size, BLOCK):
+            wide, fine = high[i : i + BLOCK], low[i : i + BLOCK]
+            fine -= low_excess
+            wide += fine >> CARRY
+            fine &= (1 << CARRY) - 1
+            if in_high:
+                wide -= high_excess
+        self._grids[name], self._held[name] = (0, 0), HIGH_UNIT
 
     def partial(self) -> dict[str, Arrays]:
         """Return the exact sum as ``high`` of every array and ``low`` of the floating ones.
 
-        The low part is what exceeds a multiple of 2^-20, counted in 2^-51, int32. The high part is counted
-        in 2^-20 as int32 where that is wide enough, else float64. Integer sums are int64.
+        The low part counts 2^-51, from 0 to below 2^-20, int32. The high part counts 2^-20, as int32 where
+        that is wide enough, else int64. Integer sums are int64.
         """
         high: Arrays = dict(self._high)
-        low: Arrays = {}
-        for name, rest in self._low.items():
-            carry = (rest + HIGH) - HIGH
-            whole = high[name] + carry
-            low[name] = ((rest - carry) / LOW_UNIT).astype(np.int32)
-            fits = whole.size == 0 or abs(whole).max() / HIGH_UNIT < 2**31
-            high[name] = (whole / HIGH_UNIT).astype(np.int32) if fits else whole
-        return {"high": high, "low": low}
+        for name in self._low:
+            self._carry(name)
+            if peak(high[name]) < 2**31:
+                high[name] = high[name].astype(np.int32)
+        return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> Arrays:
-        """Return the high parts as float64.
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+        """Return the largest |sum| by name.
 
         Raises:
             FieldError: The sums leave the exact range.
         """
-        highs: Arrays = {n: a * HIGH_UNIT if a.dtype == np.int32 else a for n, a in records["high"].items()}
-        for name, high in highs.items():
-            total = self._bound[name] + _peak(high) + count * 2.0**-20
-            most = MAX_SUM if name in self._low else MAX_INTEGER
-            if not total < most or self.count + count > MAX_TERMS:
+        found: dict[str, float] = {}
+        for name, high in records["high"].items():
+            floats = name in self._low
+            found[name] = (peak(high) + 1) * HIGH_UNIT if floats else peak(high)
+            total, most = self._bound[name] + found[name], MAX_SUM if floats else MAX_INTEGER
+            if not total < most:
                 raise FieldError(name, f"sums below {most:g}", f"{total:g}")
-        return highs
+        return found
 
-    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
         """Fold in another node's `partial`.
 
         Raises:
             FieldError: The sums leave the exact range; nothing was folded then.
         """
-        for name, high in self.check_merge(records, count).items():
-            self._bound[name] += _peak(high)
-            self._high[name] += high
+        for name, bound in (checked or self.check_merge(records, count)).items():
+            self._bound[name] += bound
+            self._high[name] += records["high"][name]
             if name in self._low:
-                self._low[name] += records["low"][name] * LOW_UNIT
+                self._hold(name, HIGH_UNIT)
+                self._low[name] += records["low"][name]
         self.weight += weight
         self.count += count
 
@@ -167,7 +235,16 @@ class Sum:
     def _value(self, name: str, divisor: int) -> np.ndarray:
         high = self._high[name]
         if name in self._low:
-            return ((high + self._low[name]) / divisor).astype(self._dtype[name])
+            self._carry(name)
+            out = np.empty(high.shape, self._dtype[name])
+            high_, low_, out_ = high.reshape(-1), self._low[name].reshape(-1), out.reshape(-1)
+            for i in range(0, out.size, BLOCK):
+                block = slice(i, i + BLOCK)
+                value = high_[block] * HIGH_UNIT
+                value += low_[block] * LOW_UNIT
+                value /= divisor
+                out_[block] = value
+            return out
         # Integers stay integers: nearest, halves up, exact for any size.
         return ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
 
@@ -212,7 +289,13 @@ class Stack:
         """Weights in row order, int64 [K]."""
         return np.array([self._rows[c][1] for c in self.clients], np.int64)
 
-    def check(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
         """Refuse a second reply of a client.
 
         Raises:
@@ -220,8 +303,15 @@ class Stack:
         """
         if client in self._rows:
             raise FieldError("", f"one reply a round from {client}", "two")
+        return {}
 
-    def add(self, arrays: Mapping[str, np.ndarray], weight: int, client: str) -> None:
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
         """Keep one client's arrays.
 
         Raises:
@@ -235,12 +325,19 @@ class Stack:
         """Return one record per client; the weight travels as the array ``""``."""
         return {c: a | {"": np.array(w, np.int64)} for c, (a, w) in self._rows.items()}
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> None:
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
         """Refuse clients that are in the stack already."""
         for client in records:
             self.check({}, 0, client)
+        return {}
 
-    def merge(self, records: Mapping[str, Mapping[str, np.ndarray]], weight: int, count: int) -> None:
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
         """Take over another node's rows."""
         self.check_merge(records, count)
         for client, row in records.items():
@@ -255,28 +352,34 @@ class Stack:
 REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}
 
 
-def _peak(a: np.ndarray) -> float:
-    """Return the largest absolute value; NaN if any element is NaN."""
-    return 0.0 if a.size == 0 else float(max(-a.min(), a.max()) if a.dtype.kind == "f" else abs(a).max())
+def _modulo(value: int) -> np.int64:
+    """Return the int64 that equals `value` modulo 2^64."""
+    return np.uint64(value % 2**64).view(np.int64)
 
 
-def _fold(high: np.ndarray, low: np.ndarray, x: np.ndarray, weight: float) -> None:
-    """Add the exact split of ``weight * x`` to `high` and `low`, block by block.
+def _fold(high: np.ndarray | None, low: np.ndarray, x: np.ndarray, weight: int, scratch: np.ndarray) -> None:
+    """Add ``weight * (x + GRID)`` as integers to `high` and `low`; without `high`, |x| must not exceed 1.
 
-    A float32 times a weight below 2^29 is exact in float64; ``t - h`` is exact as well (Sterbenz), so
-    the only rounding is the one to the grid of `low`.
+    With `high`, x is rounded to its grid first; what is left is exact (Sterbenz), and so is the difference of
+    the grids, so that the one rounding that counts is that to the grid of `low`.
     """
-    high_, low_, x_ = high.reshape(-1), low.reshape(-1), x.reshape(-1)
-    t, h = np.empty((2, min(BLOCK, x_.size)))
+    low_, x_ = low.reshape(-1), x.reshape(-1)
     for i in range(0, x_.size, BLOCK):
         block = slice(i, i + BLOCK)
-        n = x_[block].size
-        t_, h_ = t[:n], h[:n]
-        np.multiply(x_[block], weight, out=t_, dtype=np.float64)
-        np.add(t_, HIGH, out=h_)
-        h_ -= HIGH
-        high_[block] += h_
-        t_ -= h_
-        t_ += LOW
-        t_ -= LOW
-        low_[block] += t_
+        r, h, d = scratch[:, : x_[block].size]
+        np.copyto(r, x_[block])
+        if high is None:
+            r += LOW_GRID
+        else:
+            np.add(r, HIGH_GRID, out=h)
+            np.subtract(LOW_GRID + HIGH_GRID, h, out=d)
+            r += d
+            _count(h, weight, high.reshape(-1)[block])
+        _count(r, weight, low_[block])
+
+
+def _count(gridded: np.ndarray, weight: int, total: np.ndarray) -> None:
+    """Add `weight` times the bits of `gridded` to `total`, modulo 2^64; overwrites `gridded`."""
+    units = gridded.view(np.int64)
+    units *= weight
+    total += units

@@ -22,6 +22,7 @@ the server on each reply. What fails is quarantined, see `Quarantined`.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -29,11 +30,13 @@ from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.lib import format as npy
 
 from task.algorithms import Algorithm
 from task.arrays import Arrays
 from task.checks import check_arrays
 from task.errors import ConfigError, FieldError, WireError
+from task.names import ClientNames
 
 BEFORE = "before"  # action of training messages of an exchange before the training
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
@@ -121,8 +124,8 @@ class RollCall:
     """What a node says of itself.
 
     Attributes:
-        clients: Names of the clients that it can train.
-        num_examples: Their training examples, parallel.
+        clients: Names of the clients that it can train; `ClientNames` travel as their number.
+        num_examples: Their training examples, integers ``[len(clients)]``.
         pool: Nodes with the same pool share data and client state and can stand in for each other.
         share: (partition-id, num-partitions): if other pools claim a client too, the node whose share
             it is trains it.
@@ -131,7 +134,7 @@ class RollCall:
         classes: Number of classes; 0 if unknown.
     """
 
-    clients: tuple[str, ...]
+    clients: Sequence[str]
     num_examples: np.ndarray
     pool: str
     share: tuple[int, int] = (0, 1)
@@ -149,19 +152,40 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 
 def read_arrays(record: ArrayRecord) -> Arrays:
-    """Return a record's arrays.
+    """Return copies of a record's arrays.
 
     Raises:
         WireError: An array cannot be decoded; its name is the error's field.
     """
+    return {name: a.copy() for name, a in _views(record).items()}
+
+
+def _views(record: ArrayRecord) -> Arrays:
+    """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
     out: Arrays = {}
     for name, array in record.items():
         _check_header(name, array)
         try:
-            out[name] = array.numpy()
-        except (ValueError, TypeError, EOFError, MemoryError, OSError) as err:
+            out[name] = _view(array)
+        except (ValueError, TypeError, EOFError, OverflowError) as err:
             raise FieldError(name, "an array in NumPy's .npy form", str(err)) from None
     return out
+
+
+def _view(array: Array) -> np.ndarray:
+    """Return the array that lies in the record's bytes, which are a ``.npy`` file; nothing is copied."""
+    if array.stype != "numpy.ndarray":
+        raise TypeError(f"the form {array.stype!r}")
+    file = io.BytesIO(array.data)
+    major, minor = npy.read_magic(file)
+    if (major, minor) not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {major}.{minor} of the format")
+    read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("Python objects")
+    flat = np.frombuffer(memoryview(array.data)[file.tell() :], dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _check_header(name: str, array: Array) -> None:
@@ -270,7 +294,7 @@ def _number(value: float) -> int | float:
 
 
 def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> NodeReply:
-    """Read a node's answer, without checking the arrays yet.
+    """Read a node's answer, without checking the arrays yet; they are read-only and keep its bytes alive.
 
     Args:
         content: The message's content.
@@ -285,7 +309,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
         if len(metrics) != 1:
             raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
-        arrays = {name: read_arrays(record) for name, record in _of(content, ArrayRecord).items()}
+        arrays = {name: _views(record) for name, record in _of(content, ArrayRecord).items()}
         return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
     clients = [str(c) for c in cast(list[str], _of(content, ConfigRecord)[ANSWERED]["clients"])]
     columns = _of(content, MetricRecord).get(METRICS, MetricRecord())
@@ -297,7 +321,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in _of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
-        partials.setdefault(field_name, {})[part] = read_arrays(record)
+        partials.setdefault(field_name, {})[part] = _views(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, server_round))
 
 
@@ -312,10 +336,11 @@ def _failures(content: RecordDict, server_round: int) -> list[Quarantined]:
 
 
 def roll_call_content(answer: RollCall) -> RecordDict:
-    """Return the content of a node's answer to the roll call."""
+    """Return the content of a node's answer to the roll call; one count stands for as many equal ones."""
+    names = answer.clients
     config = ConfigRecord(
         {
-            "clients": list(answer.clients),
+            "clients": len(names) if isinstance(names, ClientNames) else list(names),
             "pool": answer.pool,
             "share": list(answer.share),
             "version": answer.version,
@@ -323,8 +348,9 @@ def roll_call_content(answer: RollCall) -> RecordDict:
             "classes": answer.classes,
         }
     )
-    counts = MetricRecord({NUM_EXAMPLES: [int(n) for n in answer.num_examples]})
-    return RecordDict({ROLL_CALL: config, METRICS: counts})
+    counts = np.asarray(answer.num_examples)
+    told = counts[:1] if (counts == counts[:1]).all() else counts
+    return RecordDict({ROLL_CALL: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
 
 
 def refusal_content(reason: str) -> RecordDict:
@@ -344,10 +370,14 @@ def read_roll_call(content: RecordDict) -> RollCall:
     config = _of(content, ConfigRecord)[ROLL_CALL]
     if "refused" in config:
         raise ConfigError(str(config["refused"]))
-    clients = tuple(cast(list[str], config["clients"]))
+    told = config["clients"]
+    clients = ClientNames(told) if isinstance(told, int) else tuple(cast(list[str], told))
     counts = np.array(_of(content, MetricRecord)[METRICS][NUM_EXAMPLES], np.int64)
-    if len(counts) != len(clients):
-        raise WireError(f"roll call: expected {len(clients)} example counts; got {len(counts)}", NUM_EXAMPLES)
+    if counts.shape not in ((1,), (len(clients),)):
+        raise WireError(
+            f"roll call: expected {len(clients)} example counts, or one; got {counts.size}", NUM_EXAMPLES
+        )
+    counts = np.broadcast_to(counts, len(clients))
     share, shape = cast(list[int], config["share"]), cast(list[int], config["shape"])
     classes = cast(int, config["classes"])
     pool, version = str(config["pool"]), str(config["version"])

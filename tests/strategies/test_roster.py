@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 from strategies.roster import Roster
 from task import wire
 from task.errors import ConfigError
+from task.names import ClientNames
 from tests.support.grid import LocalGrid
 
 
@@ -56,7 +58,7 @@ def by_index(grid: LocalGrid, plan: dict[int, list[str]]) -> dict[int, list[str]
 def test_the_roll_lists_clients_by_name_with_their_counts() -> None:
     roster = called(hosts({"clients": {"ward-3": 30, "ward-1": 10}}, {"clients": {"ward-2": 20}}))
     assert roster.names == ["ward-1", "ward-2", "ward-3"]
-    assert [roster.num_examples(c) for c in roster.names] == [10, 20, 30]
+    assert roster.num_examples(roster.names) == {"ward-1": 10, "ward-2": 20, "ward-3": 30}
 
 
 def test_only_new_nodes_are_called() -> None:
@@ -178,8 +180,40 @@ def test_doubly_claimed_clients_cost_no_search_each() -> None:
     for i in range(2):
         roster._answers[i] = wire.RollCall(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
     roster._index()
-    assert len(roster.names) == 300
+    plan = roster.assign(roster.names, dict.fromkeys(names, 1.0))
+    assert [len(clients) for clients in plan.values()] == [150, 150]
     assert len(searches) < 30
+
+
+def test_a_million_clients_are_not_listed() -> None:
+    """Two machines that can each train all of a partition; memory and time go with the cohort."""
+    roster = Roster(1.0, 1)
+    counts = np.broadcast_to(np.int64(5), 10**6)
+    tracemalloc.start()
+    for i in range(2):
+        roster._answers[i] = wire.RollCall(ClientNames(10**6), counts, f"pool-{i}", (i, 2))
+    roster._index()
+    cohort = roster.draw(1e-5, np.random.default_rng(1))
+    plan = roster.assign(cohort, roster.num_examples(cohort))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(cohort) == 10
+    assert all(int(c.removeprefix("client-")) % 2 == node for node, clients in plan.items() for c in clients)
+    assert sorted(c for clients in plan.values() for c in clients) == cohort
+    assert peak < 1e6
+
+
+def test_a_partition_and_a_client_of_another_name_are_one_population() -> None:
+    roster = Roster(1.0, 1)
+    roster._answers[1] = wire.RollCall(ClientNames(3), np.array([1, 2, 3]), "disk")
+    roster._answers[2] = wire.RollCall(("alone", "client-1"), np.array([8, 9]), "ward", (1, 2))
+    roster._answers[3] = wire.RollCall((), np.zeros(0, np.int64), "none")
+    roster._index()
+    assert roster.names == ["alone", "client-0", "client-1", "client-2"]
+    assert roster.num_examples(["alone", "client-2"]) == {"alone": 8, "client-2": 3}
+    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+    # client-1, number 2 of all, is claimed twice; 2 mod 1 = 0, so that it is the first pool's
+    assert plan == {2: ["alone"], 1: ["client-0", "client-1", "client-2"]}
 
 
 def test_of_a_pool_that_claims_all_the_nodes_work_evenly_costliest_first() -> None:

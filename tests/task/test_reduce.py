@@ -8,8 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from task.checks import BLOCK
 from task.errors import FieldError, WireError
-from task.reduce import BLOCK, REDUCTIONS, Mean, Stack, Sum
+from task.reduce import REDUCTIONS, Mean, Stack, Sum
 
 
 def arrays(*values: float, dtype: type = np.float32) -> dict[str, np.ndarray]:
@@ -64,9 +65,40 @@ def test_mean_equals_exact_rational_arithmetic() -> None:
     exact = [sum(Fraction(float(xs[i, j])) * weights[i] for i in range(9)) / sum(weights) for j in range(200)]
     got = mean.result()["w"]
     want = np.array([float(e) for e in exact]).astype(np.float32)
-    # The fixed grid is absolute (2^-52 a term): relative to tiny values it may cost the last bit.
+    # The fixed grid is absolute (2^-52 a value): relative to tiny values it may cost the last bit.
     assert np.array_equal(got[np.abs(want) > 1e-4], want[np.abs(want) > 1e-4])
     assert np.max(np.abs(got - want)) <= 1e-14
+
+
+@pytest.mark.parametrize(
+    ("scale", "most"),
+    [
+        (2.0**-55, 1),  # below the grid
+        (2.0**-51, 3),  # some lie halfway between its points
+        (0.5, 600),  # up to 1, `low` alone, handed over to `high` every few terms
+        (0.5, 60_000),  # too much for `low`
+        (100.0, 600),
+        (2.0**20, 1),
+    ],
+)
+def test_a_sum_is_that_of_integers_on_the_grid(scale: float, most: int) -> None:
+    """sum_k w_k round(x_k 2^51), in Python's integers; rounded once at the end."""
+    rng = np.random.default_rng(4)
+    xs = np.round(rng.uniform(-1, 2, (60, 50)) * 64) / 64 * scale * 2.0 ** -rng.integers(0, 2, (60, 50))
+    weights = rng.integers(1, most, 60, endpoint=True).tolist()
+    total = Sum(arrays(*xs[0], dtype=np.float64))
+    for x, weight in zip(xs, weights, strict=True):
+        total.add(arrays(*x, dtype=np.float64), weight, "a")
+    # Python rounds a Fraction half to even, as IEEE does.
+    units = [sum(round(Fraction(x) * 2**51) * w for x, w in zip(col, weights, strict=True)) for col in xs.T]
+    assert total.result()["w"].tolist() == [float(Fraction(u, 2**51)) for u in units]
+
+
+def test_a_value_halfway_on_both_grids_is_rounded_on_the_fine_one() -> None:
+    x = 1.0 + 2.0**-21 + 2.0**-52  # above 1, so that `high` takes part
+    total = Sum(arrays(0, dtype=np.float64))
+    total.add(arrays(x, dtype=np.float64), 2**11, "a")
+    assert total.result()["w"][0] == round(Fraction(x) * 2**51) * 2**11 / 2**51
 
 
 @pytest.mark.parametrize("name", sorted(REDUCTIONS))
@@ -155,10 +187,10 @@ def test_memory_of_a_mean_does_not_grow_with_the_cohort() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= peaks[0] * 1.01
-    assert peaks[0] <= 2.2 * 8 * 1_663_370  # two float64 a parameter, and a block
+    assert peaks[0] <= 2.2 * 8 * 1_663_370  # two int64 a parameter, and a block
 
 
-@pytest.mark.parametrize(("value", "dtype"), [(1e-9, np.int32), (0.3, np.int32), (3.0, np.float64)])
+@pytest.mark.parametrize(("value", "dtype"), [(1e-9, np.int32), (0.3, np.int32), (3.0, np.int64)])
 def test_a_partial_is_two_int32_a_parameter_where_the_sum_allows_and_loses_nothing(
     value: float, dtype: type
 ) -> None:

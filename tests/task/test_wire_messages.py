@@ -14,6 +14,7 @@ from task import wire
 from task.algorithms import ALGORITHMS
 from task.arrays import sha256
 from task.errors import FieldError, WireError
+from task.names import ClientNames
 from task.wire import NodeReply, Quarantined, RollCall, TrainOrder, Upload
 from tests.support.records import MODEL, through
 
@@ -143,14 +144,24 @@ def test_a_roll_call_is_read_as_it_was_written() -> None:
     )
 
 
+def test_a_roll_call_of_a_million_equal_clients_is_small() -> None:
+    counts = np.broadcast_to(np.int64(600), 10**6)
+    content = wire.roll_call_content(RollCall(ClientNames(10**6), counts, "disk"))
+    assert wire.payload_bytes(content) < 1000
+    got = wire.read_roll_call(through(content))
+    assert (len(got.clients), got.clients[-1]) == (10**6, "client-999999")
+    assert got.num_examples.shape == (10**6,)
+    assert got.num_examples[[0, -1]].tolist() == [600, 600]
+
+
 def test_a_roll_call_without_its_parts_or_with_too_few_counts_is_refused() -> None:
-    whole = wire.roll_call_content(RollCall(("a", "b"), np.array([1, 2]), "disk"))
+    whole = wire.roll_call_content(RollCall(("a", "b", "c"), np.array([1, 2, 3]), "disk"))
     for part in ("roll_call", "metrics"):
         content = RecordDict({k: v for k, v in whole.items() if k != part})
         with pytest.raises(WireError, match="'roll_call' and 'metrics'"):
             wire.read_roll_call(content)
-    whole["metrics"] = MetricRecord({"num-examples": [1]})
-    with pytest.raises(WireError, match="expected 2 example counts; got 1"):
+    whole["metrics"] = MetricRecord({"num-examples": [1, 2]})
+    with pytest.raises(WireError, match="expected 3 example counts, or one; got 2"):
         wire.read_roll_call(whole)
 
 
