@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation test test-fast lint bench docs clean
+.PHONY: help setup demo federation test test-fast lint bench bench-peers docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -39,8 +39,11 @@ lint: setup  ## ruff, mypy --strict, codespell
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-bench: setup  ## speed and memory, as ratios in one run (see tests/bench)
-	$(BIN)/python -m tests.bench
+bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench.json and .png
+	$(BIN)/python -m tests.bench --work $(RUNS)/bench
+
+bench-peers: setup  ## the same work in other simulators, each installed from PyPI: runs/bench/peers.json
+	$(BIN)/python -m tests.bench.peers --work $(RUNS)/bench
 
 docs: setup  ## write the generated table of the README
 	$(BIN)/python -c 'from pathlib import Path; from server_app.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'

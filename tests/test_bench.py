@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -12,6 +13,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+import typer
 
 from client_app.app import make_app
 from strategies import STRATEGIES
@@ -21,10 +23,12 @@ from task.arrays import state_of, trainable_names
 from task.config import DataConfig, SyntheticConfig, read_config
 from task.datasets import load_dataset
 from task.models import build_model
-from tests.bench import data, processes
-from tests.bench.__main__ import BENCHMARKS, Name, main
+from tests.bench import data, held, processes
+from tests.bench.__main__ import BENCHMARKS, Benchmark, Name, main
+from tests.bench.peers import install
+from tests.bench.peers.__main__ import Peer, describe
 from tests.bench.plain import PlainLoop
-from tests.bench.readings import busy, ratio
+from tests.bench.readings import Row, growth, paired, warning
 from tests.bench.rounds import W1
 from tests.support.grid import LocalGrid
 
@@ -35,12 +39,11 @@ TINY = {
     "t10k-labels-idx1-ubyte": (20,),
 }
 COMMAND = """
-import os, sys, time
-for i in range(3):
+import json, sys, time
+def row(i):
     with open(FOLDER + "/rounds.jsonl", "a") as file:
-        file.write('{"round": %d, "seconds": {"total": 1.0}}' % i + chr(10))
+        file.write(json.dumps({"round": i, "accuracy": 0.5}) + chr(10))
 """
-GATE = "say, hear = map(int, sys.argv[1:]); os.write(say, b'.'); os.read(hear, 1)"
 
 
 @pytest.fixture
@@ -92,23 +95,89 @@ def test_the_plain_loop_takes_the_very_steps_of_bouquet() -> None:
 def test_a_command_is_timed_measured_and_read(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    script = f"FOLDER = {str(folder)!r}{COMMAND}time.sleep(0.5)"
-    found = processes.run([sys.executable, "-c", script], folder, {}, memory=True)
+    rounds = "for i in range(3): row(i); time.sleep(0.25)"
+    found = processes.run([sys.executable, "-c", f"FOLDER = {str(folder)!r}{COMMAND}{rounds}"], folder, {})
     assert [row["round"] for row in found.rows] == [0, 1, 2]
-    assert found.seconds(skip=1) == [1.0]
-    assert 0 < found.until_round_1 < found.wall
-    assert found.peak > 1e6
-    assert found.processes == 1
+    assert found.accuracy == 0.5
+    (last,) = found.seconds(skip=1)
+    assert 0.2 < last < 0.25 + 2  # from line to line, on a machine that may be busy
+    assert found.arrivals[0] < found.until_round_1 < found.arrivals[2] < found.wall
+    assert found.pss == 0
 
 
-def test_something_else_can_run_between_the_rounds(tmp_path: Path) -> None:
+def test_the_memory_of_a_command_is_that_of_all_its_processes(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    calls: list[int] = []
-    script = f"FOLDER = {str(folder)!r}{COMMAND}{GATE}"
-    found = processes.run([sys.executable, "-c", script], folder, {}, between=lambda: calls.append(1))
-    assert calls == [1]
-    assert len(found.gated) == 1
+    child = "import subprocess; subprocess.run([sys.executable, '-c', 'import time; time.sleep(1)'])"
+    script = f"FOLDER = {str(folder)!r}{COMMAND}row(0); row(1); {child}"
+    found = processes.run([sys.executable, "-c", script], folder, {}, memory=True)
+    assert found.processes == 2
+    assert found.rss >= found.pss > 1e6
+
+
+GATED = """
+import os, sys, time
+say, hear = int(sys.argv[1]), int(sys.argv[2])
+for i in range(4):
+    with open(COUNT, "a") as file:
+        file.write("x")
+    os.write(say, b".")
+    os.read(hear, 1)
+    for _ in range(10):
+        time.sleep(0.01)
+        with open(COUNT, "a") as file:
+            file.write("y")
+"""
+
+
+def test_a_held_run_gets_nothing_done_between_its_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = tmp_path / "count"
+    real = held.subprocess.Popen
+    script = GATED.replace("COUNT", repr(str(count)))
+
+    def popen(command: list[str], **more: object) -> object:
+        return real([sys.executable, "-c", script, *command[3:]], **more)
+
+    monkeypatch.setattr(held.subprocess, "Popen", popen)
+    with held.Held(tmp_path / "run", {}, {}, block=1, blocks=3) as run:
+        assert count.read_text() == "x"
+        assert run.block() > 0.1
+        before = count.read_text()
+        assert before == "x" + 10 * "y" + "x"
+        time.sleep(0.2)
+        assert count.read_text() == before
+        held.in_turns([run.block], 2)
+    assert run.process.returncode == 0
+
+
+def test_a_held_run_that_ends_early_is_told_with_its_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = held.subprocess.Popen
+    command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+    monkeypatch.setattr(held.subprocess, "Popen", lambda _, **more: real(command, **more))
+    with (
+        pytest.raises(RuntimeError, match="ended before its last round:\nno such thing"),
+        held.Held(tmp_path / "run", {}, {}, block=1, blocks=3),
+    ):
+        pass
+
+
+def test_the_first_and_the_last_block_do_not_count() -> None:
+    calls: list[str] = []
+    times = iter(range(100))
+
+    def side(name: str) -> float:
+        calls.append(name)
+        return float(next(times))
+
+    blocks = held.blocks_for(rounds=3, block=1, quick=True)
+    assert blocks == 5
+    assert held.in_turns([lambda: side("a"), lambda: side("b")], blocks) == [[2, 4, 6], [3, 5, 7]]
+    assert "".join(calls) == "ababababab"
+    assert held.blocks_for(rounds=1, block=10, quick=False) == 7  # five count, whatever is asked for
 
 
 def test_a_command_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
@@ -133,24 +202,74 @@ def test_the_stand_in_is_an_mnist_that_bouquet_reads(tiny: Path) -> None:
     assert (dataset.num_train, len(dataset.y), dataset.input_shape) == (50, 70, (1, 4, 4))
 
 
-def test_the_command_line_shows_and_keeps_its_readings(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("tiny", "threads")
+def test_the_command_line_shows_and_keeps_its_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "bench.jsonl"
-    main(only=[Name("fold")], rounds_=0, repeat=5, quick=True, out=out, work=tmp_path / "work")
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert {line["benchmark"] for line in lines} == {"fold"}
-    assert all(line["measured"] > 0 and line["about"]["data"] == "MNIST" for line in lines)
-    assert all(len(line["about"]["load"]) == 3 for line in lines)
-    assert "fold" in capsys.readouterr().out
+    def broken(bench: object) -> Iterator[Row]:
+        yield paired("first-round-w1", "a : b", [1.0], [2.0], 0.4)
+        raise RuntimeError("no such thing")
+
+    rows = ("first-round-w1", "first-round-demo")
+    monkeypatch.setitem(BENCHMARKS, "first-round", Benchmark(broken, rows))
+    work = tmp_path / "work"
+    with pytest.raises(typer.Exit) as end:
+        main(only=[Name("first-round"), Name("fold")], rounds_=0, repeat=5, quick=True, work=work)
+    assert end.value.exit_code == 1
+    found = {row["name"]: row for row in json.loads((work / "quick.json").read_text())}
+    assert list(found) == [*rows, "fold", "fold-message", "fold-memory"]
+    assert {"name", "ratio", "target", "runs", "min", "max", "load"} <= found["fold"].keys()
+    assert found["fold"]["min"] <= found["fold"]["ratio"] <= found["fold"]["max"]
+    assert found["first-round-w1"]["ratio"] == 0.5
+    assert found["first-round-demo"]["ratio"] is None
+    assert found["first-round-demo"]["error"] == "RuntimeError: no such thing"
+    assert (work / "quick.png").stat().st_size > 1000
+    told = capsys.readouterr().out
+    assert "first-round-demo could not run:\nRuntimeError: no such thing" in told
+
+    main(only=[Name("fold")], rounds_=0, repeat=5, quick=True, work=work)  # the other rows stay
+    assert [row["name"] for row in json.loads((work / "quick.json").read_text())] == list(found)
 
 
-def test_a_reading_is_the_ratio_of_the_medians() -> None:
-    reading = ratio("w1-round", "a : b", [1.0, 9.0, 2.0], [4.0], 1.25)
-    assert reading.measured == 0.5
-    assert "medians of 3 and 1" in reading.detail
-    assert busy(percent=1) == ""
-    assert "disturbed" in busy(percent=95)
+def test_a_row_is_the_median_of_the_ratios_of_pairs() -> None:
+    row = paired("w1-round", "a : b", [1.0, 9.0, 2.0], [4.0, 3.0, 2.0], 1.25)
+    assert (row.ratio, row.min, row.max, row.runs) == (1.0, 0.25, 3.0, 3)
+    assert (row.ours, row.theirs) == (2.0, 3.0)
+    more = growth("memory", "a - b", [300.0, 310.0, 290.0], [200.0, 250.0, 280.0], 100.0)
+    assert (more.ratio, more.unit, more.min, more.max) == (60.0, "MB", 10.0, 100.0)
+    assert warning(percent=1) == ""
+    assert "disturbed" in warning(percent=95)
+
+
+def test_a_peer_whose_accuracy_differs_is_void() -> None:
+    def ran(accuracy: float) -> processes.Outcome:
+        rows = [{"round": i, "accuracy": accuracy} for i in range(6)]
+        return processes.Outcome(rows, [1.0, 2.0, 2.5, 3.0, 3.5, 4.0], 5.0)
+
+    def never(*_: object) -> processes.Outcome:
+        raise AssertionError
+
+    some = {
+        name: Peer(name, never, runs=[ran(accuracy)])
+        for name, accuracy in {"bouquet": 0.945, "r2": 0.948, "pfl": 0.95, "fluke": 0.93}.items()
+    }
+    some["fedlab"] = Peer("fedlab", never, error="RuntimeError: not to be had")
+    found = {each["name"]: each for each in describe(some, check=True)}
+    assert [name for name, each in found.items() if each["void"]] == ["fluke"]
+    assert found["pfl"]["round_s"] == 0.5
+    assert found["pfl"]["round_to_r2"] == 1.0
+    assert found["pfl"]["until_round_1_s"] == 2.0
+    assert found["fedlab"]["round_s"] is None
+
+
+def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = tmp_path / "uv"
+    failing.write_text("#!/bin/sh\necho no route >&2\nexit 2\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(install.sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(RuntimeError, match="uv venv ended with 2: no route"):
+        install.install(tmp_path / "work", "pfl")
+    assert install.python_of(tmp_path / "work", "pfl") is None
 
 
 def test_the_package_names_every_benchmark() -> None:

@@ -1,16 +1,26 @@
 """What Bouquet costs, as ratios within one run: ``make bench``, or ``python -m tests.bench --help``.
 
-===============  ==========================================================================  ========
-benchmark        ratio                                                                       target
-===============  ==========================================================================  ========
-``w1-round``     a round of ``bouquet run`` : the plainest loop on both cores, 2NN           1.25
-``w2-round``     the same with the CNN                                                       1.10
-``first-round``  start of the command to the end of round 1 : Flower's stock quickstart      0.60
-``population``   a round with up to 100,000 clients : with 100, ten of them training         1.20
-``fold``         the server's work on one reply : reading its bytes once                     -
-``memory``       peak of all processes of a run : of the stock app's                         -
-===============  ==========================================================================  ========
+=====================  ==================================================================  ========
+benchmark              ratio                                                               target
+=====================  ==================================================================  ========
+``w1-round``           a round of ``bouquet run`` : the plainest loop on both cores, 2NN   0.6
+``w2-round``           the same with the CNN                                               1.0
+``w1-20-rounds``       a whole command of 20 rounds : the faster of plain loop and FedJAX  1.0
+``first-round``        start of the command to the end of round 1, W1 and ``make demo`` :  0.4
+                       Flower's stock quickstart
+``population``         a round with 10 of 1,000,000 clients : 10 of 100                    1.1
+``population-1000``    a round with 1,000 of 1,000,000 clients : 1,000 of 1,000            1.1
+``population-memory``  peak of all processes with 1,000,000 clients - with few             100 MB
+``fold``               the server's work on one reply : reading its bytes once             1.5
+                       what it keeps of 200 replies : of 10                                1.1
+``memory``             peak of all processes of a run : of the stock app's                 0.5
+``threads``            a round with actors x threads : 1 x 1                               -
+``stack``              a round with so many clients in one program : one at a time         -
+=====================  ==================================================================  ========
 
-Nothing is asserted: a reading on a busy machine says so and stands beside its target. Data are MNIST if
-there is any (``data.py``). Seconds of Bouquet's rounds come from its own ``rounds.jsonl``.
+Nothing is asserted: a reading on a busy machine says so and stands beside its target. Each ratio is the
+median over pairs of runs, five at least, that took turns on the same machine. Data are MNIST if there is
+any (``data.py``). A round lasts from one line of its ``rounds.jsonl`` to the next.
+
+``make bench-peers`` runs the same work in other people's simulators, see `tests.bench.peers`.
 """

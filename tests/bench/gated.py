@@ -1,9 +1,7 @@
 """``python -m tests.bench.gated SAY HEAR EVERY run ...``: Bouquet's command line, held up between rounds.
 
-After round 0 and each EVERY rounds a byte is written to the file descriptor SAY, and the next round waits
-for one from HEAR: somebody else's rounds can run in between, and both meet the same noise. Blocks of rounds,
-because an engine that looks for messages at fixed times makes rounds that follow each other fall into step
-with it, and a gate after each would break the step.
+When the line of round 0 and of each EVERY-th round is written, a byte goes to the file descriptor SAY, and
+the run goes on when one comes from HEAR. `held.Held` is at the other end.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from server_app import cli, recorder
 def main() -> None:
     say, hear, every = (int(word) for word in sys.argv[1:4])
     for descriptor in (say, hear):
-        os.set_inheritable(descriptor, False)  # not for Ray's processes
+        os.set_inheritable(descriptor, False)  # not for the processes that it starts
     round_done = recorder.Recorder.round_done
 
-    def gated(self: recorder.Recorder, row: dict[str, Any], *args: Any) -> None:
-        round_done(self, row, *args)
+    def gated(self: recorder.Recorder, row: dict[str, Any], *args: Any, **more: Any) -> None:
+        round_done(self, row, *args, **more)
         if row["round"] % every == 0:
             os.write(say, b".")
             os.read(hear, 1)

@@ -3,14 +3,18 @@
 Two worker processes with one torch thread each train half of the cohort with ``torch.optim.SGD``; the
 parent averages and evaluates with all cores. There is no Flower in it. What it shares with Bouquet is
 what makes the steps the same: the data, the first model, who is drawn and in which order the examples come.
+``python -m tests.bench.plain FOLDER KEYS ROUNDS WORKERS`` runs it as a command.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -75,11 +79,14 @@ class PlainLoop:
     Args:
         keys: Run-config keys of the Bouquet run; those of plain FedAvg with SGD count.
         worker: What a worker is; a test takes threads, which start at once.
+        workers: How many; one makes it R.
     """
 
-    def __init__(self, keys: Mapping[str, Any], worker: Callable[..., Any] = SPAWN.Process) -> None:
+    def __init__(
+        self, keys: Mapping[str, Any], worker: Callable[..., Any] = SPAWN.Process, workers: int = WORKERS
+    ) -> None:
         self.config = read_config(keys)
-        pairs = [SPAWN.Pipe() for _ in range(WORKERS)]
+        pairs = [SPAWN.Pipe() for _ in range(workers)]
         self.pipes = [ours for ours, _ in pairs]
         self.workers = [worker(target=work, args=(theirs, dict(keys)), daemon=True) for _, theirs in pairs]
         for each in self.workers:
@@ -110,7 +117,7 @@ class PlainLoop:
             clients = self.draw(self.round)
             state = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
             for i, pipe in enumerate(self.pipes):
-                pipe.send((self.round, state, clients[i::WORKERS]))
+                pipe.send((self.round, state, clients[i :: len(self.pipes)]))
             parts = [pipe.recv() for pipe in self.pipes]
             examples = sum(count for _, count in parts)
             total = {name: sum(t[name] for t, _ in parts) / examples for name in state}
@@ -130,3 +137,28 @@ class PlainLoop:
             if worker.is_alive():
                 pipe.send(None)
             worker.join(10)
+
+
+def command(folder: Path, keys: Mapping[str, Any], rounds: int, workers: int = WORKERS) -> list[str]:
+    """Return the command line of the loop."""
+    words = [str(folder), json.dumps(dict(keys)), str(rounds), str(workers)]
+    return [sys.executable, "-m", "tests.bench.plain", *words]
+
+
+def main() -> None:
+    """Run the loop and append a line a round to FOLDER/rounds.jsonl, the untrained model first."""
+    folder, keys, rounds, workers = sys.argv[1:]
+    file = Path(folder) / "rounds.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with PlainLoop(json.loads(keys), workers=int(workers)) as loop, file.open("a", encoding="utf-8") as lines:
+        for server_round in range(int(rounds) + 1):
+            if server_round:
+                loop.run(1)
+            else:
+                loop.accuracies.append(evaluate(loop.model, *loop.test)["accuracy"])
+            lines.write(json.dumps({"round": server_round, "accuracy": loop.accuracies[-1]}) + "\n")
+            lines.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ import psutil
 from tests.bench.data import ROOT
 
 LIMIT_S = 1800.0  # of one command
-LOOK_S = 0.02  # between looks at rounds.jsonl
+LOOK_S = 0.005  # between looks at rounds.jsonl
+SAMPLE_S = 0.1  # between samples of the memory
 
 
 @dataclass
@@ -28,34 +28,50 @@ class Outcome:
 
     Attributes:
         rows: The lines of its rounds.jsonl.
-        until_round_1: Seconds from the start to the end of round 1, evaluation and checkpoint included.
+        arrivals: Seconds from the start to each of the lines; a line comes when its round is evaluated.
         wall: Seconds from the start to the end of the process.
-        peak: Peak bytes of all its processes together, 0 if not asked for.
+        pss: Peak bytes of all its processes together, pages that several share counted once; 0 if not asked
+            for.
+        rss: The same with shared pages counted in each process.
         processes: Their number at the peak.
-        gated: Seconds from gate to gate, the first from the start: all that the round loop does.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    until_round_1: float = float("nan")
+    arrivals: list[float] = field(default_factory=list)
     wall: float = float("nan")
-    peak: int = 0
+    pss: int = 0
+    rss: int = 0
     processes: int = 0
-    gated: list[float] = field(default_factory=list)
+
+    @property
+    def until_round_1(self) -> float:
+        """Seconds from the start to the end of round 1, its evaluation included."""
+        return self.arrivals[1] if len(self.arrivals) > 1 else float("nan")
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy after the last round."""
+        return float(self.rows[-1]["accuracy"])
 
     def seconds(self, skip: int) -> list[float]:
-        """Return the seconds of the rounds after number `skip`."""
-        return [row["seconds"]["total"] for row in self.rows if row["round"] > skip]
+        """Return the seconds of the rounds after number `skip`: from one line to the next.
+
+        Not the command's own figure, which may leave out what runs beside the next round.
+        """
+        return [b - a for a, b in pairwise(self.arrivals[skip:])]
 
 
 def environment(work: Path, data: Path) -> dict[str, str]:
     """Return the environment of the commands: data and caches of the benchmarks, no reports to anybody.
 
     Ray's workers run at niceness 15 by default, so that on a busy machine they alone would be slowed down.
+    A GPU stays unseen: all sides are compared on the same cores.
     """
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return env | {
         "BOUQUET_CACHE": str(work / "cache"),
         "BOUQUET_DATA": str(data),
+        "CUDA_VISIBLE_DEVICES": "",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_HOME": str(work / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -71,22 +87,14 @@ def bouquet(folder: Path, keys: Mapping[str, Any], *more: str) -> list[str]:
     return [str(Path(sys.executable).with_name("bouquet")), "run", *more, "-c", pairs, *place]
 
 
-def run(
-    command: list[str],
-    folder: Path,
-    env: Mapping[str, str],
-    *,
-    memory: bool = False,
-    between: Callable[[], object] | None = None,
-) -> Outcome:
+def run(command: list[str], folder: Path, env: Mapping[str, str], *, memory: bool = False) -> Outcome:
     """Run a command that writes ``rounds.jsonl`` into `folder`, to its end.
 
     Args:
         command: The command line.
         folder: The result folder, not there yet.
         env: Environment.
-        memory: Sample the memory of all its processes; costs some time.
-        between: Called while the command, which must be `tests.bench.gated`, waits.
+        memory: Sample the memory of all its processes; costs some time, so that its seconds do not count.
 
     Raises:
         RuntimeError: It failed; the message ends with its last lines.
@@ -94,79 +102,65 @@ def run(
     folder.parent.mkdir(parents=True, exist_ok=True)
     log, rounds = folder.with_suffix(".log"), folder / "rounds.jsonl"
     outcome = Outcome()
-    gate = Gate() if between else None
+    size = 0
     with log.open("wb") as sink:
         start = time.perf_counter()
-        process = subprocess.Popen(
-            [*command[:3], *gate.arguments, *command[3:]] if gate else command,
-            cwd=ROOT, env=dict(env), stdout=sink, stderr=subprocess.STDOUT,
-            pass_fds=gate.theirs if gate else (),
-        )  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=sink, stderr=subprocess.STDOUT)
         family = psutil.Process(process.pid)
         try:
-            if gate and between:
-                outcome.gated = gate.serve(between)
-            while process.poll() is None and time.perf_counter() - start < LIMIT_S:
-                if math.isnan(outcome.until_round_1) and _lines(rounds) >= 2:  # the first is round 0
-                    outcome.until_round_1 = time.perf_counter() - start
-                if memory:
+            alive = True
+            while alive and time.perf_counter() - start < LIMIT_S:
+                alive = process.poll() is None  # before the last look at the file
+                now = time.perf_counter() - start
+                if rounds.exists() and rounds.stat().st_size != size:
+                    size = rounds.stat().st_size
+                    new = rounds.read_bytes().count(b"\n") - len(outcome.arrivals)
+                    outcome.arrivals += [now] * new
+                if memory and alive:
                     _measure(family, outcome)
-                time.sleep(0.2 if memory else LOOK_S)
-            outcome.wall = time.perf_counter() - start
+                time.sleep((SAMPLE_S if memory else LOOK_S) if alive else 0)
+            outcome.wall = now
         finally:
             end(family)
-    if process.wait() != 0 or _lines(rounds) < 2:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{tail}")
-    outcome.rows = [json.loads(line) for line in rounds.read_text(encoding="utf-8").splitlines()]
+    if process.wait() != 0 or len(outcome.arrivals) < 2:
+        raise RuntimeError(f"{_brief(command)} ended with {process.returncode}:\n{last_lines(log)}")
+    outcome.rows = read_rows(folder)
     return outcome
 
 
-class Gate:
-    """Our ends of the two pipes of a gated command."""
-
-    def __init__(self) -> None:
-        self.hear, say = os.pipe()
-        hear, self.say = os.pipe()
-        self.theirs = say, hear
-        self.arguments = [str(say), str(hear)]
-
-    def serve(self, between: Callable[[], object]) -> list[float]:
-        """Call `between` at each gate until the command ends; return the seconds from gate to gate."""
-        for descriptor in self.theirs:
-            os.close(descriptor)
-        seconds = []
-        start = time.perf_counter()
-        while os.read(self.hear, 1):
-            seconds.append(time.perf_counter() - start)
-            between()
-            start = time.perf_counter()
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self.say, b".")
-        for descriptor in (self.hear, self.say):
-            os.close(descriptor)
-        return seconds
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a result folder's rounds.jsonl."""
+    lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def last_lines(log: Path) -> str:
+    """Return the end of what a command printed."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _brief(command: list[str]) -> str:
+    words = " ".join(command)
+    return words if len(words) < 200 else f"{words[:200]}..."
 
 
 def _measure(family: psutil.Process, outcome: Outcome) -> None:
-    """Raise `outcome`'s peak to what the process and its descendants hold now.
+    """Raise `outcome`'s peaks to what the process and its descendants hold now.
 
-    Proportional set size where the system has it: pages that several processes share count once.
+    Where the system has no proportional set size, the resident one takes its place.
     """
-    total = count = 0
+    pss = rss = count = 0
     for process in _tree(family):
         try:
             info = process.memory_full_info()
         except psutil.Error:
             continue
-        total += getattr(info, "pss", 0) or info.rss
+        pss += getattr(info, "pss", 0) or info.rss
+        rss += info.rss
         count += 1
-    if total > outcome.peak:
-        outcome.peak, outcome.processes = total, count
+    outcome.rss = max(outcome.rss, rss)
+    if pss > outcome.pss:
+        outcome.pss, outcome.processes = pss, count
 
 
 def _tree(family: psutil.Process) -> list[psutil.Process]:
@@ -176,9 +170,9 @@ def _tree(family: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def end(family: psutil.Process) -> None:
-    """Stop a process and its descendants if they still run."""
-    left = _tree(family)
+def end(family: psutil.Process, *more: psutil.Process) -> None:
+    """Stop a process, its descendants and `more` if they still run."""
+    left = list({*_tree(family), *more})
     for process in left:
         try:
             process.terminate()
