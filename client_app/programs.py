@@ -273,7 +273,7 @@ class Perceptron(Layers):
             delta = log_p.exp_().scatter_add_(2, y, -torch.ones_like(y, dtype=log_p.dtype)).mul_(scale)
             deltas = [delta]
             for W, h in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
-                delta = torch.bmm(delta, W).mul_(h > 0)
+                delta = torch.bmm(delta, W).mul_(h.sign())  # ReLU': 0 or 1, as h >= 0
                 deltas.append(delta)
             return loss, Factored(inputs, deltas[::-1])
 

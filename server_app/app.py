@@ -46,13 +46,16 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         load_partition(dataset, config.data, config.seed)
 
 
-def run(grid: Grid, config: Config, rounds_over: Callable[[], object] = lambda: None) -> Path:
+def run(
+    grid: Grid, config: Config, rounds_over: Callable[[], object] = lambda: None, *, overlap: bool = True
+) -> Path:
     """Run a federation to its end and return its result folder.
 
     Args:
         grid: Where the nodes are.
         config: The run.
         rounds_over: Called when no message will be sent any more, before the results are written.
+        overlap: Evaluate centrally while the next round trains.
 
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
@@ -85,7 +88,7 @@ def run(grid: Grid, config: Config, rounds_over: Callable[[], object] = lambda: 
             evaluate_fn=evaluate_fn,
             journal=recorder,
             trainable=trainable_names(model),
-            overlap=True,
+            overlap=overlap,
         )
         rounds_over()
         recorder.close()

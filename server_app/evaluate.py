@@ -17,12 +17,17 @@ def central_evaluation(
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
 
-    The test set is decoded into memory once.
+    The test set is decoded into memory once. On a CPU this process's torch is set to one thread: the
+    batches are shared among Python threads, one per core.
     """
     rows = dataset.test_rows
     if rows.stop <= rows.start:
         return None
     model = model.to(device)
+    threads = 1
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
     x, y = dataset.inputs(rows).to(device), dataset.targets(rows).to(device)
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -30,6 +35,6 @@ def central_evaluation(
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(torch.from_numpy(received[name]))
-        return MetricRecord(dict(evaluate(model, x, y)))
+        return MetricRecord(dict(evaluate(model, x, y, threads=threads)))
 
     return evaluate_fn

@@ -12,7 +12,6 @@ import inspect
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -67,7 +66,8 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     app_fn = partial(make_app, config)
     workers = Workers(app_fn, min(cpus, nodes))
     with _engine(app_fn, workers, nodes) as (grid, stop):
-        run(grid, read_config(config), rounds_over=stop)
+        # The workers have all cores, and an evaluation beside them costs both what it saves.
+        run(grid, read_config(config), rounds_over=stop, overlap=False)
 
 
 @contextmanager
@@ -84,21 +84,27 @@ def _engine(
     state = cast(InMemoryLinkState, factory.state())
     state.run_ids[run_id] = RunRecord(run=flower_run)
     state.task_store[task_id] = Task(task_id=task_id, run_id=run_id)
+    pushed, arrived = threading.Event(), threading.Event()
+    vars(state).update(
+        store_message_ins=_telling(state.store_message_ins, pushed),
+        store_message_res=_telling(state.store_message_res, arrived),
+    )
     mapping = vce_api._register_nodes(nodes, factory)
     stores = vce_api._register_node_info_stores(mapping, flower_run)
-    grid = InMemoryGrid(factory)
+    grid = _Grid(factory, arrived)
     grid.set_run(flower_run)
     stopped = threading.Event()
 
     def stop() -> None:
         stopped.set()  # first: what the workers leave undone is of no use any more
+        pushed.set()
         workers.terminate()
 
     engine = threading.Thread(
         target=vce_api.run_api,
         args=(app_fn, lambda: workers, mapping, factory, stores, stopped, VceMetrics()),
     )
-    with _prompt():
+    with _prompt(partial(_messenger, pushed=pushed)):
         engine.start()
         try:
             yield grid, stop
@@ -107,8 +113,33 @@ def _engine(
             engine.join()
 
 
+def _telling(method: Callable[..., Any], event: threading.Event) -> Callable[..., Any]:
+    """Return the method, which then also sets the event."""
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        finally:
+            event.set()
+
+    return told
+
+
+class _Grid(InMemoryGrid):
+    """Flower's grid, which knows when a reply is there."""
+
+    def __init__(self, factory: LinkStateFactory, arrived: threading.Event) -> None:
+        super().__init__(factory)
+        self._arrived = arrived
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a reply came since the last call, or after the time."""
+        self._arrived.wait(timeout_s)
+        self._arrived.clear()
+
+
 @contextmanager
-def _prompt() -> Iterator[None]:
+def _prompt(messenger: Callable[..., None]) -> Iterator[None]:
     """Let the engine hand out messages at once and end at once.
 
     Flower's engine looks for new messages ten times a second, so that a round lasts a multiple of 0.1 s
@@ -117,12 +148,12 @@ def _prompt() -> Iterator[None]:
     stay as they are, and so does the pace.
     """
     theirs = {name: getattr(vce_api, name, None) for name in ("add_messages_to_queue", "Queue")}
-    messenger = theirs["add_messages_to_queue"]
-    known = messenger is not None and inspect.signature(messenger).parameters.keys() == PARAMETERS
+    original = theirs["add_messages_to_queue"]
+    known = original is not None and inspect.signature(original).parameters.keys() == PARAMETERS
     if not known or theirs["Queue"] is not Queue:
         yield
         return
-    vars(vce_api).update(add_messages_to_queue=_messenger, Queue=_Queue)
+    vars(vce_api).update(add_messages_to_queue=messenger, Queue=_Queue)
     try:
         yield
     finally:
@@ -130,16 +161,19 @@ def _prompt() -> Iterator[None]:
 
 
 def _messenger(
-    state: LinkState, queue: Queue[Message], nodes_mapping: Mapping[int, int], f_stop: threading.Event
+    state: LinkState,
+    queue: Queue[Message],
+    nodes_mapping: Mapping[int, int],
+    f_stop: threading.Event,
+    pushed: threading.Event,
 ) -> None:
-    """Move each node's next message into the workers' queue until the run is over."""
+    """Move the nodes' messages into the workers' queue when there are new ones, until the run is over."""
     while not f_stop.is_set():
-        began = time.perf_counter()
+        pushed.wait(LOOK_UP_S)
+        pushed.clear()
         for node in nodes_mapping:
-            for message in state.get_message_ins(node_id=node, limit=1):
+            for message in state.get_message_ins(node_id=node, limit=None):
                 queue.put(message)
-        # With very many nodes a look takes long: it must not keep a core busy.
-        f_stop.wait(max(LOOK_S, 9 * (time.perf_counter() - began)))
 
 
 class _Queue(Queue[Message]):

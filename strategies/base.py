@@ -253,9 +253,9 @@ class Strategy(FlowerStrategy):
             evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
             journal: Takes rows and checkpoints, and gives the one to resume from.
             trainable: Names of the parameters among the arrays; empty = all floating arrays.
-            overlap: Call `evaluate_fn` and the journal's ``round_done`` in a thread of their own while the
-                next round trains. Without effect where the next round depends on this one's accuracy
-                (``target-accuracy``).
+            overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
+                nodes' work leaves the server's cores idle. Without effect where the next round depends on
+                this one's accuracy (``target-accuracy``). The journal is always written so.
         """
         self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
@@ -280,14 +280,17 @@ class Strategy(FlowerStrategy):
                     )
                     break
                 log = self._round(run, server_round)
-                run.settle()  # the round before is written down first
-                close = partial(self._close, run, log, self.state, self._record())
+                later: list[Callable[[], None]] = [partial(self._write_down, run, log, self.state)]
+                evaluate = partial(self._evaluate, run, log, self._record())
                 if overlap and not target:
-                    run.closing = background.submit(close)
+                    later.insert(0, evaluate)
                 else:
-                    accuracy = close()
-                    stop = bool(target) and accuracy is not None and accuracy >= target
+                    evaluate()
+                accuracy = log.values["accuracy"]
+                stop = bool(target) and accuracy is not None and accuracy >= target
                 stop = stop or self.finished(self.state)
+                run.settle()  # the round before is written down first
+                run.closing = background.submit(_call_all, later)
             run.settle()
         run.result.arrays = self._record()
         return run.result
@@ -300,24 +303,22 @@ class Strategy(FlowerStrategy):
             self._evaluate_clients(run, server_round, log)
         return log
 
-    def _close(self, run: _Run, log: RoundLog, state: ServerState, arrays: ArrayRecord) -> float | None:
-        """Evaluate the model after a round and write the round down; return the central accuracy if any.
-
-        Reads nothing that the next round changes.
-        """
+    def _evaluate(self, run: _Run, log: RoundLog, arrays: ArrayRecord) -> None:
+        """Evaluate the model after a round, if it is due. Reads nothing that the next round changes."""
         every = self.config.server.evaluate_every
         if run.evaluate_fn and every and (log.round % every == 0 or log.round == run.num_rounds):
             central = run.evaluate_fn(log.round, arrays)
             if central is not None:
                 run.result.evaluate_metrics_serverapp[log.round] = central
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
-        log.clock.begun = run.ended or log.clock.begun
         log.clock.lap("evaluate")
+
+    def _write_down(self, run: _Run, log: RoundLog, state: ServerState) -> None:
+        """Tell the journal of a round. Reads nothing that the next round changes."""
+        log.clock.begin(run.ended or log.clock.begun)
         row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state)
         self.journal.round_done(row, log.clients, snapshot, log.clock)
         run.ended = log.clock.now
-        accuracy: float | None = row["accuracy"]
-        return accuracy
 
     def _train(self, run: _Run, server_round: int, log: RoundLog) -> None:
         self.roster.refresh(run.grid, server_round)
@@ -384,8 +385,8 @@ class _Run:
     evaluate_config: ConfigRecord
     evaluate_fn: EvaluateFn | None
     result: Result
-    closing: Future[float | None] | None = None
-    """The end of the round before, if it overlaps with this one."""
+    closing: Future[Any] | None = None
+    """The end of the round before."""
     ended: float = 0.0
     """When the last round was done, on the rounds' clock."""
 
@@ -394,6 +395,11 @@ class _Run:
         if self.closing is not None:
             self.closing.result()
             self.closing = None
+
+
+def _call_all(steps: Iterable[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
 
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:

@@ -35,6 +35,11 @@ class Clock:
         self.laps["total"] = now - self.begun
         self._last = now
 
+    def begin(self, at: float) -> None:
+        """Let ``total`` run from when the round before was done."""
+        self.begun = at
+        self.laps["total"] = self._last - at
+
     @property
     def now(self) -> float:
         """When the last lap ended."""

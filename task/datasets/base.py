@@ -159,12 +159,12 @@ class Dataset(Decoded):
         picked = torch.from_numpy(_own(self.x[rows]))
         if self.kind == "text":
             return picked.long()
+        # One pass over bytes: division of integers gives float32.
+        picked = picked / self.scale if self.kind == "image" else picked.float()
         picked = picked.float().reshape(len(picked), *self.input_shape)
-        if self.kind == "image":
-            picked.div_(self.scale)
-            if any(self.mean) or any(s != 1 for s in self.std):
-                shift, divisor = self._normalisation
-                picked.sub_(shift).div_(divisor)
+        if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
+            shift, divisor = self._normalisation
+            picked.sub_(shift).div_(divisor)
         return picked
 
     def targets(self, rows: Rows | slice) -> torch.Tensor:

@@ -65,14 +65,14 @@ def test_the_pace_is_set_for_the_time_of_a_run_only_and_not_on_an_engine_built_o
 ) -> None:
     names = ("add_messages_to_queue", "Queue")
     theirs = [getattr(vce_api, n) for n in names]
-    with _prompt():
+    with _prompt(lambda **_: None):
         assert not {getattr(vce_api, n) for n in names} & set(theirs)
     assert [getattr(vce_api, n) for n in names] == theirs
 
     def other(state: object, queue: object) -> None: ...
 
     monkeypatch.setattr(vce_api, "add_messages_to_queue", other)
-    with _prompt():
+    with _prompt(lambda **_: None):
         assert [getattr(vce_api, n) for n in names] == [other, theirs[1]]
 
 

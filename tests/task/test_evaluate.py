@@ -69,3 +69,18 @@ def test_a_model_that_learned_can_still_be_trained_afterwards() -> None:
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()  # inference mode must not have marked the parameters
     assert model.out.weight.grad is not None
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_threads_share_the_batches_and_change_no_bit(n: int) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 4)
+    x, y = torch.randn(n, 3), torch.randint(0, 4, (n,))
+    alone = evaluate(model, x, y, batch=4)
+    assert evaluate(model, x, y, batch=4, threads=3) == alone
+    assert alone["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(model(x), y).detach()))
+
+
+def test_what_goes_wrong_in_a_thread_is_raised() -> None:
+    with pytest.raises(RuntimeError):
+        evaluate(torch.nn.Linear(3, 4), torch.randn(9, 2), torch.zeros(9, dtype=torch.int64), 4, threads=2)
