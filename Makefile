@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable . --group dev
 	@touch $@
 
-demo: setup  ## train 10 clients on the digits in Flower's simulation, under a minute
+demo: setup  ## train 10 clients on the digits in Flower's simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS)
 
 federation: setup  ## the same ten clients on one SuperLink and three SuperNodes, real gRPC processes

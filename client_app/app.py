@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -289,8 +290,10 @@ def _train_cohort(
     kept = [node.store().load(c, entry.name, order.run) if entry.keeps else None for c in cohort]
     solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, [k.fields if k else {} for k in kept])
     devices = [node.device] if node.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):  # dropout and the like, of clients that train alone
-        torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
+    # What trains together draws nothing; dropout and the like are of clients that train alone.
+    with nullcontext() if program.stacks else torch.random.fork_rng(devices=devices):
+        if not program.stacks:
+            torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
         solver.begin(task)
         stats = train(task, solver) if solver.trains else []
         finished = solver.finish(task, stats)

@@ -44,8 +44,9 @@ def fold(bench: Bench) -> Iterator[Row]:
             tensor.sum()
 
     def checked(i: int) -> None:
-        checks.check_arrays("arrays", models[i], models[0])
-        mean.add(models[i], ASK, f"client-{i}")
+        peaks = checks.check_arrays("arrays", models[i], models[0])
+        found = mean.check(models[i], ASK, f"client-{i}", peaks)
+        mean.add(models[i], ASK, f"client-{i}", found)
 
     messages = [_reply(arrays, i) for i, arrays in enumerate(models)]
     asked = {str(i): [f"client-{i}"] for i in range(replies)}
@@ -98,8 +99,9 @@ def _in_turns(
 
 
 def _model(shapes: dict[str, tuple[int, ...]], seed: int) -> Arrays:
+    """Return random weights of the size that a network's have."""
     rng = np.random.default_rng(seed)
-    return {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    return {name: rng.standard_normal(shape, np.float32) * np.float32(0.05) for name, shape in shapes.items()}
 
 
 def _request(number: int) -> Message:
