@@ -14,18 +14,22 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.attacks import corrupt, flip_labels, malicious
 from client_app.loop import Examples, LocalTask, steps_of, train
+from client_app.measure import add_losses, query_clients
 from client_app.node import Node, open_node
 from client_app.programs import Program, Single, program_of
 from client_app.solvers import SOLVERS
+from client_app.state import oldest_resumable
 from task import checks, seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
-from task.arrays import Arrays, only, state_of, trainable_names
+from task.arrays import Arrays, holdings, state_of, trainable_names
 from task.config import TrainConfig, read_config
 from task.errors import BouquetError, FieldError, WireError
 from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
 from task.seeds import rng_for, seed_for
+from task.selections import CANDIDATES, SELECTIONS, with_selection
 
 
 def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
@@ -56,7 +60,7 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     @made.train(wire.BEFORE)
     def on_before(message: Message, context: Context) -> Message:
         node = node_of(context)
-        entry = ALGORITHMS[node.config.algorithm].before
+        entry = _entry(node).before
         if entry is None:
             raise WireError(f"{node.config.algorithm} has no exchange before the training")
         return Message(answer(node, message.content, train_clients, entry), reply_to=message)
@@ -65,7 +69,20 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     def on_evaluate(message: Message, context: Context) -> Message:
         return Message(answer(node_of(context), message.content, evaluate_clients), reply_to=message)
 
+    @made.evaluate(CANDIDATES)
+    def on_candidates(message: Message, context: Context) -> Message:
+        node = node_of(context)
+        entry = SELECTIONS[node.config.server.selection].query
+        if entry is None:
+            raise WireError(f"selection {node.config.server.selection} asks no candidates")
+        return Message(answer(node, message.content, query_clients, entry), reply_to=message)
+
     return made
+
+
+def _entry(node: Node) -> Algorithm:
+    """Return the contract of the run: its algorithm's, under its selection policy."""
+    return with_selection(ALGORITHMS[node.config.algorithm], node.config.server.selection)
 
 
 Outcome = tuple[str, wire.Upload | Exception]
@@ -88,18 +105,22 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
     if entry is None:
-        entry = ALGORITHMS[node.config.algorithm]
+        entry = _entry(node)
         entry = entry if work is train_clients else evaluation_of(entry)
     model = node.model()
     state = state_of(model)
-    like = {"state": state, "trainable": only(state, trainable_names(model))}
+    like = holdings(state, trainable_names(model))
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
     merged = _Merge(entry, like)
     named = bool(order.clients)
     if not named:
         clients = _share(node)
         order = wire.TrainOrder(order.round, order.arrays, order.scalars, clients, (0,) * len(clients))
-    for client, outcome in work(node, entry, order):
+    outcomes = work(node, entry, order)
+    if work is train_clients and node.config.attack.kind != "none":
+        bad = malicious(node.config, tuple(node.clients.names))
+        outcomes = corrupt(outcomes, bad, order, trainable_names(model), node.config)
+    for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -278,6 +299,11 @@ def _train_cohort(
     program, _ = _program(node, entry)
     pool = np.concatenate([rows[c] for c in cohort])
     x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
+    if config.attack.kind == "label-flip":
+        bad = malicious(config, tuple(node.clients.names))
+        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], [len(rows[c]) for c in cohort]))
+        flipped = flipped.to(node.device).view(-1, *[1] * (y.dim() - 1))
+        y = torch.where(flipped, flip_labels(y, node.dataset.num_classes), y)
     task = LocalTask(
         program,
         order.arrays[wire.ARRAYS],
@@ -287,7 +313,8 @@ def _train_cohort(
         _train_config(node, order),
         [rng_for(config.seed, seeds.BATCHES, order.round, c) for c in cohort],
     )
-    kept = [node.store().load(c, entry.name, order.run) if entry.keeps else None for c in cohort]
+    before = order.round or None  # somebody else's strategy may not say which round it is
+    kept = [node.store().load(c, entry.name, order.run, before) if entry.keeps else None for c in cohort]
     solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, [k.fields if k else {} for k in kept])
     devices = [node.device] if node.device.type == "cuda" else []
     # What trains together draws nothing; dropout and the like are of clients that train alone.
@@ -297,10 +324,31 @@ def _train_cohort(
         solver.begin(task)
         stats = train(task, solver) if solver.trains else []
         finished = solver.finish(task, stats)
-    for client, (_, keep) in zip(cohort, finished, strict=True):
-        if entry.keeps:
-            node.store().save(client, entry.name, order.round, keep, order.run)
-    return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
+    add_losses(node, entry, order, cohort, [upload for upload, _ in finished])
+    if not entry.keeps:
+        return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
+    pairs = zip(cohort, finished, strict=True)
+    return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
+
+
+def _keep(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    client: str,
+    upload: wire.Upload,
+    keep: dict[str, Arrays],
+) -> wire.Upload | Exception:
+    """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
+    try:
+        checks.check_scalars(entry, upload.scalars)
+        for name, arrays in (*upload.arrays.items(), *keep.items()):
+            checks.check_arrays(name, arrays, arrays)
+    except FieldError as err:
+        return err
+    resumable = oldest_resumable(order.round, node.config.output.checkpoint_every)
+    node.store().save(client, entry.name, order.round, keep, order.run, resumable)
+    return upload
 
 
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from client_app.programs import Batch, Program, Tensors, each
 from task.arrays import Arrays
@@ -164,7 +165,7 @@ def train(task: LocalTask, solver: Solver) -> list[dict[str, float]]:
     config, schedule = task.config, _Schedule(task)
     velocity = [torch.zeros_like(p) for p in task.params] if config.momentum else []
     memory, losses = task.memory, []
-    task.program.train(True)
+    task.program.train(solver.training)
     k = task.clients
     for step, active in enumerate(schedule.active):
         if active != k:
@@ -243,6 +244,21 @@ def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[floa
     return losses, grads
 
 
+def full_loss(task: LocalTask) -> list[float]:
+    """Return each client's mean loss of the received model over all its examples; nothing is drawn."""
+    task.program.train(False)
+    losses: list[float] = []
+    with torch.no_grad():
+        for k in range(task.clients):
+            sums = []
+            for batch in _chunks(task, range(k, k + 1)):
+                logits = task.program.logits(task.start, batch.x)
+                total = cross_entropy(logits.flatten(0, 1), batch.y.flatten(0, 1), reduction="sum")
+                sums.append(float(total))
+            losses.append(math.fsum(sums) / max(task.num_examples[k], 1))
+    return losses
+
+
 def _chunks(task: LocalTask, group: range) -> list[Batch]:
     """Return all examples of clients of one size in chunks, each scaled by one over n_k."""
     data, n = task.examples, task.examples.sizes[group.start]
@@ -260,4 +276,14 @@ def norms(tensors: Tensors) -> list[float]:
     return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
 
 
-__all__ = ["Examples", "LocalTask", "Tensors", "each", "full_gradient", "norms", "steps_of", "train"]
+__all__ = [
+    "Examples",
+    "LocalTask",
+    "Tensors",
+    "each",
+    "full_gradient",
+    "full_loss",
+    "norms",
+    "steps_of",
+    "train",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.table import Table
@@ -14,18 +14,23 @@ BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->
 
 def as_dict() -> dict[str, Any]:
     """Return the catalogue as plain data."""
-    return {name: asdict(entry) | {"neutral": dict(entry.neutral)} for name, entry in _plain().items()}
+    return {name: asdict(_plain(entry)) for name, entry in ALGORITHMS.items()}
 
 
-def _plain() -> dict[str, Algorithm]:
-    from dataclasses import replace
-
+def _plain(entry: Algorithm) -> Algorithm:
     # asdict deep-copies, which a mapping proxy does not allow.
-    return {name: replace(a, neutral=dict(a.neutral)) for name, a in ALGORITHMS.items()}
+    before = _plain(entry.before) if entry.before else None
+    return replace(entry, neutral=dict(entry.neutral), before=before)
 
 
 def _fields(fields: tuple[ArrayField, ...], scalars: tuple[ScalarField, ...]) -> str:
     return ", ".join([f.name for f in fields] + [s.name for s in scalars]) or "nothing"
+
+
+def _up(entry: Algorithm) -> str:
+    """Return all that leaves a client in a round, that of the exchange before the training first."""
+    before = f"before: {_up(entry.before)}; then: " if entry.before else ""
+    return before + _fields(entry.up, entry.up_scalars)
 
 
 def rows() -> list[list[str]]:
@@ -40,7 +45,7 @@ def rows() -> list[list[str]]:
                 a.name,
                 paper,
                 _fields(a.down, a.down_scalars),
-                _fields(a.up, a.up_scalars),
+                _up(a),
                 ", ".join(sorted({f.reduce for f in a.up})),
                 _fields(a.keeps, ()),
                 neutral,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from server_app.results import CONFIG, ROUNDS, RunFolder, summarise
-from server_app.summary import Row, headline, last_evaluation, scale_bytes, short
+from server_app.summary import Row, headline, last_evaluation, participation, scale_bytes, short
 from task.config import knobs
 from task.errors import StateError
 from task.files import replacing, write_text
@@ -96,6 +96,7 @@ def _plots(
     note = "Mean over the examples; rounds without a finite loss have no point."
     yield _curves("loss", "Loss", "loss (cross-entropy, nats)", curves, rounds, note)
     yield _clients(clients)
+    yield _participation(participation(rounds, clients))
     if not rounds:
         yield "bytes", "", "No round is done, so nothing was sent.", None
         yield "seconds", "", "No round is done, so no time was spent.", None
@@ -199,6 +200,22 @@ def _clients(clients: Sequence[Row]) -> tuple[str, str, str, Draw | None]:
 
     note = f"One bar per client: {what}; unweighted mean."
     return "clients", title, note, draw
+
+
+def _participation(took: Row) -> tuple[str, str, str, Draw | None]:
+    """Return the histogram of how often clients took part."""
+    if not took["clients"]:
+        return "participation", "", "No client has trained in this run.", None
+    times = np.array([int(n) for n in took["histogram"]])
+    number = np.array(list(took["histogram"].values()))
+
+    def draw(ax: Axes) -> None:
+        ax.bar(times, number, width=max(1.0, (times[-1] + 1) / 200), color=SKY, edgecolor=BLUE, linewidth=0.4)
+        ax.set_xlabel("rounds in which a client took part")
+        ax.set_ylabel(f"clients (of {took['population']})")
+
+    note = f"{took['clients']} of {took['population']} clients took part; Jain index {short(took['jain'])}."
+    return "participation", "Participation", note, draw
 
 
 def _draw_bytes(ax: Axes, rounds: Sequence[Row]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def summarise(
 
     "accuracy" and "loss" are those of the last central evaluation. The x of "..._to_target" is
     interpolated as in `task.metrics.crossing`; seconds and bytes are summed over the rounds, so the time
-    between a stop and a resume does not count. A target that was not reached is None.
+    between a stop and a resume does not count. A target that was not reached is None. Simulated seconds are
+    those of a trace of device speeds (`strategies.devices`), not measured.
 
     Args:
         rounds: Rows of rounds.jsonl, in order.
@@ -43,12 +45,13 @@ def summarise(
     accuracy = [_number(row.get("accuracy")) for row in rounds]
     seconds = np.cumsum([_seconds(row) for row in rounds]).tolist()
     moved = np.cumsum([row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in rounds]).tolist()
+    simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
     measured = [(a, -r) for a, r in zip(accuracy, number, strict=True) if a is not None]
     best = max(measured, default=None)  # the first round that reached the best
     central = _last(rounds, "accuracy", "loss")
     local = _last(rounds, "client_accuracy", "client_loss")
     return {
-        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "seed")},
+        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
         "rounds": number[-1] if number else 0,
         "accuracy": _number(central.get("accuracy")),
         "loss": _number(central.get("loss")),
@@ -60,10 +63,13 @@ def summarise(
         "rounds_to_target": {str(t): rounds_to_target(number, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
         "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
+        "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},
         "bytes_up": sum(row.get("bytes_up", 0) for row in rounds),
         "bytes_down": sum(row.get("bytes_down", 0) for row in rounds),
         "seconds": seconds[-1] if seconds else 0.0,
+        "simulated_seconds": simulated[-1] if simulated else 0.0,
         "clients": _client_spread(clients),
+        "participation": participation(rounds, clients),
         "quarantined": sum(len(row.get("quarantined", [])) for row in rounds),
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
@@ -75,6 +81,26 @@ def _client_spread(clients: Sequence[Row]) -> Row:
     rows = last_evaluation(clients)
     values = [row["metrics"]["accuracy"] for row in rows]
     return {"round": rows[0]["round"] if rows else None, "count": len(rows), **spread(values)}
+
+
+def participation(rounds: Sequence[Row], clients: Sequence[Row]) -> Row:
+    """Return how often clients took part: their training reply was used.
+
+    Returns:
+        ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
+        ``most``, how often the busiest did; ``jain``, the index over the population; ``histogram``, number of
+        clients by how often they took part, 0 included, ascending.
+    """
+    times = Counter(row["name"] for row in clients if row.get("phase") == "train")
+    population = max([row.get("population") or 0 for row in rounds] + [len(times)])
+    counts = [*times.values(), *[0] * (population - len(times))]
+    return {
+        "population": population,
+        "clients": len(times),
+        "most": max(counts, default=0),
+        "jain": spread(counts)["jain"],
+        "histogram": {str(n): k for n, k in sorted(Counter(counts).items())},
+    }
 
 
 def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
@@ -115,6 +141,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     spread_ = result.get("clients") or {}
     reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
     best = result.get("best_accuracy")
+    took = result.get("participation") or {}
+    chosen = result.get("selection") not in (None, "uniform")
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
         ("Rounds", f"{result.get('rounds', 0)}" + _more(result.get("skipped"), "skipped")),
@@ -127,6 +155,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Sent to clients", human_bytes(result.get("bytes_down", 0))),
         ("Received from clients", human_bytes(result.get("bytes_up", 0))),
         ("Time", human_seconds(result.get("seconds", 0.0))),
+        ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
+        ("Took part", _share(took)),
         ("Quarantined replies", str(result.get("quarantined", 0))),
     ]
     if spread_.get("mean") is not None:
@@ -136,6 +166,13 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("Jain index", short(spread_["jain"])),
         ]
     return [(label, text) for label, text in rows if text]
+
+
+def _share(took: Mapping[str, Any]) -> str:
+    if not took.get("clients"):
+        return ""
+    most = took["most"]
+    return f"{took['clients']} of {took['population']} clients, at most {most} time{'s' if most > 1 else ''}"
 
 
 def _more(count: object, what: str) -> str:

@@ -15,30 +15,36 @@ import logging
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import stream_replies
 from strategies.fold import Fold, Folded, weighted_mean
 from strategies.journal import Journal, Snapshot
 from strategies.plan import RoundPlan, plan_round
+from strategies.quorum import too_few
 from strategies.roster import Roster
 from strategies.rounds import RoundLog
+from strategies.selection import SELECTORS, Pool
 from strategies.state import Number, Reduced, ServerState
 from task import seeds, wire
 from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
-from task.arrays import Arrays, only
+from task.arrays import Arrays, holdings, presumed_trainable
 from task.config import Config, ServerConfig
 from task.errors import ConfigError, choose_from
 from task.seeds import rng_for
+from task.selections import CANDIDATES, LOSS, SELECTIONS, with_selection
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 Extra = dict[str, wire.Scalar]
@@ -62,8 +68,11 @@ class Strategy(FlowerStrategy):
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         self.config = _with_knobs(config or Config(algorithm=self.algorithm), knobs)
-        self.entry: Algorithm = ALGORITHMS[self.algorithm]
         server = self.config.server
+        self.entry: Algorithm = with_selection(ALGORITHMS[self.algorithm], server.selection)
+        self.selector = SELECTORS[server.selection](self.config)
+        self.devices = Devices(self.config.devices, self.config.seed)
+        self.simulated_s = 0.0  # what the round would take on the devices of the trace
         self.roster = Roster(server.roll_call_timeout, server.min_nodes)
         self.timeout_s = server.round_timeout
         self.state: ServerState | None = None
@@ -74,6 +83,7 @@ class Strategy(FlowerStrategy):
         self._requests: list[Message] = []
         self._run_id = uuid.uuid4().hex
         self._before: Folded | None = None  # what the exchange before the training gave
+        self._preceding: list[Folded] = []  # all exchanges of the round before its training
         self._began, self._bytes = 0.0, 0
         self._plan = RoundPlan(0, (), {}, ())
         self._lr = 0.0
@@ -88,7 +98,7 @@ class Strategy(FlowerStrategy):
         """Return the next state and the rule's metrics: the module's pure ``server_update``."""
 
     def initial_state(self, arrays: Arrays) -> ServerState:
-        """Return the state before round 1."""
+        """Return the state before round 1; ``self.trainable`` names the parameters among the arrays."""
         return ServerState(arrays)
 
     def down_scalars(self, state: ServerState) -> dict[str, float]:
@@ -97,6 +107,10 @@ class Strategy(FlowerStrategy):
 
     def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in what the exchange before the training gave, if the entry has one."""
+        return state
+
+    def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
+        """Take in a round with too few good replies; the model must stay. `reduced` has no clients."""
         return state
 
     def finished(self, state: ServerState) -> bool:
@@ -121,33 +135,95 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """Draw the round's clients and write one message per node.
 
-        If the entry has an exchange before the training, it takes place here.
+        If the policy asks candidates, or the entry has an exchange before the training, it takes place here.
         """
-        self._began, self._bytes, self._before = time.perf_counter(), 0, None
+        self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
         self._sync(arrays)
         self.roster.refresh(grid, server_round)
-        self._plan = plan_round(self.config, self.roster, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
         extra = cast(Extra, dict(config))
+        self._plan = self._choose(server_round, extra, grid)
+        most = min(self.config.server.enough_replies or self._plan.asked, self._plan.asked)
+        why = too_few(self.entry, self.config, most, self._plan.asked)
+        if why and server_round <= 1:  # later the run goes on with whoever is there
+            raise ConfigError(why)
         if self.entry.before:
             self._exchange_before(self.entry.before, server_round, extra, grid)
+            if len(self._before_clients()) < max(self.config.server.min_replies, 1):
+                self._requests = []  # nothing to train with: the round is skipped
+                return []
         self._requests = self._orders(self.entry, "train", server_round, extra)
         return self._requests
 
+    def _choose(self, server_round: int, extra: Extra, grid: Grid) -> RoundPlan:
+        """Let the policy draw the round's clients, after it has asked its candidates for their loss."""
+        pool = Pool(self.roster, self.config, server_round, self._times)
+        candidates = self.selector.candidates(pool)
+        losses: dict[str, float] = {}
+        self.simulated_s = 0.0
+        if candidates:
+            query = SELECTIONS[self.config.server.selection].query
+            assert query is not None
+            requests = self._questions(server_round, candidates, f"evaluate.{CANDIDATES}", extra)
+            self._bytes += sum(wire.payload_bytes(m.content) for m in requests)
+            answers = self._exchange(query, server_round, requests, grid).metrics
+            losses = {client: row[LOSS.name] for client, row in answers.items()}
+            self.simulated_s = self._seconds(self._times(candidates, query=query))
+        drawn = self.selector.select(pool, candidates, losses)
+        plan = plan_round(self.config, self.roster, server_round, drawn)
+        dropped = set(plan.dropped)
+        asked = [c for c in plan.clients if c not in dropped]
+        self.simulated_s += self._seconds(self._times(asked, plan.epochs))
+        return plan
+
+    def _times(
+        self,
+        names: Sequence[str],
+        epochs: Mapping[str, int] = MappingProxyType({}),
+        query: Algorithm | None = None,
+    ) -> Times:
+        """Return the simulated seconds of clients for a round's training, or for a query."""
+        assert self.state is not None
+        entry = query or self.entry
+        steps = int(self.down_scalars(self.state).get(wire.LOCAL_STEPS, 0))
+        train = replace(self.config.train, local_steps=steps) if steps else self.config.train
+        counts = self.roster.num_examples(names)
+        pairs = ((c, counts[c]) for c in names)
+        work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
+        return self.devices.times(names, work, *traffic(entry, self.state.arrays, self.trainable))
+
+    def _seconds(self, times: Times) -> float:
+        return round_seconds(times, self.config.devices.uplink == "shared")
+
+    def _exchange(self, entry: Algorithm, server_round: int, requests: list[Message], grid: Grid) -> Folded:
+        """Send messages that precede the training and return what the replies came to."""
+        replies = stream_replies(grid, requests, self.timeout_s)  # a message has its id once it was sent
+        fold = self._fold(entry, server_round, requests)
+        fold.run(replies)
+        late = f"a reply within {self.timeout_s:g} s"
+        folded = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
+        self._bytes += fold.bytes_up
+        self.journal.quarantined(folded.quarantined)
+        self._preceding.append(folded)
+        return folded
+
     def _exchange_before(self, entry: Algorithm, server_round: int, extra: Extra, grid: Grid) -> None:
         requests = self._orders(entry, f"train.{wire.BEFORE}", server_round, extra)
-        fold = self._fold(entry, server_round, requests)
-        fold.run(stream_replies(grid, requests, self.timeout_s))
-        late = f"a reply within {self.timeout_s:g} s"
-        self._before = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
-        self._bytes += fold.bytes_up
-        self.journal.quarantined(self._before.quarantined)
-        if self._before.reduced is not None:
+        self._before = self._exchange(entry, server_round, requests, grid)
+        reduced = self._before.reduced
+        good = set(reduced.clients) if reduced else set()
+        self._plan = replace(
+            self._plan, failed=tuple(c for c in self._plan.clients if c not in good | set(self._plan.dropped))
+        )
+        if reduced is not None:
             assert self.state is not None
-            reduced = replace(self._before.reduced, population=len(self.roster.names))
-            self.state = self.prepare(self.state, reduced)
+            self.state = self.prepare(self.state, replace(reduced, population=len(self.roster.names)))
             self._packed_fields = {}
+
+    def _before_clients(self) -> tuple[str, ...]:
+        """Return who took part in the exchange before the training."""
+        return self._before.reduced.clients if self._before and self._before.reduced else ()
 
     def _orders(self, entry: Algorithm, kind: str, server_round: int, extra: Extra) -> list[Message]:
         """Return one message per node for the plan's clients; each record is packed once."""
@@ -181,16 +257,29 @@ class Strategy(FlowerStrategy):
             late = f"a reply before {self.config.server.enough_replies} others were in"
         self.last = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
         self.journal.quarantined(self.last.quarantined)
+        self.selector.told(Pool(self.roster, self.config, server_round, self._times), self.last.metrics)
         reduced = self.last.reduced
-        if reduced is None or len(reduced.clients) < self.config.server.min_replies:
+        good = len(reduced.clients) if reduced else 0
+        why = too_few(self.entry, self.config, good, self._plan.asked)
+        if why:
+            logger.warning("round %d keeps the model: %s", server_round, why)
+        if reduced is None or good < self.config.server.min_replies or why:
             self.last_metrics = {}
+            nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self._lr, self.trainable)
+            self.state = self.skipped(self.state, self._spent(nobody))
+            self._packed_fields = {}
             return None, None
-        seconds, size = time.perf_counter() - self._began, self._bytes + self.last.bytes_up
-        reduced = replace(reduced, population=len(self.roster.names), seconds=seconds, bytes=size)
+        reduced = self._spent(reduced)
         self.state, self.last_metrics = type(self).update(self.state, reduced, self.config)
         self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
         metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
         return self._packed, MetricRecord({**metrics, **self.last_metrics})
+
+    def _spent(self, reduced: Reduced) -> Reduced:
+        """Return the replies with what the round has cost so far, and the population."""
+        seconds, size = time.perf_counter() - self._began, self._bytes + self.last.bytes_up
+        population, asked = len(self.roster.names), self._plan.asked
+        return replace(reduced, population=population, seconds=seconds, bytes=size, asked=asked)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -202,12 +291,26 @@ class Strategy(FlowerStrategy):
             return []
         self.roster.refresh(grid, server_round)
         rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
-        plan = RoundPlan(server_round, tuple(self.roster.draw(server.fraction_evaluate, rng)), {}, ())
+        clients = self.roster.draw(server.fraction_evaluate, rng)
+        extra = cast(Extra, dict(config))
+        self._requests = self._questions(server_round, clients, "evaluate", extra, arrays)
+        return self._requests
+
+    def _questions(
+        self,
+        server_round: int,
+        asked: Sequence[str],
+        kind: str,
+        extra: Extra,
+        arrays: ArrayRecord | None = None,
+    ) -> list[Message]:
+        """Return one message per node that sends clients the model, and nothing else, to measure it."""
+        plan, requests = RoundPlan(server_round, tuple(asked), {}, ()), []
         for node, clients in plan.by_node(self.roster, self.config.train.local_epochs).items():
             order = wire.TrainOrder(server_round, {}, {}, tuple(clients), (0,) * len(clients))
-            content = wire.train_content(order, {wire.ARRAYS: arrays}, cast(Extra, dict(config)))
-            self._requests.append(wire.message(content, node, "evaluate", server_round, self.timeout_s))
-        return self._requests
+            content = wire.train_content(order, {wire.ARRAYS: arrays or self._record()}, extra)
+            requests.append(wire.message(content, node, kind, server_round, self.timeout_s))
+        return requests
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their examples; None if nobody answered."""
@@ -252,7 +355,8 @@ class Strategy(FlowerStrategy):
             evaluate_config: The same for evaluation messages.
             evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
             journal: Takes rows and checkpoints, and gives the one to resume from.
-            trainable: Names of the parameters among the arrays; empty = all floating arrays.
+            trainable: Names of the parameters among the arrays; empty = all floating arrays but the running
+                statistics of normalisation layers.
             overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
                 nodes' work leaves the server's cores idle. Without effect where the next round depends on
                 this one's accuracy (``target-accuracy``). The journal is always written so.
@@ -260,9 +364,9 @@ class Strategy(FlowerStrategy):
         self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
         self._run_id = self.journal.run_id or self._run_id
+        self.trainable = trainable or self.trainable
         self._sync(initial_arrays)
         assert self.state is not None
-        self.trainable = trainable or tuple(k for k, a in self.state.arrays.items() if a.dtype.kind == "f")
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         run = _Run(grid, num_rounds, *configs, evaluate_fn, Result())
         self.summary()
@@ -270,6 +374,7 @@ class Strategy(FlowerStrategy):
         begin, stop = 0, False
         if snapshot is not None:
             self.state, begin = snapshot.state(type(self.state)), snapshot.round + 1
+            self.selector.load(snapshot.arrays)
             self._packed = wire.pack_arrays(self.state.arrays)
             stop = self.journal.reached(target) or self.finished(self.state)
         with ThreadPoolExecutor(1, "evaluation") as background:
@@ -280,7 +385,9 @@ class Strategy(FlowerStrategy):
                     )
                     break
                 log = self._round(run, server_round)
-                later: list[Callable[[], None]] = [partial(self._write_down, run, log, self.state)]
+                later: list[Callable[[], None]] = [
+                    partial(self._write_down, run, log, self.state, self.selector.dump())
+                ]
                 evaluate = partial(self._evaluate, run, log, self._record())
                 if overlap and not target:
                     later.insert(0, evaluate)
@@ -313,10 +420,10 @@ class Strategy(FlowerStrategy):
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
         log.clock.lap("evaluate")
 
-    def _write_down(self, run: _Run, log: RoundLog, state: ServerState) -> None:
+    def _write_down(self, run: _Run, log: RoundLog, state: ServerState, memory: Arrays) -> None:
         """Tell the journal of a round. Reads nothing that the next round changes."""
         log.clock.begin(run.ended or log.clock.begun)
-        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state)
+        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory)
         self.journal.round_done(row, log.clients, snapshot, log.clock)
         run.ended = log.clock.now
 
@@ -325,15 +432,16 @@ class Strategy(FlowerStrategy):
         log.clock.lap("roll-call")
         requests = list(self.configure_train(server_round, self._record(), run.train_config, run.grid))
         log.bytes_down += self._bytes
-        if self._before is not None:
-            log.preceded(self._before)
-            log.bytes_down -= self._before.bytes_up
+        for folded in self._preceding:
+            log.preceded(folded)
+            log.bytes_down -= folded.bytes_up
         log.clock.lap("select")
         replies = stream_replies(run.grid, requests, self.timeout_s)
         arrays, metrics = self.aggregate_train(server_round, replies)
         if metrics is not None:
             run.result.train_metrics_clientapp[server_round] = metrics
         log.trained(self._plan, self.last, self._lr, arrays is None, self.last_metrics)
+        log.values |= {"population": len(self.roster.names), "simulated_seconds": self.simulated_s}
         log.clock.lap("train")
 
     def _evaluate_clients(self, run: _Run, server_round: int, log: RoundLog) -> None:
@@ -353,7 +461,9 @@ class Strategy(FlowerStrategy):
     def _sync(self, arrays: ArrayRecord) -> ServerState:
         """Take over a model that was handed in; a no-op if it is the one we packed."""
         if self.state is None:
-            self.state = self.initial_state(wire.read_arrays(arrays))
+            given = wire.read_arrays(arrays)
+            self.trainable = self.trainable or presumed_trainable(given)
+            self.state = self.initial_state(given)
         elif arrays is not self._packed:
             self.state = replace(self.state, arrays=wire.read_arrays(arrays))
         self._packed = arrays
@@ -366,7 +476,8 @@ class Strategy(FlowerStrategy):
     def _fold(self, entry: Algorithm, server_round: int, requests: list[Message]) -> Fold:
         assert self.state is not None
         state = self.state.arrays
-        like = {f.name: state if f.holds == "state" else only(state, self.trainable) for f in entry.up}
+        held = holdings(state, self.trainable)
+        like = {f.name: held[f.holds] for f in entry.up}
         asked = {m.metadata.message_id: self._clients_of(m) for m in requests}
         total = sum(len(c) for c in asked.values())
         return Fold(entry, like, asked, server_round, lambda n: self.journal.replies(server_round, n, total))

@@ -29,9 +29,16 @@ class Snapshot:
     numbers: dict[str, Number]
 
     @staticmethod
-    def of(server_round: int, state: ServerState) -> Snapshot:
-        """Take a snapshot after a round; arrays are shared, not copied (states are never written to)."""
-        return Snapshot(server_round, *dump_state(state))
+    def of(server_round: int, state: ServerState, memory: Arrays | None = None) -> Snapshot:
+        """Take a snapshot after a round; arrays are shared, not copied (states are never written to).
+
+        Args:
+            server_round: Round t.
+            state: The rule's state.
+            memory: What the selection policy remembers, under names of its own (``selection/...``).
+        """
+        arrays, numbers = dump_state(state)
+        return Snapshot(server_round, arrays | (memory or {}), numbers)
 
     def state(self, cls: type[S]) -> S:
         """Rebuild the rule's state."""

@@ -20,12 +20,14 @@ class RoundPlan:
         clients: S_t, all selected clients by sorted name.
         epochs: Epochs of the clients that are slow; the others do as configured.
         dropped: Selected clients that are not asked, because stragglers are dropped.
+        failed: Clients that were asked, but failed in the exchange before the training and do not train.
     """
 
     round: int
     clients: tuple[str, ...]
     epochs: dict[str, int]
     dropped: tuple[str, ...]
+    failed: tuple[str, ...] = ()
 
     @property
     def stragglers(self) -> tuple[str, ...]:
@@ -43,21 +45,24 @@ class RoundPlan:
 
     def by_node(self, roster: Roster, full: int) -> dict[int, list[str]]:
         """Spread the clients over their nodes by expected work; `full` is E, the epochs of the others."""
-        dropped = set(self.dropped)
-        asked = roster.num_examples(c for c in self.clients if c not in dropped)
+        left_out = {*self.dropped, *self.failed}
+        asked = roster.num_examples(c for c in self.clients if c not in left_out)
         cost = {c: n * (self.epochs.get(c, full) / full) + 1 for c, n in asked.items()}
         return roster.assign(asked, cost)
 
 
-def plan_round(config: Config, roster: Roster, server_round: int) -> RoundPlan:
-    """Draw the cohort, and the stragglers among it.
+def plan_round(
+    config: Config, roster: Roster, server_round: int, drawn: Sequence[str] | None = None
+) -> RoundPlan:
+    """Return the cohort, as a policy has drawn it or else uniformly, and draw the stragglers among it.
 
     Of the selected, round(stragglers * |S_t|) are slow. Each has time for x ~ U{1..E} epochs (Li et al.,
     FedProx, section 5.2; the authors' code draws from {1..E-1}, the paper says [1, E]). A strategy that
     waits for nobody drops them, FedProx takes their partial work.
     """
     server = config.server
-    clients = roster.draw(server.fraction_train, rng_for(config.seed, seeds.SELECTION, server_round))
+    rng = rng_for(config.seed, seeds.SELECTION, server_round)
+    clients = roster.draw(server.fraction_train, rng) if drawn is None else drawn
     slow = round(server.stragglers * len(clients))
     if slow == 0:
         return RoundPlan(server_round, tuple(clients), {}, ())

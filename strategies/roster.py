@@ -13,7 +13,6 @@ pools, the node whose share of the partition it is trains it. A node that does n
 from __future__ import annotations
 
 import logging
-import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from strategies.exchange import stream_replies
 from task import wire
 from task.errors import ConfigError, WireError
 from task.names import ClientNames, numbering
+from task.selections import cohort_size
 
 logger = logging.getLogger("bouquet")
 
@@ -206,7 +206,7 @@ class Roster:
         population = len(self.names)
         if population == 0:
             return []
-        size = max(math.floor(fraction * population + 1e-9), 1)
+        size = cohort_size(fraction, population)
         if size == population:
             return list(self.names)
         picked = rng.choice(population, size=size, replace=False, shuffle=False)

@@ -55,6 +55,7 @@ class RoundLog:
     values: dict[str, Any] = field(
         default_factory=lambda: {
             **dict.fromkeys(("lr", "train_loss", "client_loss", "client_accuracy", "loss", "accuracy")),
+            **{"population": 0, "simulated_seconds": 0.0},
             **{"selected": [], "stragglers": [], "asked": 0, "answered": 0, "skipped": False, "metrics": {}},
         }
     )

@@ -45,6 +45,7 @@ class Reduced:
         population: Clients that are online, K.
         seconds: Wall time since the round began.
         bytes: Payload bytes of the round so far, both ways.
+        asked: Clients that were asked to train; 0 = not told, so at least those that took part.
     """
 
     arrays: dict[str, Arrays]
@@ -57,6 +58,7 @@ class Reduced:
     population: int = 0
     seconds: float = 0.0
     bytes: int = 0
+    asked: int = 0
 
     def mean(self, name: str) -> float | None:
         """Return the example-weighted mean of a scalar that every client sent, else None."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-Holds = Literal["state", "trainable"]
+Holds = Literal["state", "trainable", "buffers", "features"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class ArrayField:
 
     Attributes:
         name: Name of the record on the wire.
-        holds: Which arrays of the model: ``trainable`` (parameters) or ``state`` (and buffers).
+        holds: Which arrays of the model: ``trainable`` (parameters), ``buffers`` or ``state`` (both); or
+            ``features``, one number for each input of a first layer that is linear.
         meaning: What the record is, with the paper's symbol. Dtypes are those of the model.
         reduce: How the server folds the clients' records: ``mean`` and ``sum`` are weighted by
             `Algorithm.weight`; ``stack`` keeps every client's. Unused for downward fields.
@@ -85,6 +86,21 @@ class Algorithm:
     neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
     """Run-config keys at whose values the algorithm is FedAvg."""
 
+    equal_sizes: bool = False
+    """Whether `neutral` holds only among clients with equally many examples, the rule not using n_k."""
+
+    no_neutral: str = ""
+    """Why there are no values at which it is FedAvg; "" = `neutral` has them."""
+
+    withstands: tuple[int, int] | None = None
+    """(a, b) of a rule that withstands f malicious clients of a round if at least a f + b reply; else None."""
+
+    settles: bool = True
+    """Whether a biased one comes to rest; one that chooses among clients may change its choice for ever."""
+
+    biased: str = ""
+    """Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there."""
+
 
 MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
 MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
@@ -100,7 +116,169 @@ _MCMAHAN = Paper(
     "Algorithm 1",
 )
 
+_REDDI = Paper(
+    "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan",
+    2021,
+    "Adaptive Federated Optimization",
+    "2003.00295",
+    "Algorithm 2",
+)
+
+_KONECNY = Paper(
+    "Konečný, McMahan, Ramage, Richtárik",
+    2016,
+    "Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
+    "1610.02527",
+    "Algorithm 4 with S_k = A = I",
+)
+_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean")
+
+_LI_FAIR = Paper(
+    "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
+)
+_REFERENCE_LOSS = ScalarField(
+    "reference-loss", "F_ref, largest loss of the round before, a unit that cancels"
+)
+_LOSS_BEFORE = ScalarField("loss-before", "F_k(w^t), mean loss of the received model")
+_LIPSCHITZ = ScalarField("lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))")
+
+
+def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
+    """Return an adaptive server rule of Reddi et al.; the clients do as in FedAvg."""
+    return Algorithm(
+        name, title, _REDDI, name, "sgd", (MODEL_DOWN,), (MODEL_UP,), neutral=MappingProxyType(neutral)
+    )
+
+
+_YIN = Paper(
+    "Yin, Chen, Ramchandran, Bartlett",
+    2018,
+    "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    "1803.01498",
+    "Algorithm 1",
+)
+_BLANCHARD = Paper(
+    "Blanchard, El Mhamdi, Guerraoui, Stainer",
+    2017,
+    "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+    "1703.02757",
+    "section 4",
+)
+
+
+def _robust(
+    name: str,
+    title: str,
+    paper: Paper,
+    withstands: tuple[int, int],
+    neutral: Mapping[str, float],
+    why: str,
+    settles: bool = True,
+) -> Algorithm:
+    """Return a rule over all the clients' models; the clients do as in FedAvg."""
+    return Algorithm(
+        name,
+        title,
+        paper,
+        name,
+        "sgd",
+        (MODEL_DOWN,),
+        (replace(MODEL_UP, reduce="stack"),),
+        weight="uniform",
+        neutral=MappingProxyType(neutral),
+        equal_sizes=True,
+        no_neutral="" if neutral else "it takes the model of one client among at least three",
+        withstands=withstands,
+        settles=settles,
+        biased=why,
+    )
+
+
 ALGORITHMS: dict[str, Algorithm] = {
+    "adaptive-tau": Algorithm(
+        name="adaptive-tau",
+        title="Adaptive local steps",
+        paper=Paper(
+            "Wang, Tuor, Salonidis, Leung, Makaya, He, Chan",
+            2019,
+            "Adaptive Federated Learning in Resource Constrained Edge Computing Systems",
+            "1804.05271",
+            "Algorithms 2 and 3",
+        ),
+        rule="adaptive-tau",
+        solver="adaptive-tau",
+        down=(MODEL_DOWN,),
+        up=(
+            MODEL_UP,
+            ArrayField("gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack"),
+        ),
+        down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
+        up_scalars=(
+            ScalarField(
+                "rho", "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's round before; 0 = unknown"
+            ),
+            ScalarField("beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown"),
+            _LOSS_BEFORE,
+            ScalarField("step-seconds", "c_k, measured seconds of a local step; 0 = not measured"),
+        ),
+        keeps=(
+            ArrayField("local-model", "trainable", "w_k, local model at the end of the client's last round"),
+        ),
+        neutral=MappingProxyType(
+            {
+                "adaptive-tau.tau-max": 1,
+                "adaptive-tau.budget": 1e9,
+                "adaptive-tau.resource": "model",
+                "local-steps": 1,
+            }
+        ),
+    ),
+    "bulyan": _robust(
+        "bulyan",
+        "Bulyan",
+        Paper(
+            "El Mhamdi, Guerraoui, Rouault",
+            2018,
+            "The Hidden Vulnerability of Distributed Learning in Byzantium",
+            "1802.07927",
+            "section 4",
+        ),
+        (4, 3),
+        {"robust.byzantine": 0.0},
+        "it leaves out numbers and clients far from the others, and does not use n_k",
+        settles=False,
+    ),
+    # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
+    "fedadagrad": _adaptive(
+        "fedadagrad",
+        "FedAdagrad",
+        {"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
+    ),
+    # v stays at tau^2 and sqrt(v) + tau at 1.
+    "fedadam": _adaptive(
+        "fedadam",
+        "FedAdam",
+        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    ),
+    "fedatt": Algorithm(
+        name="fedatt",
+        title="FedAtt",
+        paper=Paper(
+            "Ji, Pan, Long, Li, Jiang, Huang",
+            2019,
+            "Learning Private Neural Language Modeling with Attentive Aggregation",
+            "1812.07108",
+            "attentive aggregation",
+        ),
+        rule="fedatt",
+        solver="sgd",
+        down=(MODEL_DOWN,),
+        up=(replace(MODEL_UP, reduce="stack"),),
+        weight="uniform",
+        neutral=MappingProxyType({"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30}),
+        equal_sizes=True,
+        biased="attention weighs a client by its distance from the server, not by its examples",
+    ),
     "fedavg": Algorithm(
         name="fedavg",
         title="FedAvg",
@@ -109,6 +287,58 @@ ALGORITHMS: dict[str, Algorithm] = {
         solver="sgd",
         down=(MODEL_DOWN,),
         up=(MODEL_UP,),
+    ),
+    "fedavgm": Algorithm(
+        name="fedavgm",
+        title="FedAvgM",
+        paper=Paper(
+            "Hsu, Qi, Brown",
+            2019,
+            "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+            "1909.06335",
+            "server momentum",
+        ),
+        rule="fedavgm",
+        solver="sgd",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0}),
+    ),
+    "feddyn": Algorithm(
+        name="feddyn",
+        title="FedDyn",
+        paper=Paper(
+            "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama",
+            2021,
+            "Federated Learning Based on Dynamic Regularization",
+            "2111.04263",
+            "Algorithm 1",
+        ),
+        rule="feddyn",
+        solver="feddyn",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+        keeps=(ArrayField("gradient", "trainable", "g_k, gradient of L_k at the client's last model"),),
+        weight="uniform",
+        neutral=MappingProxyType({"feddyn.alpha": 0.0}),
+        equal_sizes=True,
+    ),
+    "fednova": Algorithm(
+        name="fednova",
+        title="FedNova",
+        paper=Paper(
+            "Wang, Liu, Liang, Joshi, Poor",
+            2020,
+            "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+            "2007.07481",
+            "section 5",
+        ),
+        rule="fednova",
+        solver="fednova",
+        down=(MODEL_DOWN,),
+        up=(ArrayField("update", "state", "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are"),),
+        up_scalars=(ScalarField("step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD"),),
+        neutral=MappingProxyType({"local-steps": 3, "fednova.mu": 0.0}),
     ),
     "fedprox": Algorithm(
         name="fedprox",
@@ -140,6 +370,155 @@ ALGORITHMS: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean"),),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "fsvrg": Algorithm(
+        name="fsvrg",
+        title="FSVRG",
+        paper=_KONECNY,
+        rule="fsvrg",
+        solver="fsvrg",
+        before=Algorithm(
+            name="fsvrg",
+            title="FSVRG, full gradients",
+            paper=_KONECNY,
+            rule="fsvrg",
+            solver="gradient",
+            down=(MODEL_DOWN,),
+            up=(_FULL_GRADIENT,),
+        ),
+        down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t")),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "fsvrg-sparse": Algorithm(
+        name="fsvrg-sparse",
+        title="FSVRG for sparse features",
+        paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+        rule="fsvrg-sparse",
+        solver="fsvrg-sparse",
+        before=Algorithm(
+            name="fsvrg-sparse",
+            title="FSVRG for sparse features, full gradients and counts",
+            paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+            rule="fsvrg-sparse",
+            solver="feature-counts",
+            down=(MODEL_DOWN,),
+            up=(
+                _FULL_GRADIENT,
+                ArrayField("frequency", "features", "phi_k^j, share of examples with a non-zero feature j"),
+                ArrayField(
+                    "presence", "features", "1/n_k if the client has a non-zero feature j, else 0", "sum"
+                ),
+            ),
+        ),
+        down=(
+            MODEL_DOWN,
+            ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t"),
+            ArrayField(
+                "frequency", "features", "phi^j, share of the cohort's examples with a non-zero feature j"
+            ),
+        ),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "geometric-median": _robust(
+        "geometric-median",
+        "Geometric median (RFA)",
+        Paper(
+            "Pillutla, Kakade, Harchaoui",
+            2022,
+            "Robust Aggregation for Federated Learning",
+            "1912.13445",
+            "Algorithm 2",
+        ),
+        (2, 1),
+        {"robust.nu": 1e9, "robust.byzantine": 0.0},
+        "it minimises distances, not their squares",
+    ),
+    "krum": _robust("krum", "Krum", _BLANCHARD, (2, 3), {}, "it takes one client's model", settles=False),
+    "median": _robust(
+        "median",
+        "Coordinate median",
+        _YIN,
+        (2, 1),
+        {"fraction-train": 0.0},
+        "the median of gradients is not their mean",
+    ),
+    "multi-krum": _robust(
+        "multi-krum",
+        "Multi-Krum",
+        _BLANCHARD,
+        (2, 3),
+        {"robust.byzantine": 0.0, "robust.m": 1_000_000},
+        "it leaves out clients far from the others",
+    ),
+    "qfedavg": Algorithm(
+        name="qfedavg",
+        title="q-FedAvg",
+        paper=replace(_LI_FAIR, where="Algorithm 2"),
+        rule="qfedavg",
+        solver="qfedavg",
+        down=(MODEL_DOWN,),
+        up=(
+            ArrayField("delta", "trainable", "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
+            ArrayField("buffers", "buffers", "buffers of the local model w_k", "mean"),
+        ),
+        down_scalars=(_REFERENCE_LOSS,),
+        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        weight="uniform",
+        neutral=MappingProxyType({"qffl.q": 0.0}),
+        equal_sizes=True,
+        biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
+    ),
+    "qfedsgd": Algorithm(
+        name="qfedsgd",
+        title="q-FedSGD",
+        paper=replace(_LI_FAIR, where="Algorithm 1"),
+        rule="qfedsgd",
+        solver="qfedsgd",
+        down=(MODEL_DOWN,),
+        up=(ArrayField("gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),),
+        down_scalars=(_REFERENCE_LOSS,),
+        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        weight="uniform",
+        neutral=MappingProxyType({"qffl.q": 0.0, "local-epochs": 1, "batch-size": 0}),
+        equal_sizes=True,
+        biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
+    ),
+    "scaffold": Algorithm(
+        name="scaffold",
+        title="SCAFFOLD",
+        paper=Paper(
+            "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+            2020,
+            "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+            "1910.06378",
+            "Algorithm 1",
+        ),
+        rule="scaffold",
+        solver="scaffold",
+        down=(MODEL_DOWN, ArrayField("control", "trainable", "c, the server's control variate")),
+        up=(
+            MODEL_UP,
+            ArrayField("control-delta", "trainable", "c_i^+ - c_i, change of the client's control variate"),
+        ),
+        keeps=(ArrayField("control", "trainable", "c_i, the client's control variate"),),
+        weight="uniform",
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0}),
+        equal_sizes=True,
+    ),
+    "fedyogi": _adaptive(
+        "fedyogi",
+        "FedYogi",
+        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    ),
+    "trimmed-mean": _robust(
+        "trimmed-mean",
+        "Trimmed mean",
+        _YIN,
+        (2, 1),
+        {"robust.trim": 0.0},
+        "it leaves out numbers far from the others, and does not use n_k",
     ),
 }
 

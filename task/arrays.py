@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -25,9 +25,47 @@ def trainable_names(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(name for name, p in model.named_parameters() if p.requires_grad)
 
 
+def presumed_trainable(arrays: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """Return what to take for the parameters when nobody names them: all floating arrays.
+
+    PyTorch's running statistics of normalisation layers are left out, by their names.
+    """
+    statistics = ("running_mean", "running_var")
+    return tuple(
+        name for name, a in arrays.items() if a.dtype.kind == "f" and name.split(".")[-1] not in statistics
+    )
+
+
+def blocks(size: int, length: int = 1 << 13) -> Iterator[slice]:
+    """Cut `size` elements into slices whose float64 temporaries (64 KiB each) stay in the cache."""
+    for i in range(0, size, length):
+        yield slice(i, min(i + length, size))
+
+
 def only(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> Arrays:
     """Return the named subset, in the order of `names`."""
     return {name: arrays[name] for name in names}
+
+
+def holdings(state: Mapping[str, np.ndarray], trainable: Iterable[str]) -> dict[str, Arrays]:
+    """Return, for each kind of record, arrays of the names, shapes and dtypes that it may have.
+
+    Args:
+        state: The model, parameters and buffers.
+        trainable: Names of the parameters.
+
+    Returns:
+        ``state``; ``trainable``; ``buffers``, which is empty for most models; ``features``, one number for each
+        column of the first parameter if that is a matrix, and else empty.
+    """
+    names = tuple(trainable)
+    columns = [a.shape[1:] for a in (state[n] for n in names[:1]) if a.ndim == 2]
+    return {
+        "state": dict(state),
+        "trainable": only(state, names),
+        "buffers": {n: a for n, a in state.items() if n not in set(names)},
+        "features": {"columns": np.zeros(shape, np.float32) for shape in columns},
+    }
 
 
 def sha256(arrays: Mapping[str, np.ndarray]) -> str:

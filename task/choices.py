@@ -8,6 +8,7 @@ from task.datasets import DATASETS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.partition import PARTITIONS
+from task.selections import SELECTIONS, candidates_of
 
 
 def check_names(config: Config) -> None:
@@ -21,15 +22,36 @@ def check_names(config: Config) -> None:
         ("dataset", config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
         ("partition", config.data.partition, PARTITIONS),
+        ("selection", config.server.selection, SELECTIONS),
     ):
         if got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    if config.server.selection == "power-of-choice" and config.data.num_clients:
+        candidates_of(config, config.data.num_clients)
+    byzantine = config.robust.byzantine
+    if byzantine >= 1 and byzantine % 1 or 0.5 <= byzantine < 1:
+        raise ConfigError(
+            'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
+            f"whole count >= 1 that is less than half of them; got {byzantine!r}"
+        )
     if config.server.stragglers > 0 and config.train.local_steps > 0:
         raise ConfigError(
             'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
             "set one of the two to 0"
         )
-    if config.algorithm == "fedsgd":
+    if config.algorithm == "fsvrg-sparse":
+        linear = ("2nn", "logistic", "mlp")
+        if config.model not in linear:
+            raise ConfigError(
+                f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
+                f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
+            )
+        if SELECTIONS[config.server.selection].by_examples:
+            raise ConfigError(
+                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a '
+                f"policy that does not draw in proportion to them, such as uniform; got {config.server.selection!r}"
+            )
+    if config.algorithm in ("fedsgd", "qfedsgd"):
         for key, value in (
             ("momentum", config.train.momentum),
             ("weight-decay", config.train.weight_decay),
@@ -37,7 +59,7 @@ def check_names(config: Config) -> None:
         ):
             if value:
                 raise ConfigError(
-                    f'run-config key "{key}": fedsgd uploads one gradient and takes no local '
+                    f'run-config key "{key}": {config.algorithm} uploads one gradient and takes no local '
                     f"step, so it must be 0; got {value}"
                 )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:

@@ -12,6 +12,7 @@ in ``pyproject.toml`` to it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ def knob(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
     """Declare one run-config key.
@@ -42,9 +44,10 @@ def knob(
         low: Smallest allowed value.
         high: Largest allowed value.
         above: The value must be strictly greater than this.
+        below: The value must be strictly less than this.
         choices: The allowed words, for a key that names something.
     """
-    meta = {"doc": doc, "low": low, "high": high, "above": above, "choices": choices}
+    meta = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
     return field(default=default, metadata=meta)
 
 
@@ -78,6 +81,9 @@ class SyntheticConfig:
     alpha: float = knob(1.0, "how much local models differ", low=0)
     beta: float = knob(1.0, "how much local data differ", low=0)
     iid: bool = knob(False, "one model and one input law for all devices")
+    size_spread: float = knob(
+        2.0, "standard deviation of the log of a device's number of examples", low=0, high=5
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +111,7 @@ class ServerConfig:
     fraction_evaluate: float = knob(0.0, "share of the clients that evaluate; 0 = none", low=0, high=1)
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
     client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
-    selection: str = knob("uniform", "who trains", choices=("uniform",))
+    selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort or fedcs")
     stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)
     drop_stragglers: bool = knob(False, "leave stragglers out instead of taking their partial work")
     min_replies: int = knob(1, "a round with fewer good replies keeps the model", low=1)
@@ -138,6 +144,146 @@ class FedProxConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FedAvgMConfig:
+    """FedAvgM, Hsu et al. 2019."""
+
+    server_lr: float = knob(1.0, "eta of the server's step; 1 = FedAvg at momentum 0", above=0)
+    momentum: float = knob(0.9, "beta of v <- beta v + delta (not damped); 0 = none", low=0, below=1)
+    nesterov: bool = knob(True, "step by beta v + delta, as in the paper's runs, instead of v")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOptConfig:
+    """FedAdagrad, FedAdam and FedYogi, Reddi et al. 2021."""
+
+    server_lr: float = knob(0.1, "eta of the server's step; the paper tunes it, from 10^-2.5 to 10", above=0)
+    beta1: float = knob(0.9, "decay of the first moment of fedadam and fedyogi; 0 = none", low=0, below=1)
+    adagrad_beta1: float = knob(0.0, "the same of fedadagrad", low=0, below=1)
+    beta2: float = knob(0.99, "decay of the second moment of fedadam and fedyogi", low=0, below=1)
+    tau: float = knob(0.001, "adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau", above=0)
+    bias_correction: bool = knob(False, "Kingma and Ba's form: v starts at 0; m, v over 1 - beta^t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAttConfig:
+    """FedAtt, Ji et al. 2019."""
+
+    epsilon: float = knob(1.2, "step along the attended difference; 1 = to the attended mean", above=0)
+    p: float = knob(2.0, "p of the norm of a layer's difference, over all its elements", low=1, high=10)
+    temperature: float = knob(1.0, "T of softmax(distance / T); 1 = the paper's, large = plain mean", above=0)
+    noise: float = knob(0.0, "beta, standard deviation of noise on the new model; no privacy proof", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig:
+    """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
+
+    candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
+    losses: str = knob("query", "power-of-choice: ask, or last known", choices=("query", "last"))
+    deadline: float = knob(180.0, "fedcs: simulated seconds by which a round must end", above=0)
+    penalty: float = knob(2.0, "oort: alpha, how hard slowness counts; 0 = not at all", low=0)
+    exploration: float = knob(0.9, "oort: epsilon, share of newcomers in a cohort at first", low=0, high=1)
+    exploration_decay: float = knob(0.98, "oort: factor of epsilon by round", above=0, high=1)
+    exploration_min: float = knob(0.2, "oort: least epsilon", low=0, high=1)
+    cut_off: float = knob(0.95, "oort: c, share of the last top utility that is enough", low=0, high=1)
+    clip: float = knob(0.95, "oort: utilities are cut at this quantile", above=0, high=1)
+    pace: float = knob(0.3, "oort: T at first, as a quantile of the clients' seconds", low=0, high=1)
+    pacer_step: float = knob(0.05, "oort: Delta by which the quantile T rises", low=0, high=1)
+    pacer_window: int = knob(20, "oort: W, rounds between looks at the utility", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesConfig:
+    """The seeded trace of device speeds behind ``simulated_seconds``; nothing of it is measured."""
+
+    speed: float = knob(100.0, "median training speed of a client, examples per second", above=0)
+    bandwidth: float = knob(1.4, "median rate of a client's link, Mbit/s", above=0)
+    spread: float = knob(1.0, "standard deviation of the log of both; 0 = all alike", low=0, high=5)
+    uplink: str = knob("own", "own = uploads at once, shared = one after another", choices=("own", "shared"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldConfig:
+    """SCAFFOLD, Karimireddy et al. 2020."""
+
+    option: str = knob(
+        "II", "new control variate: I = full gradient at x, II = from the steps", choices=("I", "II")
+    )
+    server_lr: float = knob(1.0, "eta_g of the server's step; 1 = the mean of the local models", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNovaConfig:
+    """FedNova, Wang et al. 2020."""
+
+    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveTauConfig:
+    """Adaptive local steps under a resource budget, Wang et al. 2019."""
+
+    budget: float = knob(15.0, "R, what the run may spend, in units of resource", above=0)
+    resource: str = knob(
+        "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
+    )
+    step_cost: float = knob(0.013, "c of resource=model, cost of a local step", low=0)
+    round_cost: float = knob(0.1316, "b of resource=model, cost of a round beside its steps", above=0)
+    phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
+    tau_max: int = knob(100, "largest tau", low=1)
+    fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFFLConfig:
+    """q-FedAvg and q-FedSGD, Li et al. 2020."""
+
+    q: float = knob(
+        1.0, "q, weight F_k^q of a client's loss; 0 = plain mean of local models", low=0, high=100
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDynConfig:
+    """FedDyn, Acar et al. 2021."""
+
+    alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustConfig:
+    """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
+
+    byzantine: float = knob(
+        0.1, "f, malicious clients to withstand: a share of those asked, rounded down, or a count >= 1", low=0
+    )
+    trim: float = knob(0.2, "trimmed-mean: beta, share cut at each end; 0 = plain mean", low=0, below=0.5)
+    m: int = knob(0, "multi-krum: clients averaged, at most K - f; 0 = K - f - 2", low=0)
+    nu: float = knob(1e-6, "geometric-median: smallest distance that counts; huge = plain mean", above=0)
+    iterations: int = knob(100, "geometric-median: most Weiszfeld steps", low=1)
+    weighted: bool = knob(False, "geometric-median: weigh by the n_k that clients claim, as the paper does")
+
+    def f(self, asked: int) -> int:
+        """Return f for a round in which so many clients were asked."""
+        return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackConfig:
+    """Simulated malicious clients, to test rules with (see ``client_app/attacks.py``)."""
+
+    kind: str = knob(
+        "none",
+        "what malicious clients do",
+        choices=("none", "sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"),
+    )
+    fraction: float = knob(
+        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
+    )
+    scale: float = knob(0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, little-is-enough z_max", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, checked."""
 
@@ -149,7 +295,19 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    devices: DevicesConfig = field(default_factory=DevicesConfig)
     fedprox: FedProxConfig = field(default_factory=FedProxConfig)
+    scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
+    adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
+    qffl: QFFLConfig = field(default_factory=QFFLConfig)
+    fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    feddyn: FedDynConfig = field(default_factory=FedDynConfig)
+    fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
+    fedopt: FedOptConfig = field(default_factory=FedOptConfig)
+    fedatt: FedAttConfig = field(default_factory=FedAttConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
 
     @property
     def run_name(self) -> str:
@@ -158,7 +316,24 @@ class Config:
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
-NESTED = frozenset({"synthetic", "fedprox"})
+NESTED = frozenset(
+    {
+        "synthetic",
+        "select",
+        "devices",
+        "fedprox",
+        "fedavgm",
+        "fedopt",
+        "fedatt",
+        "robust",
+        "attack",
+        "scaffold",
+        "fednova",
+        "adaptive_tau",
+        "qffl",
+        "feddyn",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -174,6 +349,7 @@ class Knob:
     low: float | None
     high: float | None
     above: float | None
+    below: float | None
     choices: tuple[str, ...]
 
 
@@ -185,7 +361,7 @@ def knobs() -> Iterator[Knob]:
             if "doc" not in f.metadata:
                 continue
             kebab = f.name.replace("_", "-")
-            key = f"{section}.{kebab}" if section in NESTED else kebab
+            key = f"{section.replace('_', '-')}.{kebab}" if section in NESTED else kebab
             default = cast(Value, f.default)
             yield Knob(key, section, f.name, hints[f.name], default, **f.metadata)
 
@@ -242,6 +418,7 @@ def _checked(k: Knob, raw: object) -> Value:
             and (k.low is None or number >= k.low)
             and (k.high is None or number <= k.high)
             and (k.above is None or number > k.above)
+            and (k.below is None or number < k.below)
         )
         if not ok:
             raise ConfigError(f'run-config key "{k.key}": expected {_range(k)} ({k.doc}); got {raw!r}')
@@ -253,6 +430,7 @@ def _range(k: Knob) -> str:
         f">= {k.low:g}" if k.low is not None else "",
         f"> {k.above:g}" if k.above is not None else "",
         f"<= {k.high:g}" if k.high is not None else "",
+        f"< {k.below:g}" if k.below is not None else "",
     ]
     return f"{k.type.__name__} " + " and ".join(p for p in parts if p)
 

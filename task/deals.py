@@ -1,7 +1,7 @@
 """How the training pool is dealt to clients: one function per partition.
 
-Each takes a `Deal` and returns one array of row numbers per client. ``dirichlet`` and ``classes`` are
-flwr-datasets' partitioners. The others are ours, because flwr-datasets either has no such scheme
+Each takes a `Deal` and returns one array of row numbers per client. ``dirichlet``, ``dirichlet-capped`` and
+``classes`` are flwr-datasets' partitioners. The others are ours, as flwr-datasets either has no such scheme
 (``dirichlet-client``, ``power-law``), or deals rows in the order of the file without a seed (its IID and size
 partitioners; the latter also gives all that rounding left over to one client), or drops the rows that do not
 fill a shard (its shard partitioner).
@@ -81,12 +81,68 @@ def shards(deal: Deal) -> list[Rows]:
     return [np.concatenate([pieces[i] for i in hand]) for hand in hands]
 
 
+def labels(deal: Deal) -> list[Rows]:
+    """Give whole classes: client k holds those that are k modulo K (Wang et al. 2019, case 2).
+
+    With more clients than classes those of one class share it evenly, shuffled.
+    """
+    clients = deal.config.num_clients
+    return _by_label(np.arange(deal.size), deal.classes(), np.arange(deal.num_classes), clients, deal.rng())
+
+
+def half_labels(deal: Deal) -> list[Rows]:
+    """Deal the lower half of the classes evenly, the upper half by class (Wang et al. 2019, case 4).
+
+    The first floor(K / 2) clients share the classes below C / 2, the others hold whole classes of the rest.
+
+    Raises:
+        ConfigError: Fewer than two clients or classes.
+    """
+    clients, classes = deal.config.num_clients, deal.num_classes
+    if clients < 2 or classes < 2:
+        raise ConfigError(
+            f'run-config key "num-clients": partition "half-labels" halves the clients and the classes, so '
+            f"expected >= 2 of each; got {clients} clients and {classes} classes"
+        )
+    rng, y = deal.rng(), deal.classes()
+    lower = rng.permutation(np.flatnonzero(y < classes // 2))
+    upper = np.flatnonzero(y >= classes // 2)
+    owned = np.arange(classes // 2, classes)
+    return [
+        *np.array_split(lower, clients // 2),
+        *_by_label(upper, y[upper], owned, clients - clients // 2, rng),
+    ]
+
+
+def _by_label(rows: Rows, y: Rows, classes: Rows, clients: int, rng: np.random.Generator) -> list[Rows]:
+    """Give class i of `classes` to client i modulo K, or split it among the clients that are i modulo C."""
+    hands: list[list[Rows]] = [[] for _ in range(clients)]
+    for i, c in enumerate(classes):
+        holders = range(i % clients, clients, len(classes))
+        parts = np.array_split(rng.permutation(rows[y == c]), len(holders))
+        for client, part in zip(holders, parts, strict=True):
+            hands[client].append(part)
+    return [np.concatenate(hand) for hand in hands]
+
+
 def dirichlet(deal: Deal) -> list[Rows]:
     """Split each class among the clients by a draw from Dir(alpha 1_K), without a cap on sizes.
 
-    Sizes become as skewed as labels are. (MOON and PFLlib cap them: not comparable.) The whole draw is
-    repeated, at most ten times, until every client keeps ``min-client-examples`` for training.
+    Sizes become as skewed as labels are. (MOON, NIID-Bench and PFLlib cap them: not comparable.) The whole
+    draw is repeated, at most ten times, until every client keeps ``min-client-examples`` for training.
     """
+    return _dirichlet(deal, capped=False)
+
+
+def dirichlet_capped(deal: Deal) -> list[Rows]:
+    """Do the same, each class among the clients that have no more than n/K examples so far.
+
+    So NIID-Bench, MOON and PFLlib do. Classes that come later in the order are split among fewer clients.
+    """
+    return _dirichlet(deal, capped=True)
+
+
+def _dirichlet(deal: Deal, capped: bool) -> list[Rows]:
     from flwr_datasets.partitioner import DirichletPartitioner
 
     config = deal.config
@@ -95,7 +151,7 @@ def dirichlet(deal: Deal) -> list[Rows]:
         partition_by="label",
         alpha=config.dirichlet_alpha,
         min_partition_size=_with_test_part(config),
-        self_balancing=False,
+        self_balancing=capped,
         shuffle=False,
         seed=seeds.seed_for(deal.seed, seeds.PARTITION),
     )
@@ -229,8 +285,11 @@ def apportion(shares: Floats, total: int) -> Rows:
 DEALS: dict[str, Callable[[Deal], list[Rows]]] = {
     "classes": classes,
     "dirichlet": dirichlet,
+    "dirichlet-capped": dirichlet_capped,
     "dirichlet-client": dirichlet_client,
+    "half-labels": half_labels,
     "iid": iid,
+    "labels": labels,
     "power-law": power_law,
     "quantity": quantity,
     "shards": shards,

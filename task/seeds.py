@@ -19,6 +19,10 @@ PARTITION: Final = "partition"  # who owns which examples
 SPLIT: Final = "split"  # a client's own train/test split
 BATCHES: Final = "batches"  # order of a client's examples in a round
 TORCH: Final = "torch"  # dropout and the like during local training
+NOISE: Final = "noise"  # noise that a server rule adds to the model in a round
+DEVICES: Final = "devices"  # a client's simulated speed
+TIES: Final = "ties"  # who comes first among clients of equal loss
+ATTACK: Final = "attack"  # who is malicious, and the noise that a malicious client sends
 SYNTHETIC: Final = "synthetic"  # the generated data set
 
 

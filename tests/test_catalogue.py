@@ -17,15 +17,35 @@ from task.config import knobs, read_config
 from task.reduce import REDUCTIONS
 from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
-from tests.support.federation import Played, far, owners_config, play, write_owners
+from tests.support.federation import SIZES, Played, far, owners_config, play, write_owners
 
 NAMES = sorted(ALGORITHMS)
 
 # At these values an algorithm is not FedAvg: every knob of its own does something.
 ACTIVE: dict[str, dict[str, Any]] = {
+    # With a budget that lasts tau falls to 1 where clients differ and rises to its cap where they do not.
+    "adaptive-tau": {"adaptive-tau.budget": 1e6, "adaptive-tau.tau-max": 7},
+    "bulyan": {"robust.byzantine": 0.15},
+    "fedadagrad": {"fedopt.server-lr": 1.0, "fedopt.tau": 0.3, "fedopt.adagrad-beta1": 0.4},
+    "fedadam": {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9},
+    "fedatt": {"fedatt.temperature": 0.5},
     "fedavg": {},
+    "fedavgm": {"fedavgm.momentum": 0.5},
+    "feddyn": {"feddyn.alpha": 0.2},
+    "fednova": {"fednova.mu": 0.5},
     "fedprox": {"fedprox.mu": 0.9, "fedprox.adaptive": True},
     "fedsgd": {},
+    "fedyogi": {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9},
+    "fsvrg": {},
+    "fsvrg-sparse": {},
+    "geometric-median": {"robust.nu": 1e-3, "robust.iterations": 20, "robust.weighted": True},
+    "krum": {"robust.byzantine": 0.2},
+    "median": {},
+    "multi-krum": {"robust.byzantine": 0.2, "robust.m": 2},
+    "qfedavg": {"qffl.q": 2.0},
+    "qfedsgd": {"qffl.q": 2.0},
+    "scaffold": {"scaffold.server-lr": 0.9},
+    "trimmed-mean": {"robust.trim": 0.34},
 }
 SETTINGS = {"fraction_train": 0.6, "local_epochs": 3, "batch_size": 4, "lr_decay": 0.8, "learning_rate": 0.3}
 
@@ -41,8 +61,9 @@ def owners(tmp_path: Path) -> Path:
 
 def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     assert {entry.name for entry in ALGORITHMS.values()} == set(ALGORITHMS)
-    assert {entry.rule for entry in ALGORITHMS.values()} == set(STRATEGIES)
-    assert {entry.solver for entry in ALGORITHMS.values()} == set(SOLVERS)
+    contracts = [*ALGORITHMS.values(), *(entry.before for entry in ALGORITHMS.values() if entry.before)]
+    assert {entry.rule for entry in contracts} == set(STRATEGIES)
+    assert {entry.solver for entry in contracts} == set(SOLVERS)
     assert set(ACTIVE) == set(ALGORITHMS)  # whoever adds an algorithm says here when it is not FedAvg
 
 
@@ -93,13 +114,20 @@ def same(one: Played, other: Played, exact: bool) -> list[bool]:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"fedavg"}))
 def test_at_its_neutral_value_it_is_fedavg_and_else_it_is_not(name: str, owners: Path) -> None:
     neutral = dict(ALGORITHMS[name].neutral)
-    assert neutral, "say in the catalogue at which values the algorithm is FedAvg"
+    reason = ALGORITHMS[name].no_neutral
+    assert bool(neutral) != bool(reason), "say in the catalogue at which values the algorithm is FedAvg"
     shared = {k: v for k, v in neutral.items() if "." not in k}  # keys that FedAvg has too
     keys = owners_config(owners, **SETTINGS)
-    exact = MODEL_UP in ALGORITHMS[name].up  # a gradient step is rounded in another place
-    runs = [play(keys | {"algorithm": name} | neutral), play(keys | {"algorithm": "fedavg"} | shared)]
-    assert runs[0].selected() == runs[1].selected()
-    assert all(same(*runs, exact))
+    # A gradient step is rounded in another place; so is what only cancels at keys that FedAvg has too.
+    exact = MODEL_UP in ALGORITHMS[name].up and not shared
+    like = keys
+    if ALGORITHMS[name].equal_sizes:
+        write_owners(owners.with_name("equal.npz"), dict.fromkeys(SIZES, 8))
+        like = keys | {"data-path": str(owners.with_name("equal.npz"))}
+    if neutral:
+        runs = [play(like | {"algorithm": name} | neutral), play(like | {"algorithm": "fedavg"} | shared)]
+        assert runs[0].selected() == runs[1].selected()
+        assert all(same(*runs, exact))
     runs = [play(keys | {"algorithm": name} | ACTIVE[name]), play(keys | {"algorithm": "fedavg"})]
     assert not any(same(*runs, exact=False))
 
@@ -131,14 +159,14 @@ def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
 # ----------------------------------------------------------------------------------- fixed point
 
 
-def convex(path: Path, identical: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Write three clients of a logistic problem with a finite optimum; return the pooled data."""
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(90, 2)).astype(np.float32)
-    y = np.argmax(x @ [[1.0, -1.0], [0.3, 0.0]] + rng.gumbel(size=(90, 2)), axis=1)
-    client = np.repeat(["a", "b", "c"], 30)
+def convex(path: Path, identical: bool, clients: str = "abc") -> tuple[np.ndarray, np.ndarray]:
+    """Write clients of a logistic problem with a finite optimum; return the pooled data."""
+    rng, K = np.random.default_rng(2), len(clients)
+    x = rng.normal(size=(30 * K, 2)).astype(np.float32)
+    y = np.argmax(x @ [[1.0, -1.0], [0.3, 0.0]] + rng.gumbel(size=(30 * K, 2)), axis=1)
+    client = np.repeat(list(clients), 30)
     if identical:
-        x, y = np.tile(x[:30], (3, 1)), np.tile(y[:30], 3)
+        x, y = np.tile(x[:30], (K, 1)), np.tile(y[:30], K)
     np.savez(path, x=x, y=y, client=client, x_test=x[:2], y_test=y[:2])
     return x, y
 
@@ -149,11 +177,13 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
     name: str, identical: bool, epochs: int, tmp_path: Path
 ) -> None:
     """Full batches, everybody takes part: with E = 1 every one of them is gradient descent on the pooled
-    data; with identical clients more local steps do not change where it ends.
+    data; with identical clients more local steps do not change where it ends. A biased one, so declared,
+    ends elsewhere if clients differ.
     """
     from sklearn.linear_model import LogisticRegression
 
-    x, y = convex(tmp_path / "c.npz", identical)
+    clients = "abcdefg" if ALGORITHMS[name].withstands else "abc"  # enough for some to be malicious
+    x, y = convex(tmp_path / "c.npz", identical, clients)
     played = play(
         owners_config(
             tmp_path / "c.npz", algorithm=name, batch_size=0, local_epochs=epochs, learning_rate=2.0,
@@ -164,6 +194,11 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
     )  # fmt: skip
     W, b = played.linear(60)
     loss, (g_W, g_b) = loss_and_gradient((W, b), x, y)
+    if ALGORITHMS[name].biased and not identical:
+        assert (far(played.linear(59), (W, b)) < 1e-4) == ALGORITHMS[name].settles  # it did end
+        assert loss < 0.95 * loss_and_gradient(played.linear(0), x, y)[0]
+        assert max(np.abs(g_W).max(), np.abs(g_b).max()) > 1e-3
+        return
     assert max(np.abs(g_W).max(), np.abs(g_b).max()) < 1e-5
     oracle = LogisticRegression(C=1e9, tol=1e-10, max_iter=1000).fit(x.astype(np.float64), y)
     # logits are free up to a constant: compare their difference
@@ -177,16 +212,38 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
 # Two clients with 3 and 4 examples of 2 features and 2 classes, two rounds, E = 2, B = 2, eta = 0.5. The
 # references agree with these runs (tests/strategies); the figures are pinned so that nothing drifts.
 GOLDEN: dict[str, tuple[list[list[float]], list[float]]] = {
+    # of seven clients with one example each, so that one may be malicious
+    "bulyan": ([[-0.273364, 0.439015], [-0.3084, 0.107397]], [-0.640834, 0.621148]),
+    "geometric-median": ([[0.21658, -0.050928], [-0.432558, 0.231554]], [-0.321375, 0.301689]),
+    "krum": ([[-0.163923, 0.329574], [-0.643555, 0.442551]], [-0.584926, 0.56524]),
+    "median": ([[0.400232, -0.23458], [-0.198959, -0.002044]], [-0.588952, 0.569266]),
+    "multi-krum": ([[-0.313429, 0.47908], [-0.581298, 0.380294]], [-0.522669, 0.502983]),
+    "trimmed-mean": ([[0.269101, -0.10345], [-0.348938, 0.147934]], [-0.29431, 0.274624]),
+    # of two clients
+    "adaptive-tau": ([[0.119817, 0.045834], [-0.171207, -0.029797]], [-0.273294, 0.253608]),
+    "fsvrg": ([[0.402782, -0.237131], [-0.432163, 0.231159]], [-0.206611, 0.186925]),
+    "fsvrg-sparse": ([[0.404634, -0.238983], [-0.426235, 0.225231]], [-0.206157, 0.186471]),
+    "qfedavg": ([[0.030508, 0.135143], [-0.266287, 0.065283]], [-0.162336, 0.14265]),
+    "qfedsgd": ([[0.100126, 0.065526], [-0.29828, 0.097276]], [-0.122636, 0.10295]),
+    "fedadagrad": ([[0.528591, -0.36294], [-0.615511, 0.414507]], [-0.321541, 0.301855]),
+    "fedadam": ([[0.329614, -0.163963], [-0.438817, 0.237813]], [-0.213775, 0.194089]),
+    "fedatt": ([[0.645389, -0.479737], [-0.705237, 0.504233]], [-0.463701, 0.444015]),
     "fedavg": ([[0.61984, -0.454189], [-0.568551, 0.367547]], [-0.362648, 0.342962]),
+    "fedavgm": ([[0.939364, -0.773713], [-0.728717, 0.527713]], [-0.56373, 0.544044]),
+    "feddyn": ([[0.928213, -0.762562], [-0.909166, 0.708162]], [-0.68123, 0.661544]),
+    "fednova": ([[0.36253, -0.196879], [-0.475652, 0.274648]], [-0.346113, 0.326427]),
+    "scaffold": ([[0.507131, -0.341479], [-0.612749, 0.411745]], [-0.374953, 0.355267]),
     "fedprox": ([[0.165569, 8.2e-05], [-0.398435, 0.197431]], [-0.37096, 0.351274]),
     "fedsgd": ([[0.215619, -0.049968], [-0.360197, 0.159193]], [-0.129275, 0.109589]),
+    "fedyogi": ([[0.314568, -0.148917], [-0.440416, 0.239413]], [-0.210671, 0.190985]),
 }
 
 
 def golden(path: Path, name: str) -> Played:
     x = np.array([[1, 0], [0, 1], [1, 1], [2, 0], [0, -1], [-1, 0], [1, -2]], np.float32)
     y = np.array([0, 1, 1, 0, 1, 1, 0])
-    np.savez(path, x=x, y=y, client=np.array(["a"] * 3 + ["b"] * 4), x_test=x[:2], y_test=y[:2])
+    client = list("abcdefg" if ALGORITHMS[name].withstands else "aaabbbb")
+    np.savez(path, x=x, y=y, client=client, x_test=x[:2], y_test=y[:2])
     keys = owners_config(
         path, algorithm=name, local_epochs=2, batch_size=2, learning_rate=0.5, num_server_rounds=2, seed=1
     )

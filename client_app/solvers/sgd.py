@@ -48,6 +48,9 @@ class Solver:
     trains: bool = True
     """Whether the loop takes local steps at all."""
 
+    training: bool = True
+    """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
+
     def __init__(
         self,
         config: Config,
@@ -59,6 +62,20 @@ class Solver:
         self.scalars = scalars
         self.arrays = arrays
         self.kept = kept
+
+    def received(self, task: LocalTask, name: str) -> Tensors:
+        """Return a downward record of the parameters as tensors [1, ...]."""
+        device, record = task.examples.x.device, self.arrays[name]
+        return [torch.tensor(record[n], device=device).unsqueeze(0) for n in task.program.names]
+
+    def remembered(self, task: LocalTask, name: str) -> Tensors:
+        """Return a kept record of the parameters as tensors [K, ...]; zeros for a client that has none."""
+        tensors = [torch.zeros_like(p) for p in task.params]
+        for k, fields in enumerate(self.kept):
+            for n, t in zip(task.program.names, tensors, strict=True):
+                if name in fields:
+                    t[k].copy_(torch.from_numpy(fields[name][n]))
+        return tensors
 
     def begin(self, task: LocalTask) -> None:
         """Look at the received model before the first step."""

@@ -62,6 +62,8 @@ def locate_synthetic(request: Request) -> Source:
     """Nothing to find; the data depend on the seed, the knobs and the number of devices."""
     s = request.synthetic
     keys = {"alpha": s.alpha, "beta": s.beta, "iid": s.iid, "seed": request.seed}
+    if s.size_spread != 2.0:
+        keys["size_spread"] = s.size_spread
     return Source(keys=keys | {"devices": request.num_clients or DEVICES})
 
 
@@ -71,7 +73,7 @@ def devices(request: Request) -> list[Device]:
     ========  =====================================================================
     symbol    law
     ========  =====================================================================
-    n_k       floor(lognormal(4, 2)) + 50
+    n_k       floor(lognormal(4, 2)) + 50; ``size-spread`` replaces the 2
     u_k       N(0, alpha); alpha is the *standard deviation*, as in the published code
     B_k       N(0, beta); the same
     W_k, b_k  entries N(u_k, 1): 60 x 10 and 10
@@ -89,7 +91,7 @@ def devices(request: Request) -> list[Device]:
     knobs = request.synthetic
     count = request.num_clients or DEVICES
     rng = seeds.rng_for(request.seed, seeds.SYNTHETIC)
-    sizes = rng.lognormal(4.0, 2.0, count).astype(np.int64) + 50
+    sizes = rng.lognormal(4.0, knobs.size_spread, count).astype(np.int64) + 50
     model_means = rng.normal(0.0, 1.0, count) * knobs.alpha
     input_means = rng.normal(0.0, 1.0, count) * knobs.beta
     shared = rng.normal(0.0, 1.0, (FEATURES + 1, CLASSES))

@@ -80,6 +80,27 @@ def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
     return build
 
 
+def _lenet(shape: Shape, num_classes: int) -> nn.Module:
+    """Return two 5x5 convolutions (6, 16) with pooling and hidden layers of 120 and 84."""
+    from torch import nn
+
+    height, width = _after_convolutions(shape, 0)
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * height * width, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, num_classes),
+    )
+
+
 def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
     from task.models.char_lstm import CharLSTM
 
@@ -130,6 +151,13 @@ MODELS: dict[str, ModelSpec] = {
         "images (channels, height, width) of at least 4x4",
         _cnn(pad=2),
         _is_image(pad=2),
+        _NUMBERS,
+    ),
+    "lenet": ModelSpec(
+        "two unpadded 5x5 convolutions, 120 and 84 ReLU (NIID-Bench's CNN; 44,426 on MNIST)",
+        "images (channels, height, width) of at least 16x16",
+        _lenet,
+        _is_image(pad=0),
         _NUMBERS,
     ),
     "logistic": ModelSpec(

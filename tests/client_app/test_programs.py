@@ -28,7 +28,7 @@ from tests.support.nodes import order, read
 from tests.test_catalogue import ACTIVE
 
 IMAGE = (1, 16, 16)
-STACKED = ["2nn", "cnn", "logistic", "mlp", "pfl-cnn"]
+STACKED = ["2nn", "cnn", "lenet", "logistic", "mlp", "pfl-cnn"]
 
 
 def model_of(name: str) -> nn.Module:
@@ -77,7 +77,8 @@ def apart(got: Arrays, want: Arrays) -> float:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_has_its_program(name: str) -> None:
     model = build_model(name, (80,) if name == "char-lstm" else (1, 28, 28), 256, seed=1)
-    wanted: dict[str, type[Program]] = {"char-lstm": Single, "cnn": Layers, "pfl-cnn": Layers}
+    wanted: dict[str, type[Program]] = dict.fromkeys(("cnn", "lenet", "pfl-cnn"), Layers)
+    wanted["char-lstm"] = Single
     assert type(program_of(model, 4)[0]) is wanted.get(name, Perceptron)
     assert type(program_of(model, 1)[0]) is Single
 

@@ -15,7 +15,7 @@ from client_app.solvers import SOLVERS, Solver
 from task.arrays import Arrays, state_of
 from task.config import Config, FedProxConfig
 from task.wire import Upload
-from tests.support.models import Noisy, OneNumber, blobs, flat, task_on
+from tests.support.models import Noisy, OneNumber, blobs, flat, given, task_on
 
 
 def sigmoid(z: float) -> float:
@@ -197,7 +197,11 @@ def test_the_global_generators_are_left_alone() -> None:
     model = nn.Linear(3, 2)
     torch.set_rng_state(before)
     for name in SOLVERS:
-        solve(name, task_on(model, *blobs(23), batch_size=4), mu=0.1)
+        task = task_on(model, *blobs(23), batch_size=4)
+        with torch.random.fork_rng(devices=[]):
+            s = SOLVERS[name](Config(), *given(name, task), [{}])
+            s.begin(task)
+            s.finish(task, train(task, s) if s.trains else [])
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
     assert state_of(model).keys() == {"weight", "bias"}

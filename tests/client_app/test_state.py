@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from client_app.state import StateStore, safe_name
+from client_app.state import StateStore, oldest_resumable, safe_name
 from task.arrays import Arrays, sha256
 from task.errors import StateError
 
@@ -223,3 +224,139 @@ def test_what_another_run_of_the_name_kept_is_not_this_ones(tmp_path: Path) -> N
     assert store.path("ben").exists()  # until the second run saves its own
     store.save("ben", "fedper", 1, {"head": {"w": np.zeros(2, np.float32)}}, "second")
     assert store.load("ben", "fedper", "first") is None
+
+
+# -------------------------------------------------------------------------------------- earlier versions
+
+
+def saves(store: StateStore, *rounds: int, every: int = 1, run: str = "r") -> None:
+    """Save in these rounds, as a run does whose checkpoints are `every` rounds apart."""
+    for t in rounds:
+        fields = {"head": {"w": np.array([float(t)])}}
+        store.save("a", "fedper", t, fields, run, oldest_resumable(t, every))
+
+
+def loaded(store: StateStore, before: int | None) -> float | None:
+    """Return the round that a client's state is found to be of."""
+    kept = store.load("a", "fedper", "r", before)
+    if kept is None:
+        return None
+    assert kept.fields["head"]["w"].tolist() == [float(kept.round)]
+    return kept.round
+
+
+def names_in(store: StateStore) -> set[str]:
+    return {p.name for p in store.folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("server_round", "every", "wanted"),
+    [(1, 1, 0), (2, 1, 0), (3, 1, 1), (9, 1, 7), (9, 5, 5), (6, 5, 0), (7, 5, 5), (12, 5, 10), (9, 0, 7)],
+)
+def test_the_oldest_round_to_resume_from(server_round: int, every: int, wanted: int) -> None:
+    """The checkpoint of the round before may not be there yet, that of two rounds before is if it is due."""
+    assert oldest_resumable(server_round, every) == wanted
+
+
+def test_a_round_that_is_trained_again_begins_with_what_was_kept_before_it(store: StateStore) -> None:
+    saves(store, 1, 2, 3)
+    assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
+    assert loaded(store, None) == 3
+
+
+def test_versions_that_no_resume_can_ask_for_are_deleted(store: StateStore) -> None:
+    saves(store, *range(1, 8))
+    assert names_in(store) == {"a.safetensors", "a@6.safetensors", "a@5.safetensors"}
+
+
+def test_of_a_client_that_takes_part_now_and_then_the_one_before_the_checkpoint_is_left(
+    store: StateStore,
+) -> None:
+    saves(store, 2, 5, 17)  # a resume from 15 or 16 asks for round 5
+    assert names_in(store) == {"a.safetensors", "a@5.safetensors"}
+    assert [loaded(store, t) for t in (18, 17, 16)] == [17, 5, 5]
+
+
+def test_rare_checkpoints_keep_more(store: StateStore) -> None:
+    saves(store, 1, 4, 6, 8, 9, every=5)
+    assert names_in(store) == {f"a{v}.safetensors" for v in ("", "@8", "@6", "@4")}
+    assert loaded(store, 6) == 4  # resumed from the checkpoint of round 5
+    saves(store, 6, every=5)
+    assert names_in(store) == {"a.safetensors", "a@4.safetensors"}  # 8 and 9 are of rounds that never were
+    assert loaded(store, 9) == 6
+
+
+def test_saving_a_round_again_replaces_it(store: StateStore) -> None:
+    saves(store, 1, 2)
+    store.save("a", "fedper", 2, {"head": {"w": np.array([7.0])}}, "r", 0)
+    kept = store.load("a", "fedper", "r")
+    assert kept is not None
+    assert kept.fields["head"]["w"].tolist() == [7.0]
+    assert loaded(store, 2) == 1
+
+
+def test_a_client_is_new_before_its_first_round(store: StateStore) -> None:
+    saves(store, 4, 5)
+    assert loaded(store, 4) is None
+
+
+def test_a_version_that_is_gone_is_refused_and_not_taken_for_a_new_client(store: StateStore) -> None:
+    saves(store, *range(1, 8))
+    said = r"client a: .* from before round 5; got one of round 5, made from one of"
+    with pytest.raises(StateError, match=said):
+        loaded(store, 5)
+    assert loaded(store, 6) == 5  # nothing was moved
+
+
+def test_a_damaged_version_is_refused(store: StateStore) -> None:
+    saves(store, 1, 2, 3)
+    flip_a_bit(store.folder / "a@2.safetensors")
+    with pytest.raises(StateError, match="checksum"):
+        loaded(store, 3)
+    with pytest.raises(StateError, match="that is not there"):
+        loaded(store, 3)
+    assert loaded(store, 4) == 3
+
+
+def test_versions_of_another_run_are_not_this_ones(store: StateStore) -> None:
+    saves(store, 1, 2, 3)
+    saves(store, 1, run="second")
+    assert names_in(store) == {"a.safetensors"}
+    assert store.load("a", "fedper", "second", 1) is None
+
+
+def test_without_hard_links_versions_are_copied(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> None:
+        raise OSError("operation not supported")
+
+    monkeypatch.setattr("os.link", refused)
+    saves(store, 1, 2, 3)
+    assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
+    assert names_in(store) == {"a.safetensors", "a@2.safetensors", "a@1.safetensors"}
+
+
+def test_a_crash_in_a_save_leaves_all_versions(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    saves(store, 1, 2)
+
+    def torn(tensors: Any, path: Path, metadata: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("task.files.save_file", torn)
+    with pytest.raises(OSError, match="no space"):
+        saves(store, 3)
+    monkeypatch.undo()
+    assert [loaded(store, t) for t in (3, 2)] == [2, 1]
+    assert names_in(store) == {"a.safetensors", "a@1.safetensors"}
+    os.link(store.path("a"), store.folder / "a@2.safetensors")  # a crash that ran no handler
+    saves(store, 3)
+    assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
+
+
+def test_versions_of_clients_whose_names_look_alike_do_not_mix(store: StateStore) -> None:
+    for name in ("a", "a@1", "a@", "a%401"):
+        for t in (1, 2):
+            store.save(name, "fedper", t, {"head": {"w": np.array([float(len(name) * t)])}}, "r", 0)
+    for name in ("a", "a@1", "a@", "a%401"):
+        kept = store.load(name, "fedper", "r", 2)
+        assert kept is not None
+        assert kept.fields["head"]["w"].tolist() == [float(len(name))]

@@ -15,7 +15,7 @@ from server_app.results import RunFolder, summarise
 from task.errors import StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}
-PLOTS = ["accuracy", "loss", "clients", "bytes", "seconds"]
+PLOTS = ["accuracy", "loss", "clients", "bytes", "seconds"]  # without training replies
 PNG = b"\x89PNG\r\n"
 
 
@@ -102,7 +102,7 @@ def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
     )
     with (folder.path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "lo')
-    text = check(folder.path, ["loss", "clients", "bytes", "seconds"])
+    text = check(folder.path, ["loss", "clients", "participation", "bytes", "seconds"])
     assert "unfinished, 1 rounds done" in text
     assert "Accuracy was not measured in this run." in text
     assert "training loss" in text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server_app.summary import headline, human_bytes, human_seconds, short, summarise
+from server_app.summary import headline, human_bytes, human_seconds, participation, short, summarise
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}
 
@@ -55,6 +55,32 @@ def test_summary_by_hand() -> None:
         "dataset": "digits",
         "seed": 7,
     }
+
+
+def test_simulated_seconds_are_added_up_like_the_others() -> None:
+    rows = [row(0, 0.25), row(1, 0.5, simulated_seconds=3.0), row(2, 1.0, simulated_seconds=5.0)]
+    found = summarise(rows, [], RUN | {"selection": "oort"}, targets=[0.75])
+    assert found["simulated_seconds"] == 8.0
+    assert found["simulated_seconds_to_target"] == {"0.625": 4.25, "0.75": 5.5}  # a quarter, half of 3 to 8
+    assert dict(headline(found))["Time, simulated devices"] == "8.00 s"
+    assert "Time, simulated devices" not in dict(headline(found | {"selection": "uniform"}))
+
+
+def test_participation_by_hand() -> None:
+    """Of five clients a took part in three rounds, b in one; that c was evaluated is no taking part."""
+    rows = [row(0, None, population=0), row(1, None, population=5), row(2, None, population=4)]
+    lines = [client(name, t, 0.5, phase="train") for name, t in (("a", 1), ("a", 2), ("b", 2), ("a", 3))]
+    took = participation(rows, [*lines, client("c", 3, 0.5)])
+    # Jain: 4^2 / (5 * (9 + 1)) = 0.32
+    assert took == {
+        "population": 5, "clients": 2, "most": 3, "jain": pytest.approx(0.32),
+        "histogram": {"0": 3, "1": 1, "3": 1},
+    }  # fmt: skip
+    assert list(took["histogram"]) == ["0", "1", "3"]
+    found = summarise(rows, lines, RUN)
+    assert found["participation"] == took
+    assert dict(headline(found))["Took part"] == "2 of 5 clients, at most 3 times"
+    assert participation([], []) == {"population": 0, "clients": 0, "most": 0, "jain": None, "histogram": {}}
 
 
 def test_a_loss_that_went_to_nan_does_not_bring_back_an_old_one() -> None:

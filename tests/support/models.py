@@ -11,7 +11,8 @@ from torch import nn
 from client_app.loop import Examples, LocalTask
 from client_app.programs import Single
 from task import seeds
-from task.arrays import state_of
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays, holdings, state_of
 from task.config import TrainConfig
 from task.seeds import rng_for
 
@@ -85,6 +86,14 @@ def task_on(
     rng = rng_for(1, seeds.BATCHES, server_round, client)
     examples = Examples(x, y, [len(x)])
     return LocalTask(Single(model), state_of(model), examples, [epochs], lr, TrainConfig(**train), [rng])
+
+
+def given(solver: str, task: LocalTask) -> tuple[dict[str, float], dict[str, Arrays]]:
+    """Return scalars and array records of all names that this solver may be sent: ones, and the model itself."""
+    entries = [e for a in ALGORITHMS.values() for e in (a, a.before) if e is not None and e.solver == solver]
+    held = holdings(task.received, task.program.names)
+    scalars = {s.name: 1.0 for e in entries for s in e.down_scalars}
+    return {"lr": task.lr, **scalars}, {f.name: held[f.holds] for e in entries for f in e.down}
 
 
 def flat(model: nn.Module) -> torch.Tensor:

@@ -18,6 +18,7 @@ def reduced(
     *,
     lr: float = 0.0,
     scalars: Mapping[str, list[float]] | None = None,
+    trainable: tuple[str, ...] = (),
 ) -> Reduced:
     """Reduce replies ``client -> (arrays of the one upward field, number of examples)``."""
     entry = ALGORITHMS[algorithm]
@@ -28,7 +29,9 @@ def reduced(
         arrays, n = replies[name]
         reduction.add(arrays, n if entry.weight == "examples" else 1, name)
     counts = np.array([replies[name][1] for name in names], np.int64)
-    return Reduced({field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr)
+    return Reduced(
+        {field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr, trainable
+    )
 
 
 def w(*values: float, dtype: type = np.float32) -> Arrays:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from task.arrays import only, sha256, state_of, trainable_names
+from task.arrays import blocks, only, presumed_trainable, sha256, state_of, trainable_names
 from tests.support.models import Noisy
 
 
@@ -17,6 +17,22 @@ def test_the_state_is_parameters_and_buffers_in_the_models_order() -> None:
     assert state["norm.num_batches_tracked"].shape == ()
     assert state["norm.num_batches_tracked"].dtype == np.int64
     assert {a.dtype for n, a in state.items() if "tracked" not in n} == {np.dtype(np.float32)}
+
+
+def test_presumed_parameters_are_floating_arrays_but_no_running_statistics() -> None:
+    model = Noisy()
+    for p in model.parameters():
+        p.requires_grad_(True)
+    assert set(presumed_trainable(state_of(model))) == set(trainable_names(model))
+    assert presumed_trainable({"running_var": np.ones(1), "running_variance": np.ones(1)}) == (
+        "running_variance",
+    )
+
+
+def test_blocks_cover_every_element_once() -> None:
+    for size in (0, 1, 7, 8, 9):
+        assert [i for block in blocks(size, 4) for i in range(size)[block]] == list(range(size))
+    assert [b.stop - b.start for b in blocks(9, 4)] == [4, 4, 1]
 
 
 def test_the_state_is_a_copy() -> None:

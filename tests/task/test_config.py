@@ -43,7 +43,7 @@ def test_recipes_are_valid(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithm": "fedprx"}, r'"algorithm".*fedavg, fedprox, fedsgd.*Did you mean "fedprox"'),
+        ({"algorithm": "fedprx"}, r'"algorithm".*fedavg.*fedprox.*fedsgd.*Did you mean "fedprox"'),
         ({"dataset": "minst"}, r'"dataset".*Did you mean "mnist"'),
         ({"model": "3nn"}, r'"model".*2nn'),
         ({"partition": "shard"}, r'"partition".*Did you mean "shards"'),
@@ -56,6 +56,13 @@ def test_recipes_are_valid(name: str) -> None:
         ({"local-epochs": True}, r'"local-epochs": expected int.*got True'),
         ({"fraction-train": 1.2}, r'"fraction-train": expected float >= 0 and <= 1.*got 1.2'),
         ({"fedprox": {"mu": -1}}, r'"fedprox.mu": expected float >= 0'),
+        ({"fedavgm.momentum": 1}, r'"fedavgm.momentum": expected float >= 0 and < 1 .*got 1'),
+        ({"fedopt": {"beta2": 1.0}}, r'"fedopt.beta2": expected float >= 0 and < 1 .*got 1'),
+        ({"fedopt.tau": 0}, r'"fedopt.tau": expected float > 0 .*got 0'),
+        ({"fedopt.server-lr": -0.1}, r'"fedopt.server-lr": expected float > 0 .*got -0.1'),
+        ({"fedatt.p": 0.5}, r'"fedatt.p": expected float >= 1 and <= 10 .*got 0.5'),
+        ({"fedatt.temperature": 0}, r'"fedatt.temperature": expected float > 0 '),
+        ({"fedatt.noise": -1}, r'"fedatt.noise": expected float >= 0 '),
         ({"fraction-evaluate": 0.5, "local-test-fraction": 0}, r'"fraction-evaluate".*"local-test-fraction"'),
     ],
 )

@@ -20,6 +20,7 @@ def size(model):
     [
         ("2nn", MNIST, 10, 199_210),  # McMahan et al.
         ("cnn", MNIST, 10, 1_663_370),  # McMahan et al.
+        ("lenet", MNIST, 10, 44_426),  # NIID-Bench
         ("pfl-cnn", MNIST, 10, 582_026),  # PFLlib
         ("char-lstm", (80,), 256, 866_560),  # the paper's 866,578 but for its biases
         ("logistic", (60,), 10, 610),
@@ -117,7 +118,7 @@ def test_misfits_are_refused(name, shape, classes, kind, says):
 
 
 def test_smallest_images_that_are_accepted_work():
-    for name, side in (("cnn", 4), ("pfl-cnn", 16)):
+    for name, side in (("cnn", 4), ("lenet", 16), ("pfl-cnn", 16)):
         assert build_model(name, (1, side, side), 3, seed=1)(torch.zeros(1, 1, side, side)).shape == (1, 3)
 
 

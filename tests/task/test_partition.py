@@ -135,6 +135,18 @@ def test_dirichlet_tends_to_the_global_mix_and_to_single_classes():
         deal(dataset(train=30), partition="dirichlet", dirichlet_alpha=0.01, num_clients=29)
 
 
+def test_dirichlet_capped_gives_a_client_that_has_its_share_no_further_class():
+    """Before its last class a client had no more than n/K; a row or two of later ones are due to rounding."""
+    data = dataset()
+    keys = {"dirichlet_alpha": 0.3, "num_clients": 5}
+    capped, plain = (deal(data, partition=f"dirichlet{form}", **keys) for form in ("-capped", ""))
+    counts = label_counts(data, capped)
+    for row in counts:
+        last = np.flatnonzero(row > 2)[-1]
+        assert row[:last].sum() <= data.num_train / 5
+    assert max(plain.num_train()) > max(capped.num_train())
+
+
 def test_dirichlet_leaves_enough_for_training():
     data = dataset(train=200)
     keys = {"num_clients": 8, "min_client_examples": 9, "local_test_fraction": 0.5}
@@ -168,6 +180,28 @@ def test_classes_are_exactly_c():
     assert few.skew["coverage"] == pytest.approx(0.4)
     with pytest.raises(DataError, match="Lower classes-per-client"):
         deal(data, partition="classes", classes_per_client=11)
+
+
+def test_labels_gives_whole_classes_and_shares_them_among_more_clients():
+    data = dataset()
+    counts = label_counts(data, deal(data, partition="labels", num_clients=4))
+    assert [set(np.flatnonzero(row)) for row in counts] == [{0, 4, 8}, {1, 5, 9}, {2, 6}, {3, 7}]
+    assert set(counts[counts > 0]) == {600}
+    shared = label_counts(data, deal(data, partition="labels", num_clients=25))
+    assert [set(np.flatnonzero(row)) for row in shared] == [{k % 10} for k in range(25)]
+    assert shared[3].sum() == shared[13].sum() == shared[23].sum() == 200  # clients 3, 13, 23 hold class 3
+    assert shared[7].sum() == shared[17].sum() == 300
+
+
+def test_half_labels_is_even_below_and_by_label_above():
+    data = dataset()
+    counts = label_counts(data, deal(data, partition="half-labels", num_clients=5))
+    assert (counts[:2, 5:] == 0).all()
+    assert (abs(counts[:2, :5] - 300) < 60).all()
+    assert set(counts[:2].sum(axis=1)) == {1500}
+    assert [set(np.flatnonzero(row)) for row in counts[2:]] == [{5, 8}, {6, 9}, {7}]
+    with pytest.raises(ConfigError, match=r'"num-clients": .*halves the clients.*got 1 clients'):
+        deal(data, partition="half-labels", num_clients=1)
 
 
 def test_quantity_sizes_follow_the_power():

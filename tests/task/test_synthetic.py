@@ -48,6 +48,18 @@ def test_synthetic_moments():
     assert centers.std() == pytest.approx(np.sqrt(0.25 + 1 / 60), rel=0.15)
 
 
+def test_the_spread_of_sizes_is_a_knob():
+    narrow = SyntheticConfig(size_spread=0.8)
+    logs = np.log(
+        np.array([len(d.y) for d in generated.devices(request(synthetic=narrow, num_clients=400))]) - 49.5
+    )
+    assert logs.mean() == pytest.approx(4.0, abs=0.15)
+    assert logs.std() == pytest.approx(0.8, abs=0.1)
+    keys = [generated.locate_synthetic(request(synthetic=k)).keys for k in (narrow, SyntheticConfig())]
+    assert keys[0] != keys[1]
+    assert "size_spread" not in keys[1]  # what was cached before the knob was there stays valid
+
+
 def test_synthetic_iid_shares_one_model():
     first, *others = generated.devices(request(synthetic=SyntheticConfig(iid=True)))
     assert all(np.array_equal(d.weights, first.weights) for d in others)

@@ -1,0 +1,77 @@
+"""Losses of the received model over clients' own training examples, for the policies that select by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from client_app.node import Node
+from client_app.programs import Single
+from task import wire
+from task.algorithms import Algorithm
+from task.evaluate import BATCH
+from task.selections import LOSS, LOSS_RMS
+
+
+def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> dict[str, float]:
+    """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
+
+    Nothing is drawn and no buffer moves. Targets of -100 (padding in text) do not count; of text each byte
+    is an example.
+
+    Args:
+        model: Gives logits [B, C] or [B, C, T].
+        x: Inputs [N, ...].
+        y: Targets [N] or [N, T], int64.
+        batch: Examples worked on at once.
+    """
+    total, squares, count = 0.0, 0.0, 0
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for xb, yb in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
+            each = cross_entropy(model(xb), yb, reduction="none").double()  # 0 where the target is -100
+            total += float(each.sum())
+            squares += float(each.square().sum())
+            count += int((yb >= 0).sum())
+    model.train(was_training)
+    n = max(count, 1)
+    return {LOSS.name: total / n, LOSS_RMS.name: math.sqrt(squares / n), wire.NUM_EXAMPLES: count}
+
+
+def query_clients(
+    node: Node, entry: Algorithm, order: wire.TrainOrder
+) -> Iterator[tuple[str, wire.Upload | Exception]]:
+    """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
+    names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
+    model = _received(node, order)
+    for client in order.clients:
+        try:
+            found = losses(model, *node.data(client, "train"))
+            yield client, wire.Upload({}, {name: found[name] for name in names})
+        except Exception as err:
+            yield client, err
+
+
+def add_losses(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    clients: Sequence[str],
+    uploads: Sequence[wire.Upload],
+) -> None:
+    """Add ``loss-rms`` of the received model to the clients' uploads, if the run's policy wants it."""
+    if LOSS_RMS not in entry.up_scalars:
+        return
+    model = _received(node, order)
+    for client, upload in zip(clients, uploads, strict=True):
+        upload.scalars[LOSS_RMS.name] = losses(model, *node.data(client, "train"))[LOSS_RMS.name]
+
+
+def _received(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
+    model = node.model()
+    Single(model).load(order.arrays[wire.ARRAYS], 1)
+    return model

@@ -1,0 +1,123 @@
+"""FSVRG, server half. Konečný, McMahan, Ramage, Richtárik 2016, arXiv 1610.02527, Algorithms 3 and 4.
+
+Two exchanges a round with the same clients S_t. Before the training each client sends its full gradient:
+
+g = sum_{k in S_t} (n_k / n_S) grad F_k(w^t)
+
+The clients then take variance-reduced steps from w^t to w_k (``client_app/solvers/fsvrg.py``), and
+
+dense      w^{t+1} = sum_k (n_k / n_S) w_k
+sparse     w^{t+1} = w^t + A sum_k (n_k / n_S) (w_k - w^t),   A = Diag(K / omega^j)
+
+=========  ====================  ============================================================  ============
+symbol     variable              meaning                                                       where
+=========  ====================  ============================================================  ============
+g          state.gradient        full gradient at w^t, parameters                              server, wire
+phi^j      state.frequency       n^j / n, share of the examples with a non-zero feature j      server, wire
+omega^j    state.presence        how many clients have an example with a non-zero feature j    server
+K          state.participants    clients whose counts these are                                server
+w_k        up ``arrays``         local model after the steps                                   wire
+=========  ====================  ============================================================  ============
+
+phi and omega belong to the columns of the first layer, which must be linear in the features; every other
+parameter has A = 1. They are gathered anew in each round in the exchange before the training, two numbers
+for each feature, so that the contract is the same in every round; the server sees their sums. omega^j = 0
+gives A = 1.
+
+Deviation: where only some clients take part, g and the counts are over S_t and not over all clients; g is
+then not the gradient of the whole objective. With C = 1 it is the paper's.
+Neutral value: E = 1, B = infinity is one gradient step, FedAvg with the same (sparse: if every client has
+every feature).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from strategies.base import Strategy
+from strategies.state import Number, Reduced, ServerState
+from task.arrays import Arrays
+from task.config import Config
+
+
+@dataclass(frozen=True)
+class FSVRGState(ServerState):
+    """The model and, between the two exchanges of a round, g."""
+
+    gradient: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FSVRGSparseState(FSVRGState):
+    """With the features' counts."""
+
+    frequency: Arrays = field(default_factory=dict)
+    presence: Arrays = field(default_factory=dict)
+    participants: int = 0
+
+
+F = TypeVar("F", bound=FSVRGState)
+
+
+def server_update(state: F, reduced: Reduced, config: Config) -> tuple[F, dict[str, Number]]:
+    """Replace the model by the weighted mean and forget g."""
+    metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient)}
+    return replace(state, arrays=reduced.arrays["arrays"], gradient={}), metrics
+
+
+def sparse_update(
+    state: FSVRGSparseState, reduced: Reduced, config: Config
+) -> tuple[FSVRGSparseState, dict[str, Number]]:
+    """Take the mean step, in the first layer's columns that few clients have a longer one."""
+    name, w, mean = reduced.trainable[0], state.arrays, dict(reduced.arrays["arrays"])
+    omega = np.rint(state.presence["columns"].astype(np.float64))
+    lengthened = np.where(omega > 0, state.participants / np.maximum(omega, 1.0), 1.0)  # A
+    moved = w[name] + lengthened * (mean[name].astype(np.float64) - w[name])
+    # where A = 1 the mean stays as it is, to the last bit
+    mean[name] = np.where(lengthened == 1.0, mean[name], moved.astype(w[name].dtype))
+    metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient), "largest-a": float(lengthened.max())}
+    return replace(state, arrays=mean, gradient={}, frequency={}, presence={}), metrics
+
+
+def norm(arrays: Mapping[str, np.ndarray]) -> float:
+    """Return the Euclidean norm over all arrays together."""
+    return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
+
+
+class FSVRG(Strategy):
+    """Federated SVRG, dense form; see the module."""
+
+    algorithm: ClassVar[str] = "fsvrg"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays) -> FSVRGState:
+        """Start with the model alone."""
+        return FSVRGState(arrays)
+
+    def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
+        """Take g in."""
+        assert isinstance(state, FSVRGState)
+        return replace(state, gradient=reduced.arrays["gradient"])
+
+
+class FSVRGSparse(Strategy):
+    """Federated SVRG for sparse features; see the module."""
+
+    algorithm: ClassVar[str] = "fsvrg-sparse"
+    update = staticmethod(sparse_update)
+
+    def initial_state(self, arrays: Arrays) -> FSVRGSparseState:
+        """Start with the model alone."""
+        return FSVRGSparseState(arrays)
+
+    def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
+        """Take in g and the counts."""
+        assert isinstance(state, FSVRGSparseState)
+        counts = {name: reduced.arrays[name] for name in ("frequency", "presence")}
+        gradient = reduced.arrays["gradient"]
+        return replace(state, gradient=gradient, participants=len(reduced.clients), **counts)

@@ -1,0 +1,78 @@
+"""The trace of device speeds and the simulated seconds that come from it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from strategies.devices import Devices, Times, round_seconds, traffic, work_of
+from task.algorithms import ALGORITHMS
+from task.config import DevicesConfig, TrainConfig
+from task.selections import with_selection
+
+NAMES = [f"client-{i:04d}" for i in range(4000)]
+AVG = ALGORITHMS["fedavg"]
+
+
+def test_rates_are_lognormal_and_independent_of_each_other() -> None:
+    speed, link = Devices(DevicesConfig(speed=50.0, bandwidth=2.0, spread=0.5), 1).rates(NAMES)
+    z = np.stack([np.log(speed / 50.0) / 0.5, np.log(link / 250_000) / 0.5])  # 2 Mbit/s
+    # 4000 draws: standard error of the mean 0.016, of the deviation 0.011, of the correlation 0.016
+    assert np.abs(z.mean(1)).max() < 5 * 0.016
+    assert np.abs(z.std(1) - 1).max() < 5 * 0.011
+    assert abs(np.corrcoef(z)[0, 1]) < 5 * 0.016
+    assert 0.155 < (np.abs(z) > 1.0).mean() / 2 < 0.163  # a normal law has 0.1587 beyond one deviation
+
+
+def test_a_device_depends_on_its_name_and_the_seed_alone() -> None:
+    one, other = Devices(DevicesConfig(), 1), Devices(DevicesConfig(), 2)
+    whole = one.rates(NAMES)[0]
+    assert one.rates(NAMES) is one.rates(NAMES)  # drawn once for a population
+    assert one.rates(["client-0007"])[0][0] == whole[7] == Devices(DevicesConfig(), 1).rates(NAMES[5:9])[0][2]
+    assert one.rates(NAMES)[0] is whole  # a cohort does not push it out
+    assert not np.isclose(other.rates(NAMES)[0], whole).any()
+
+
+def test_without_spread_all_devices_are_the_median() -> None:
+    times = Devices(DevicesConfig(speed=100.0, bandwidth=8.0, spread=0.0), 3).times(
+        ["a", "b"], [50, 200], 10**6, 500_000
+    )
+    assert times.download.tolist() == [1.0, 1.0]  # 8 Mbit/s = 1 MB/s
+    assert times.update.tolist() == [0.5, 2.0]
+    assert times.upload.tolist() == [0.5, 0.5]
+    assert times.total.tolist() == [2.0, 3.5]
+
+
+def test_a_round_ends_with_its_slowest_client_or_with_the_last_upload() -> None:
+    times = Times(np.array([1.0, 4.0]), np.array([5.0, 1.0]), np.array([2.0, 3.0]))
+    assert round_seconds(times, shared=False) == 8.0
+    # shared: the model is out at 4; ready at 9 and 5; uploads 5 to 8, then 9 to 11
+    assert round_seconds(times, shared=True) == 11.0
+    nobody = Times(*[np.zeros(0)] * 3)
+    assert round_seconds(nobody, shared=False) == round_seconds(nobody, shared=True) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("train", "epochs", "work"),
+    [
+        ({"local_epochs": 5}, 0, 150.0),
+        ({"local_epochs": 5}, 2, 60.0),  # a straggler
+        ({"local_steps": 4, "batch_size": 10}, 0, 40.0),
+        ({"local_steps": 4, "batch_size": 50}, 0, 120.0),  # 30 examples fill no batch of 50
+        ({"local_steps": 4, "batch_size": 0}, 0, 120.0),
+    ],
+)
+def test_work_counts_the_examples_that_are_gone_through(
+    train: dict[str, int], epochs: int, work: float
+) -> None:
+    assert work_of(AVG, TrainConfig(**train), 30, epochs) == work  # type: ignore[arg-type]
+    # Oort's loss is one forward pass more, a third of 30
+    assert math.isclose(work_of(with_selection(AVG, "oort"), TrainConfig(**train), 30, epochs), work + 10)  # type: ignore[arg-type]
+
+
+def test_traffic_is_the_contracts() -> None:
+    state = {"w": np.zeros((3, 4), np.float32), "count": np.zeros((), np.int64)}
+    assert traffic(AVG, state, ("w",)) == (56, 56)
+    assert traffic(ALGORITHMS["fedsgd"], state, ("w",)) == (56, 48)  # the gradient has no buffers

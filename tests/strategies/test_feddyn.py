@@ -1,0 +1,156 @@
+"""FedDyn: both halves by hand, and the pipeline against the reference."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import train
+from client_app.solvers import SOLVERS
+from strategies import FedDyn
+from strategies.feddyn import FedDynState, server_update
+from strategies.state import Reduced, dump_state, load_state
+from task.config import Config, FedDynConfig, read_config
+from task.errors import ConfigError
+from tests.reference import feddyn
+from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
+from tests.support.kept import kept_by, losing, store_of
+from tests.support.models import OneNumber, task_on
+from tests.support.rules import w
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def test_the_server_moves_h_and_steps_beyond_the_mean_by_hand() -> None:
+    # two of four clients, mean 14 from 10: h = 1 - 0.5 * 2/4 * 4 = 0; a second round of 16 from 14:
+    # h = 0 - 0.5 * 0.5 * 2 = -0.5, theta = 16 + 0.5/0.5 = 17. The buffer is the mean.
+    config = Config(feddyn=FedDynConfig(alpha=0.5))
+
+    def replies(mean: float) -> Reduced:
+        arrays = {"arrays": w(mean) | {"buffer": np.array([mean], np.float32)}}
+        return Reduced(arrays, ("a", "b"), np.array([1, 9]), trainable=("w",), population=4)
+
+    state = FedDynState(w(10) | {"buffer": np.array([0.0], np.float32)}, {"w": np.array([1.0])})
+    state, _ = server_update(state, replies(14), config)
+    assert (state.arrays["w"].tolist(), state.h["w"].tolist()) == ([14.0], [0.0])
+    state, metrics = server_update(state, replies(16), config)
+    assert {k: a.tolist() for k, a in state.arrays.items()} == {"w": [17.0], "buffer": [16.0]}
+    assert state.h["w"].tolist() == [-0.5]
+    assert (state.h["w"].dtype, state.arrays["w"].dtype) == (np.float64, np.float32)
+    assert metrics == {}
+
+
+def test_the_state_begins_with_h_0_of_the_parameters_and_survives_a_checkpoint() -> None:
+    strategy = FedDyn()
+    strategy.trainable = ("w",)
+    state = strategy.initial_state(w(3) | {"buffer": np.array(7, np.int64)})
+    assert {k: a.tolist() for k, a in state.h.items()} == {"w": [0.0]}
+    state = FedDynState(w(3), {"w": np.array([0.1, 1e-300])})
+    back = load_state(FedDynState, *dump_state(state))
+    assert back.h["w"].tobytes() == state.h["w"].tobytes()
+
+
+def solve(own: float | None, alpha: float) -> tuple[float, float]:
+    """Return theta_k and g_k after two steps at eta = 0.5 from 0 on x = 2, y = 1."""
+    task = task_on(OneNumber(), torch.tensor([2.0]), torch.tensor([1]), epochs=2, lr=0.5)
+    kept = [{} if own is None else {"gradient": w(own)}]
+    solver = SOLVERS["feddyn"](Config(feddyn=FedDynConfig(alpha=alpha)), {}, {}, kept)
+    solver.begin(task)
+    ((upload, keeps),) = solver.finish(task, train(task, solver))
+    return float(upload.arrays["arrays"]["w"][0]), float(keeps["gradient"]["w"][0])
+
+
+def test_two_regularised_steps_by_hand() -> None:
+    """F'(0) = -1; theta_1 = 0 - 0.5 (-1 - g).
+
+    theta_2 = theta_1 - 0.5 (-2 sigmoid(-2 theta_1) - g + alpha theta_1); g <- g - alpha theta_2.
+    """
+    g, alpha = -0.2, 0.8
+    first = 0.5 * (1 + g)
+    second = first - 0.5 * (-2 * sigmoid(-2 * first) - g + alpha * first)
+    assert solve(g, alpha) == pytest.approx((second, g - alpha * second), rel=1e-6)
+    assert solve(None, alpha) == solve(0.0, alpha) != solve(g, alpha)
+
+
+def test_g_is_the_gradient_where_the_local_problem_is_solved() -> None:
+    """At the minimiser F'(theta) - g + alpha (theta - 0) = 0, so the new g = g - alpha theta = F'(theta)."""
+    task = task_on(OneNumber(), torch.tensor([2.0]), torch.tensor([1]), epochs=400, lr=0.2)
+    solver = SOLVERS["feddyn"](Config(feddyn=FedDynConfig(alpha=0.5)), {}, {}, [{"gradient": w(-0.1)}])
+    solver.begin(task)
+    ((upload, keeps),) = solver.finish(task, train(task, solver))
+    theta = float(upload.arrays["arrays"]["w"][0])
+    assert float(keeps["gradient"]["w"][0]) == pytest.approx(-2 * sigmoid(-2 * theta), rel=1e-4)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "everybody": {"feddyn__alpha": 0.3, "local_epochs": 2},
+    "few clients, decay": {"feddyn__alpha": 0.5, "fraction_train": 0.4, "local_epochs": 3, "lr_decay": 0.8},
+    "stragglers": {"feddyn__alpha": 0.2, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
+    "full batches": {"feddyn__alpha": 1.0, "local_epochs": 6, "batch_size": 0, "fraction_train": 0.6},
+}
+
+
+def run_config(tmp_path: Path, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run of the owners with a state folder of its own."""
+    more = {"state_dir": str(tmp_path / "state"), "num_server_rounds": rounds}
+    return owners_config(tmp_path / "owners.npz", algorithm="feddyn", **keys, **more)
+
+
+def trace_of(played: Played, data: Any, keys: dict[str, Any], **more: Any) -> feddyn.Trace:
+    """Run the reference on the cohorts, batches and stragglers of the run."""
+    names, told = list(played.names), played.epochs()
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    return feddyn.run(
+        [data[name] for name in names],
+        played.linear(0),
+        rounds=len(cohorts),
+        selected=cohorts,
+        lr=0.1,
+        lr_decay=keys.get("lr_decay", 1.0),
+        alpha=keys["feddyn__alpha"],
+        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
+        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = CASES[case]
+    config = run_config(tmp_path, 6, keys)
+    played = play(config)
+    trace = trace_of(played, data, keys)
+    for t in range(1, 7):
+        assert far(played.linear(t), trace.models[t]) < 1e-5, t
+        taken = played.keep.snapshots[t].arrays
+        h = linear({k.removeprefix("h/"): a for k, a in taken.items() if k.startswith("h/")})
+        assert far(h, trace.h[t]) < 2e-5, t
+    kept = kept_by(config, played, "gradient")
+    assert set(kept) == {name for cohort in played.selected() for name in cohort}
+    for name, arrays in kept.items():
+        assert far(linear(arrays), trace.gradient[6][played.names.index(name)]) < 2e-5, name
+
+
+def test_a_client_that_loses_its_state_begins_anew(tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = {"local_epochs": 2, "feddyn__alpha": 0.3}
+    config = run_config(tmp_path, 5, keys)
+    store = store_of(config)
+    played = play(config, grid_type=losing(lambda t: store.path("ben").unlink() if t == 4 else None))
+    ben = played.names.index("ben")
+    trace = trace_of(played, data, keys, lost=lambda t, k: (t, k) == (4, ben))
+    assert far(played.linear(5), trace.models[5]) < 1e-5
+    assert far(played.linear(5), trace_of(played, data, keys).models[5]) > 1e-3
+
+
+def test_a_negative_alpha_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r'"feddyn.alpha": expected float >= 0'):
+        read_config({"algorithm": "feddyn", "feddyn.alpha": -1.0})

@@ -1,0 +1,139 @@
+"""FedNova: both halves by hand, and the pipeline against the reference."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import train
+from client_app.solvers import SOLVERS
+from client_app.solvers.fednova import step_weight
+from strategies.fednova import server_update
+from strategies.state import Reduced, ServerState
+from task.config import Config, FedNovaConfig, read_config
+from task.errors import ConfigError
+from tests.reference import fednova
+from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.rules import w
+
+
+def test_the_server_takes_tau_eff_mean_steps_by_hand() -> None:
+    # p = (1/4, 3/4), |a| = (2, 6): tau_eff = 5. The mean update is (1*8 + 3*4)/4 = 5: 10 + 5 * 5 = 35.
+    update = w(5) | {"buffer": np.array([4.0], np.float32)}
+    replies = Reduced(
+        {"update": update}, ("a", "b"), np.array([1, 3]), {"step-weight": [2.0, 6.0]}, trainable=("w",)
+    )
+    state = ServerState(w(10) | {"buffer": np.array([9.0], np.float32)})
+    new, metrics = server_update(state, replies, Config())
+    assert {k: a.tolist() for k, a in new.arrays.items()} == {"w": [35.0], "buffer": [4.0]}
+    assert new.arrays["w"].dtype == np.float32
+    assert metrics == {"effective-steps": 5.0}
+
+
+@pytest.mark.parametrize("tau", [1, 2, 3, 17])
+def test_the_weight_of_steps_is_the_papers(tau: int) -> None:
+    assert step_weight(tau) == tau
+    rho, pull = 0.9, 0.05
+    assert step_weight(tau, rho) == pytest.approx((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
+    assert step_weight(tau, 0.0, pull) == pytest.approx((1 - (1 - pull) ** tau) / pull)
+    # both: the response of the loop itself to a gradient of 1
+    v = y = 0.0
+    for _ in range(tau):
+        v = rho * v + (1.0 + pull * y)
+        y -= v
+    assert step_weight(tau, rho, pull) == pytest.approx(-y)
+
+
+def test_the_client_divides_its_update_by_the_weight_of_its_steps() -> None:
+    """x = 2, y = 1: w_1 = 0.5, w_2 = 0.5 + sigmoid(-1) - 0.5 mu 0.5; |a| = 1 + (1 - 0.5 mu)."""
+    mu = 0.8
+    task = task_on(OneNumber(), torch.tensor([2.0]), torch.tensor([1]), epochs=2, lr=0.5)
+    solver = SOLVERS["fednova"](Config(fednova=FedNovaConfig(mu=mu)), {}, {}, [{}])
+    ((upload, kept),) = solver.finish(task, train(task, solver))
+    weight = 1 + (1 - 0.5 * mu)
+    moved = 0.5 + 1 / (1 + math.e) - 0.5 * mu * 0.5
+    assert upload.scalars["step-weight"] == pytest.approx(weight)
+    assert upload.arrays["update"]["w"].tolist() == pytest.approx([moved / weight])
+    assert kept == {}
+
+
+def test_buffers_go_up_as_they_are() -> None:
+    model = Noisy()
+    task = task_on(model, *blobs(8), batch_size=4)
+    solver = SOLVERS["fednova"](Config(), {}, {}, [{}])
+    ((upload, _),) = solver.finish(task, train(task, solver))
+    state = {k: t.numpy() for k, t in model.state_dict().items()}
+    up = upload.arrays["update"]
+    buffers = [k for k in state if k not in task.program.names]
+    assert all(np.array_equal(up[k], state[k]) and up[k].dtype == state[k].dtype for k in buffers)
+    moved = (state["out.bias"] - task.received["out.bias"]) / 2
+    assert up["out.bias"].tolist() == pytest.approx(moved.tolist(), rel=1e-6)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain, sizes unequal": {"local_epochs": 2, "batch_size": 4},
+    "stragglers": {"local_epochs": 6, "batch_size": 5, "stragglers": 0.6, "fraction_train": 0.6},
+    "momentum": {"local_epochs": 3, "momentum": 0.9, "learning_rate": 0.05, "stragglers": 0.4},
+    "proximal": {"local_epochs": 4, "fednova__mu": 0.7, "lr_decay": 0.8, "stragglers": 0.4},
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = CASES[case]
+    played = play(owners_config(tmp_path / "owners.npz", algorithm="fednova", **keys))
+    names, told = list(played.names), played.epochs()
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    models, effective = fednova.run(
+        [data[name] for name in names],
+        played.linear(0),
+        rounds=len(cohorts),
+        selected=cohorts,
+        lr=keys.get("learning_rate", 0.1),
+        lr_decay=keys.get("lr_decay", 1.0),
+        mu=keys.get("fednova__mu", 0.0),
+        momentum=keys.get("momentum", 0.0),
+        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
+        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
+    )
+    for t, row in enumerate(played.rows[1:], start=1):
+        assert far(played.linear(t), models[t]) < 1e-5, t
+        assert row["metrics"]["effective-steps"] == pytest.approx(effective[t - 1])
+
+
+def test_unequal_work_does_not_pull_the_optimum_where_it_pulls_fedavgs(tmp_path: Path) -> None:
+    """What the paper is about: stragglers' fewer steps must not weigh their clients less.
+
+    Small steps, full batches: FedNova ends where the mean loss is stationary, FedAvg does not.
+    """
+    from tests.reference.fedsgd import loss_and_gradient
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2)).astype(np.float32)
+    client = np.repeat(["a", "b"], [12, 48])
+    y = np.argmax(x @ [[1.0, -1.0], [0.3, 0.0]] + rng.gumbel(size=(60, 2)), axis=1)
+    y = np.where(client == "a", 1 - y, y)
+    np.savez(tmp_path / "c.npz", x=x, y=y, client=client, x_test=x[:2], y_test=y[:2])
+    keys = owners_config(
+        tmp_path / "c.npz", batch_size=6, local_epochs=3, learning_rate=0.004, num_server_rounds=250
+    )
+
+    def slope(name: str) -> float:
+        # clients of 2 and 8 steps an epoch: FedAvg's weights are then n_k tau_k, not n_k
+        W, b = play(keys | {"algorithm": name}, nodes=1).linear(250)
+        _, (g_W, g_b) = loss_and_gradient((W, b), x, y)
+        return float(max(np.abs(g_W).max(), np.abs(g_b).max()))
+
+    assert slope("fednova") < slope("fedavg") / 4
+
+
+def test_a_negative_mu_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r'"fednova.mu": expected float >= 0'):
+        read_config({"algorithm": "fednova", "fednova.mu": -1.0})

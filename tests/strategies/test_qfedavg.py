@@ -1,0 +1,234 @@
+"""q-FedAvg and q-FedSGD: both halves by hand, the pipeline against the reference, big q and tiny losses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import LocalTask, full_loss, train
+from client_app.solvers import SOLVERS
+from strategies import QFedAvg, QFedSGD
+from strategies.qfedavg import QFFLState, gradient_update, server_update
+from strategies.state import Reduced, dump_state, load_state
+from task.config import Config, QFFLConfig, read_config
+from task.errors import ConfigError
+from task.wire import Upload
+from tests.reference import fedavg, qffl
+from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.rules import w
+
+
+def config(q: float) -> Config:
+    return Config(algorithm="qfedavg", qffl=QFFLConfig(q=q))
+
+
+def solve(name: str, task: LocalTask, q: float, reference: float = 1.0) -> Upload:
+    solver = SOLVERS[name](config(q), {"lr": task.lr, "reference-loss": reference}, {}, [{}])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        solver.begin(task)
+        stats = train(task, solver) if solver.trains else []
+        ((upload, _),) = solver.finish(task, stats)
+    return upload
+
+
+def one(start: float = 0.0, **options: Any) -> LocalTask:
+    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
+    return task_on(OneNumber(start), torch.tensor([2.0]), torch.tensor([1]), **options)
+
+
+# ---------------------------------------------------------------------------------------- client by hand
+
+
+@pytest.mark.parametrize("reference", [1.0, 0.25])
+def test_client_by_hand(reference: float) -> None:
+    """From w = 0: F = log 2, F' = -1, one step of 0.5 leads to 0.5. With q = 2 and L = 2:
+    Dw = -1, Delta = F^2 Dw, h = 2 F Dw^2 + L F^2; sent are -Delta / L and h / L in units of F_ref^2.
+    """
+    upload = solve("qfedavg", one(lr=0.5), 2.0, reference)
+    F, L = math.log(2), 2.0
+    unit = L * reference**2
+    assert upload.arrays["delta"]["w"].tolist() == pytest.approx([F**2 * 1.0 / unit], rel=1e-6)
+    assert upload.scalars["lipschitz"] == pytest.approx((2 * F * 1.0 + L * F**2) / unit, rel=1e-6)
+    assert upload.scalars["loss-before"] == pytest.approx(F)
+    gradient = solve("qfedsgd", one(lr=0.5), 2.0, reference)
+    assert gradient.arrays["gradient"]["w"].tolist() == pytest.approx([-(F**2) / reference**2], rel=1e-6)
+    assert gradient.scalars["lipschitz"] == pytest.approx(upload.scalars["lipschitz"])
+
+
+def test_the_loss_is_that_of_the_received_model_on_all_examples() -> None:
+    x, y = torch.tensor([2.0, 1.0, -1.0]), torch.tensor([1, 0, 0])
+    task = task_on(OneNumber(0.3), x, y, batch_size=2, epochs=3, lr=0.4)
+    losses = [math.log1p(math.exp(-0.6)), math.log1p(math.exp(0.3)), math.log1p(math.exp(-0.3))]
+    upload = solve("qfedavg", task, 1.0)
+    assert upload.scalars["loss-before"] == pytest.approx(sum(losses) / 3, rel=1e-6)
+    assert upload.scalars["train-loss"] != pytest.approx(sum(losses) / 3, rel=1e-3)
+
+
+def test_several_steps_make_dw_their_sum() -> None:
+    sigmoid = 1 / (1 + math.exp(1.0))
+    moved = 0.5 + sigmoid  # as plain SGD: 0.5, then 0.5 * 2 sigmoid(-1) more
+    upload = solve("qfedavg", one(lr=0.5, epochs=2), 1.0)
+    F = math.log(2)
+    assert upload.arrays["delta"]["w"].tolist() == pytest.approx([F * moved], rel=1e-6)
+    assert upload.scalars["lipschitz"] == pytest.approx(F + 0.5 * (moved / 0.5) ** 2, rel=1e-6)
+
+
+def test_buffers_are_sent_apart_and_measuring_does_not_touch_them() -> None:
+    x, y = blobs(12)
+    plain = SOLVERS["sgd"](Config(), {}, {}, [{}])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        task = task_on(Noisy(), x, y, batch_size=4)
+        stats = train(task, plain)
+        ((want, _),) = plain.finish(task, stats)
+    got = solve("qfedavg", task_on(Noisy(), x, y, batch_size=4), 0.0).arrays
+    names = set(want.arrays["arrays"])
+    assert set(got["delta"]) == {"norm.weight", "norm.bias", "out.weight", "out.bias"}
+    assert set(got["buffers"]) == names - set(got["delta"])
+    for name, a in got["buffers"].items():
+        assert np.array_equal(a, want.arrays["arrays"][name])
+    start = Noisy().state_dict()
+    for name, delta in got["delta"].items():
+        assert delta == pytest.approx(want.arrays["arrays"][name] - start[name].numpy(), abs=1e-7)
+
+
+def test_full_loss_goes_by_chunks_and_counts_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = blobs(23)
+    whole = full_loss(task_on(Noisy(), x, y))
+    monkeypatch.setattr("client_app.loop.CHUNK", 5)
+    assert full_loss(task_on(Noisy(), x, y)) == pytest.approx(whole, rel=1e-6)
+
+
+# ---------------------------------------------------------------------------------------- server by hand
+
+
+def replies(name: str, arrays: list[float], h: list[float], losses: list[float], lr: float = 0.5) -> Reduced:
+    scalars = {"lipschitz": h, "loss-before": losses}
+    sums = {name: w(sum(arrays))} | (
+        {"buffers": {"mean": np.array([4.0], np.float32)}} if name == "delta" else {}
+    )
+    clients = tuple("abc"[: len(arrays)])
+    return Reduced(sums, clients, np.array([1, 3, 5][: len(arrays)]), scalars, 1, lr)
+
+
+def test_server_by_hand() -> None:
+    # (3 + 1) / (1 + 7) = 0.5 from 10; the next F_ref is the largest loss; buffers are taken over
+    state = QFFLState(w(10) | {"mean": np.array([1.0], np.float32)}, reference_loss=9.0)
+    new, metrics = server_update(state, replies("delta", [3.0, 1.0], [1.0, 7.0], [0.25, 2.0]), config(1.0))
+    assert new.arrays["w"].tolist() == [10.5]
+    assert new.arrays["w"].dtype == np.float32
+    assert new.arrays["mean"].tolist() == [4.0]
+    assert new.reference_loss == 2.0
+    assert metrics == {"reference-loss": 9.0, "worst-loss": 2.0}
+    assert state.arrays["w"].tolist() == [10.0]
+
+
+def test_server_of_qfedsgd_by_hand() -> None:
+    # 10 - 0.5 * (3 + 1) / 8; buffers stay
+    state = QFFLState(w(10) | {"mean": np.array([1.0], np.float32)})
+    new, _ = gradient_update(state, replies("gradient", [3.0, 1.0], [1.0, 7.0], [0.25, 2.0]), config(1.0))
+    assert new.arrays["w"].tolist() == [9.75]
+    assert new.arrays["mean"].tolist() == [1.0]
+
+
+def test_all_losses_zero_keep_the_reference_above_0() -> None:
+    new, _ = server_update(QFFLState(w(1)), replies("delta", [0.0], [1.0], [0.0]), config(1.0))
+    assert new.reference_loss > 0
+
+
+def test_the_state_survives_a_checkpoint() -> None:
+    state = QFFLState(w(1), reference_loss=0.1 + 0.2)
+    back = load_state(QFFLState, *dump_state(state))
+    assert back.reference_loss == state.reference_loss
+    assert QFedAvg(config(1.0)).down_scalars(back) == {"reference-loss": 0.1 + 0.2}
+    assert QFedSGD.update is not QFedAvg.update
+
+
+# ---------------------------------------------------------------------------------------- the pipeline
+
+CASES: dict[str, dict[str, Any]] = {
+    "q 0": {"qffl__q": 0.0},
+    "q 1": {"qffl__q": 1.0, "fraction_train": 0.6, "lr_decay": 0.8},
+    "q 5, several epochs": {"qffl__q": 5.0, "local_epochs": 3, "batch_size": 4},
+    "q below 1": {"qffl__q": 0.3, "local_epochs": 2, "batch_size": 0},
+    "q 15": {"qffl__q": 15.0, "local_epochs": 1},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_pipeline_equals_the_reference(algorithm: str, case: str, tmp_path: Path) -> None:
+    data, keys = write_owners(tmp_path / "owners.npz"), {"learning_rate": 0.3, **CASES[case]}
+    played = play(owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys))
+    names = list(played.names)
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    batches = batches_of(3, names, SIZES, keys.get("batch_size", 10))
+    models = qffl.run(
+        [data[n] for n in names], played.linear(0), rounds=6, selected=cohorts, lr=0.3, q=keys["qffl__q"],
+        epochs=keys.get("local_epochs", 1), batches=batches if algorithm == "qfedavg" else None,
+        lr_decay=keys.get("lr_decay", 1.0),
+    )  # fmt: skip
+    assert far(played.linear(0), models[-1]) > 1e-3
+    for t in range(7):
+        assert far(played.linear(t), models[t]) < 1e-5, t
+
+
+def test_q_0_is_the_plain_mean_of_the_local_models_and_not_the_weighted_one(tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = owners_config(tmp_path / "owners.npz", num_server_rounds=1, local_epochs=2)
+    played = play(keys | {"algorithm": "qfedavg", "qffl.q": 0.0})
+    names = sorted(SIZES)
+    common = {"rounds": 1, "lr": 0.1, "epochs": 2, "batches": batches_of(3, names, SIZES, 10)}
+    clients, start = [data[n] for n in names], played.linear(0)
+    local = [fedavg.run(clients, start, selected=[[k]], **common)[1] for k in range(5)]  # type: ignore[arg-type]
+    assert far(played.linear(1), fedavg.average(local, [1] * 5)) < 1e-6
+    assert far(played.linear(1), fedavg.average(local, [SIZES[n] for n in names])) > 1e-3
+
+
+# ---------------------------------------------------------------------------------------- extremes
+
+
+@pytest.mark.parametrize("q", [50.0, 100.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
+def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
+    algorithm: str, q: float, scale: float, tmp_path: Path
+) -> None:
+    """F^q would be 1e-300 or 1e+150: nobody is quarantined, no 0 / 0, and the worst-off gets better."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(24, 2)).astype(np.float32) * scale
+    y = (x[:, 0] > 0).astype(np.int64)
+    x[:, 0] *= 40.0 if scale < 1 else 1.0
+    np.savez(tmp_path / "o.npz", x=x, y=y, client=np.repeat(["a", "b", "c"], 8), x_test=x[:2], y_test=y[:2])
+    keys = {"qffl__q": q, "learning_rate": 0.5, "num_server_rounds": 30}
+    played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, **keys))
+    worst = [row["metrics"]["worst-loss"] for row in played.rows[1:]]
+    assert all(row["quarantined"] == [] for row in played.rows)
+    assert all(math.isfinite(v) for v in worst)
+    assert worst[-1] < worst[0]
+
+
+def test_a_loss_of_exactly_0_counts() -> None:
+    # x = 2, w = 100: log(1 + e^-200) is 0 in float32
+    upload = solve("qfedavg", one(100.0), 5.0)
+    assert upload.scalars["loss-before"] == 0.0
+    assert 0 < upload.scalars["lipschitz"] < math.inf
+
+
+@pytest.mark.parametrize("q", [-0.1, float("nan"), 101.0])
+def test_q_outside_its_range_names_key_and_range(q: float) -> None:
+    with pytest.raises(ConfigError, match=r'"qffl.q": expected float >= 0 and <= 100'):
+        read_config({"algorithm": "qfedavg", "qffl.q": q})
+
+
+@pytest.mark.parametrize("key", ["momentum", "weight-decay", "local-steps"])
+def test_qfedsgd_takes_no_steps(key: str) -> None:
+    with pytest.raises(ConfigError, match=f'"{key}": qfedsgd uploads one gradient'):
+        read_config({"algorithm": "qfedsgd", key: 1 if key == "local-steps" else 0.5})

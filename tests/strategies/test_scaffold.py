@@ -1,0 +1,224 @@
+"""SCAFFOLD: both halves by hand, and the pipeline against the reference."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import LocalTask, train
+from client_app.solvers import SOLVERS
+from strategies import Scaffold
+from strategies.scaffold import ScaffoldState, server_update
+from strategies.state import Reduced, dump_state, load_state
+from task.config import Config, ScaffoldConfig, read_config
+from task.errors import ConfigError
+from tests.reference import scaffold
+from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
+from tests.support.kept import kept_by, losing, store_of
+from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.rules import w
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+# --------------------------------------------------------------------------------------- the server
+
+
+def replies(mean: Any, delta: Any, clients: int, population: int) -> Reduced:
+    names = tuple("abcdefgh"[:clients])
+    arrays = {"arrays": mean, "control-delta": delta}
+    return Reduced(arrays, names, np.ones(clients, np.int64), trainable=("w",), population=population)
+
+
+def test_the_server_steps_and_moves_its_control_variate_by_hand() -> None:
+    # x = 10 + 0.5 (14 - 10) = 12; c = 1 + 2/8 * 4 = 2; the buffer is the mean, not stepped
+    state = ScaffoldState(w(10) | {"buffer": np.array([3.0], np.float32)}, w(1))
+    config = Config(scaffold=ScaffoldConfig(server_lr=0.5))
+    mean = w(14) | {"buffer": np.array([5.0], np.float32)}
+    new, metrics = server_update(state, replies(mean, w(4), 2, 8), config)
+    assert {k: a.tolist() for k, a in new.arrays.items()} == {"w": [12.0], "buffer": [5.0]}
+    assert new.control["w"].tolist() == [2.0]
+    assert (new.control["w"].dtype, metrics) == (np.float32, {})
+
+
+def test_a_server_lr_of_1_takes_the_mean_to_the_last_bit() -> None:
+    state = ScaffoldState(w(1.0), w(0))
+    new, _ = server_update(state, replies(w(1e-30), w(0), 1, 1), Config())
+    assert new.arrays["w"].tolist() == w(1e-30)["w"].tolist()
+
+
+def test_the_state_begins_with_c_0_of_the_parameters_and_survives_a_checkpoint() -> None:
+    strategy = Scaffold()
+    strategy.trainable = ("w",)
+    state = strategy.initial_state(w(3) | {"buffer": np.array(7, np.int64)})
+    assert {k: a.tolist() for k, a in state.control.items()} == {"w": [0.0]}
+    state = ScaffoldState(w(3), w(1e-45, 0.1))
+    back = load_state(ScaffoldState, *dump_state(state))
+    assert back.control["w"].tobytes() == state.control["w"].tobytes()
+
+
+# --------------------------------------------------------------------------------------- the client
+
+
+def solve(task: LocalTask, c: float, own: float | None, **knobs: Any) -> tuple[float, float, float]:
+    """Return y_i, c_i^+ and what is said of its change."""
+    kept = [{} if own is None else {"control": w(own)}]
+    solver = SOLVERS["scaffold"](
+        Config(scaffold=ScaffoldConfig(**knobs)), {}, {"control": w(c)}, kept
+    )  # fmt: skip
+    solver.begin(task)
+    ((upload, keeps),) = solver.finish(task, train(task, solver))
+    arrays = upload.arrays
+    return tuple(float(a["w"][0]) for a in (arrays["arrays"], keeps["control"], arrays["control-delta"]))  # type: ignore[return-value]
+
+
+def one(w0: float = 0.0, **options: Any) -> LocalTask:
+    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
+    return task_on(OneNumber(w0), torch.tensor([2.0]), torch.tensor([1]), **options)
+
+
+def test_two_corrected_steps_and_both_options_by_hand() -> None:
+    """c = 0.3, c_i = 0.1: each gradient gets + 0.2.
+
+    g(0) = -1: y_1 = 0 - 0.5 (-1 + 0.2) = 0.4;  y_2 = 0.4 - 0.5 (-2 sigmoid(-0.8) + 0.2).
+    Option II: c_i^+ = 0.1 - 0.3 + (0 - y_2)/(2 * 0.5) = -(1 + 2 sigmoid(-0.8))/2, the mean of the gradients.
+    Option I: c_i^+ = F'(0) = -1.
+    """
+    y_2 = 0.4 - 0.5 * (-2 * sigmoid(-0.8) + 0.2)
+    mean = -(1 + 2 * sigmoid(-0.8)) / 2
+    got = solve(one(epochs=2, lr=0.5), 0.3, 0.1)
+    assert got == pytest.approx((y_2, mean, mean - 0.1), rel=1e-6)
+    got = solve(one(epochs=2, lr=0.5), 0.3, 0.1, option="I")
+    assert got == pytest.approx((y_2, -1.0, -1.1), rel=1e-6)
+
+
+def test_a_client_without_state_begins_with_c_i_0() -> None:
+    assert solve(one(epochs=2, lr=0.5), 0.3, None) == solve(one(epochs=2, lr=0.5), 0.3, 0.0)
+    assert solve(one(epochs=2, lr=0.5), 0.3, None) != solve(one(epochs=2, lr=0.5), 0.3, 0.1)
+
+
+def test_with_momentum_the_new_control_variate_is_still_a_mean_of_gradients() -> None:
+    """rho = 0.5, two steps from 0, c = c_i = 0: v_1 = g_1, v_2 = 0.5 g_1 + g_2, y = -eta (1.5 g_1 + g_2).
+
+    |a|_1 = 2.5, so c_i^+ = (1.5 g_1 + g_2)/2.5.
+    """
+    g_1 = -1.0
+    g_2 = -2 * sigmoid(-2 * 0.5)
+    got = solve(one(epochs=2, lr=0.5, momentum=0.5), 0.0, 0.0)
+    assert got[1] == pytest.approx((1.5 * g_1 + g_2) / 2.5, rel=1e-6)
+
+
+def test_option_1_looks_without_touching_buffers_or_drawing() -> None:
+    """Round 1, c = 0: the model that goes up is plain SGD's, whatever was measured before."""
+    states = []
+    for name, option in (("sgd", "II"), ("scaffold", "II"), ("scaffold", "I")):
+        task = task_on(Noisy(), *blobs(23), epochs=2, batch_size=5)
+        zeros = {n: np.zeros_like(task.received[n]) for n in task.program.names}
+        config = Config(scaffold=ScaffoldConfig(option=option))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            solver = SOLVERS[name](config, {}, {"control": zeros}, [{}])
+            solver.begin(task)
+            ((upload, _),) = solver.finish(task, train(task, solver))
+        states.append(upload.arrays["arrays"])
+    for other in states[1:]:
+        assert [k for k in states[0] if not np.array_equal(states[0][k], other[k])] == []
+
+
+# ------------------------------------------------------------------------------------- the pipeline
+
+CASES: dict[str, dict[str, Any]] = {
+    "option II": {"local_epochs": 2},
+    "option I": {"scaffold__option": "I", "local_epochs": 2, "fraction_train": 0.6},
+    "few clients, a server lr": {
+        "scaffold__server_lr": 0.7, "fraction_train": 0.4, "local_epochs": 3, "lr_decay": 0.8,
+        "batch_size": 4,
+    },
+    "stragglers": {"local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
+    "momentum": {"local_epochs": 2, "momentum": 0.8, "fraction_train": 0.6},
+    "full batches": {"local_epochs": 4, "batch_size": 0, "fraction_train": 0.6},
+}  # fmt: skip
+
+
+def run_config(tmp_path: Path, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run of the owners with a state folder of its own."""
+    more = {"state_dir": str(tmp_path / "state"), "num_server_rounds": rounds}
+    return owners_config(tmp_path / "owners.npz", algorithm="scaffold", **keys, **more)
+
+
+def trace_of(played: Played, data: Any, keys: dict[str, Any], **more: Any) -> scaffold.Trace:
+    """Run the reference on the cohorts, batches and stragglers of the run."""
+    names, told = list(played.names), played.epochs()
+    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
+    return scaffold.run(
+        [data[name] for name in names],
+        played.linear(0),
+        rounds=len(cohorts),
+        selected=cohorts,
+        lr=keys.get("learning_rate", 0.1),
+        lr_decay=keys.get("lr_decay", 1.0),
+        option=keys.get("scaffold__option", "II"),
+        server_lr=keys.get("scaffold__server_lr", 1.0),
+        momentum=keys.get("momentum", 0.0),
+        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
+        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = CASES[case]
+    config = run_config(tmp_path, 6, keys)
+    played = play(config)
+    trace = trace_of(played, data, keys)
+    for t in range(1, 7):
+        assert far(played.linear(t), trace.models[t]) < 1e-5, t
+        control = played.keep.snapshots[t].arrays
+        c = linear({k.removeprefix("control/"): a for k, a in control.items() if k.startswith("control/")})
+        assert far(c, trace.control[t]) < 2e-5, t
+    kept = kept_by(config, played, "control")
+    assert set(kept) == {name for cohort in played.selected() for name in cohort}
+    for name, arrays in kept.items():
+        assert far(linear(arrays), trace.own[6][played.names.index(name)]) < 2e-5, name
+    # with everybody there, c is the mean of the c_i; and that is what is worth testing
+    assert max(np.abs(trace.control[6][0]).max(), np.abs(trace.own[6][0][0]).max()) > 1e-3
+
+
+def test_a_client_that_loses_its_state_begins_anew_and_the_server_keeps_its_share(tmp_path: Path) -> None:
+    data = write_owners(tmp_path / "owners.npz")
+    keys = {"local_epochs": 2}
+    config = run_config(tmp_path, 5, keys)
+    store = store_of(config)
+
+    def lose(t: int) -> None:
+        if t == 4:
+            store.path("ben").unlink()
+
+    played = play(config, grid_type=losing(lose))
+    ben = played.names.index("ben")
+    trace = trace_of(played, data, keys, lost=lambda t, k: (t, k) == (4, ben))
+    whole = trace_of(played, data, keys)
+    assert far(played.linear(5), trace.models[5]) < 1e-5
+    assert far(played.linear(5), whole.models[5]) > 1e-3
+    assert all(row["quarantined"] == [] for row in played.rows)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("scaffold.option", "III", r'"scaffold.option".*I, II'),
+        ("scaffold.server-lr", 0.0, r'"scaffold.server-lr": expected float > 0'),
+    ],
+)
+def test_knobs_out_of_range_are_refused_by_name(key: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_config({"algorithm": "scaffold", key: value})

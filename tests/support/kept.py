@@ -1,0 +1,42 @@
+"""What clients kept in a run that was played, and how they lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from client_app.state import StateStore
+from task.arrays import Arrays
+from task.config import read_config
+from tests.support.federation import Played
+from tests.support.grid import LocalGrid
+
+
+def store_of(keys: dict[str, Any]) -> StateStore:
+    """Return the store of a run whose config sets ``state-dir``."""
+    config = read_config(keys)
+    return StateStore(Path(config.output.state_dir), config.run_name)
+
+
+def kept_by(keys: dict[str, Any], played: Played, field: str) -> dict[str, Arrays]:
+    """Return what each client kept after the last round; clients that kept nothing are left out."""
+    store, name = store_of(keys), read_config(keys).algorithm
+    found = {c: store.load(c, name) for c in played.names}
+    return {c: state.fields[field] for c, state in found.items() if state is not None}
+
+
+def losing(act: Callable[[int], object]) -> type[LocalGrid]:
+    """Return a grid that calls `act` with the round before the round's training messages go out."""
+
+    class Losing(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            given = list(messages)
+            rounds = {int(m.metadata.group_id) for m in given if m.metadata.message_type == "train"}
+            for t in rounds:
+                act(t)
+            return super().push_messages(given)
+
+    return Losing
