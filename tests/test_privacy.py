@@ -50,8 +50,7 @@ def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
 def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
-    entry, like = ALGORITHMS[name], expected(owners, name)
-    scalars = {"num-examples", "train-loss", *(s.name for s in entry.up_scalars)}
+    whole, like = ALGORITHMS[name], expected(owners, name)
     kinds = set()
     for kind, content in sent_up(owners, name, nodes):
         kinds.add(kind)
@@ -67,16 +66,22 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
             assert dict(content.array_records) == {}
             assert metrics == {METRICS: {"num-examples", "loss", "accuracy"}}
             continue
+        entry = whole.before if kind == "train.before" else whole
+        assert entry is not None
         assert metrics.keys() == {METRICS}
-        assert metrics[METRICS] <= scalars
+        assert metrics[METRICS] <= {"num-examples", "train-loss", *(s.name for s in entry.up_scalars)}
         for f in entry.up:
-            merged = f.reduce != "stack" and ANSWERED in configs
-            parts = [f"{f.name}.high", f"{f.name}.low"] if merged else [f.name]
-            for part in parts:
-                record = content.array_records[part]
+            summed = f.reduce != "stack" and ANSWERED in configs
+            sums = [f"{f.name}.high", f"{f.name}.low"]
+            rows = [k for k in content.array_records if k.startswith(f"{f.name}.")]
+            for part in sums if summed else rows or [f.name]:
+                record = dict(content.array_records[part])
+                if not summed and rows:
+                    assert record.pop("").shape == ()  # the client's weight
                 shapes = {k: tuple(a.shape) for k, a in record.items()}
                 assert shapes == {k: a.shape for k, a in like[f.holds].items()}  # no axis of examples
-                if not merged:
+                if not summed:
                     assert form(record) == form(like[f.holds])
         assert {r.partition(".")[0] for r in content.array_records} == {f.name for f in entry.up}
-    assert kinds == {"query.roll_call", "train", "evaluate"}
+    before = {"train.before"} if whole.before else set()
+    assert kinds == {"query.roll_call", "train", "evaluate"} | before

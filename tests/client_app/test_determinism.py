@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.app import answer, evaluate_clients, train_clients
 from client_app.node import Node, open_node
 from task.algorithms import ALGORITHMS
 from task.config import as_run_config, read_config
 from tests.support.federation import owners_config, play, write_owners
-from tests.support.nodes import NAMES, alone, order, start
+from tests.support.nodes import NAMES, alone, start
+from tests.test_catalogue import ACTIVE
 
 
 @pytest.fixture
@@ -22,16 +22,13 @@ def node(tmp_path: Path) -> Node:
     return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
 
 
-def test_training_leaves_the_global_generators_alone(node: Node) -> None:
-    content = order(node, NAMES)
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_training_leaves_the_global_generators_alone(algorithm: str, node: Node) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
     rows = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    for algorithm in ALGORITHMS:
-        config = read_config(as_run_config(node.config) | {"algorithm": algorithm})
-        content["config"]["proximal-mu"] = 0.1  # type: ignore[index]
-        answer(open_node(config, {}), content, train_clients)
-    answer(node, content, evaluate_clients)
+    keys = as_run_config(node.config) | {"algorithm": algorithm, "num-server-rounds": 1} | ACTIVE[algorithm]
+    assert play(keys | {"fraction-evaluate": 1.0}, nodes=1).rows[1]["quarantined"] == []
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
 
