@@ -32,7 +32,7 @@ import numpy as np
 from strategies.base import Strategy
 from strategies.krum import scores
 from strategies.quorum import byzantine
-from strategies.stacked import by_column, mean_rows, middle, sort_clients, squared_distances
+from strategies.stacked import by_column, middle, sort_clients, squared_distances
 from strategies.state import Number, Reduced, S
 from task.config import Config
 
@@ -51,23 +51,20 @@ def selection(D: np.ndarray, f: int) -> list[int]:
 def around_median(block: np.ndarray, drop: int) -> np.ndarray:
     """Return, for each column, the mean of all but the `drop` numbers farthest from the median, [b] float64.
 
-    In a sorted column the farthest is always the first or the last.
+    In a sorted column the farthest is always the first or the last of those that are left.
     """
     rows = sort_clients(block)
-    if drop == 0:
-        return mean_rows(rows)
-    centre = middle(rows).astype(np.float64)
-    stack = np.stack(rows)
-    low = np.zeros(block.shape[1], np.intp)
-    for cut in range(drop):
-        # All windows have this length, so the high end follows from the low one.
-        high = low + (len(rows) - 1 - cut)
-        here = np.arange(block.shape[1])
-        low += centre - stack[low, here] > stack[high, here] - centre
+    centre, keep = middle(rows).astype(np.float64), len(rows) - drop
+    # Those that stay are neighbours, from `low` on; it is above s just if number s is farther than s + keep.
+    above = [centre - rows[s] > rows[s + keep] - centre for s in range(drop)]
     total = np.zeros(block.shape[1])
-    keep = len(rows) - drop
-    for i in range(keep):
-        total += stack[low + i, here]
+    for i, row in enumerate(rows):
+        stays = None
+        if i < drop:
+            stays = ~above[i]
+        if i >= keep:
+            stays = above[i - keep] if stays is None else stays & above[i - keep]
+        total += row if stays is None else np.where(stays, row, 0)
     return total / keep
 
 

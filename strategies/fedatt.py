@@ -35,7 +35,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.base import Strategy
-from strategies.stacked import columns
+from strategies.stacked import columns, one_thread
 from strategies.state import Number, Reduced, S
 from task import seeds
 from task.arrays import Arrays
@@ -53,8 +53,9 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     arrays, largest = plain_mean({n: a for n, a in stacks.items() if n not in reduced.trainable}), 0.0
     for name in reduced.trainable:
         w, stack = state.arrays[name], stacks[name]
-        alpha = attention(distances(w, stack, knobs.p), knobs.temperature)
-        moved = attend(w, stack, alpha, knobs.epsilon)
+        with one_thread():
+            alpha = attention(distances(w, stack, knobs.p), knobs.temperature)
+            moved = attend(w, stack, alpha, knobs.epsilon)
         if knobs.noise:
             moved += knobs.noise * rng.normal(size=moved.shape)
         arrays[name] = moved.astype(w.dtype)
@@ -66,7 +67,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
 def distances(w: np.ndarray, stack: np.ndarray, p: float) -> np.ndarray:
     """Return |w - w_k|_p of every client, float64 [K]."""
     start, powers, buffer = w.reshape(-1), np.zeros(len(stack)), np.empty((len(stack), COLUMNS))
-    for part, block in columns(stack, COLUMNS):
+    for part, block in columns(stack, width=COLUMNS):
         d = buffer[:, : block.shape[1]]
         d[...] = block
         d -= start[part].astype(np.float64)
@@ -83,7 +84,7 @@ def attention(distance: np.ndarray, temperature: float) -> np.ndarray:
 def attend(w: np.ndarray, stack: np.ndarray, alpha: np.ndarray, epsilon: float) -> np.ndarray:
     """Return w - epsilon sum_k alpha_k (w - w_k) in float64."""
     start, out, buffer = w.reshape(-1), np.empty(w.size), np.empty((len(stack), COLUMNS))
-    for part, block in columns(stack, COLUMNS):
+    for part, block in columns(stack, width=COLUMNS):
         local = buffer[:, : block.shape[1]]
         local[...] = block
         here = start[part].astype(np.float64)

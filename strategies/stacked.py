@@ -2,16 +2,20 @@
 
 A stack may be larger than the memory (`task.reduce.Stack`), and one layer may be most of the model. So no
 function here holds more than a block of columns of all clients; pages that were read are given back. Sums
-and distances are float64 whatever the model's dtype. Needs of each pass: one read of the stack.
+and distances are float64 whatever the model's dtype. Each function reads the stack once, on all cores.
 
 Legend: K clients, P parameters, b columns of a block.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -20,6 +24,9 @@ from task.arrays import Arrays, blocks
 from task.reduce import release
 
 COLUMNS = 1 << 12  # 50 clients' float64 block: 1.6 MB
+WIDE = 1 << 14  # 50 clients' float32 block: 3.3 MB; for many small steps on each
+PORTIONS = 8  # ranges of a layer that may be worked on at once
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RELEASE = 1 << 25  # bytes of pages that may pile up
 # Squared distances from the Gram matrix lose what the two norms exceed them by. Below this share of the norms
 # a pair is measured again by its differences: what stays is right to 1e-8.
@@ -34,7 +41,7 @@ def _controller() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Keep NumPy's matrix products on this thread.
+    """Keep each of NumPy's matrix products on the thread that asks for it.
 
     They are small and many, and the clients may be training on the other cores: a BLAS that waits for its
     threads after each product has taken fifty times as long on a busy machine.
@@ -43,11 +50,36 @@ def one_thread() -> AbstractContextManager[object]:
     return limit
 
 
-def columns(stacked: np.ndarray, width: int = COLUMNS) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the columns of one stacked array in blocks [K, b], in its own dtype."""
-    K, size = len(stacked), int(np.prod(stacked.shape[1:], dtype=np.int64))
-    flat, read = stacked.reshape(K, size), 0
-    for part in blocks(size, width):
+T = TypeVar("T")
+
+
+def size_of(stacked: np.ndarray) -> int:
+    """Return the elements of one client, b of all columns."""
+    return math.prod(stacked.shape[1:])
+
+
+def in_portions(size: int, work: Callable[[slice], T]) -> list[T]:
+    """Do `work` for each of `PORTIONS` ranges of columns, on as many threads as there are cores.
+
+    The ranges depend on `size` alone, so a sum over them does not depend on the machine.
+    """
+    length = max(-(-size // PORTIONS), COLUMNS)
+    parts = list(blocks(size, length))
+    if len(parts) < 2 or CORES == 1:
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(min(CORES, len(parts)), "rule") as pool:
+        return list(pool.map(work, parts))
+
+
+def columns(
+    stacked: np.ndarray, width: int = COLUMNS, within: slice | None = None
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the columns of one stacked array, or a range of them, in blocks [K, b] in its own dtype."""
+    K, read = len(stacked), 0
+    flat = stacked.reshape(K, size_of(stacked))
+    within = within or slice(0, size_of(stacked))
+    for offset in blocks(within.stop - within.start, width):
+        part = slice(within.start + offset.start, within.start + offset.stop)
         yield part, flat[:, part]
         read += K * (part.stop - part.start) * stacked.itemsize
         if read > RELEASE:
@@ -56,18 +88,22 @@ def columns(stacked: np.ndarray, width: int = COLUMNS) -> Iterator[tuple[slice, 
     release(stacked)
 
 
-def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = COLUMNS) -> Arrays:
+def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = WIDE) -> Arrays:
     """Apply a function [K, b] -> [b] to every block of every array; dtypes are kept.
 
     The function gives float64, or the array's own dtype; integers are rounded to the nearest, halves up.
     """
     out: Arrays = {}
     for name, stacked in stack.items():
-        into = np.empty(int(np.prod(stacked.shape[1:], dtype=np.int64)), stacked.dtype)
-        for part, block in columns(stacked, width):
-            values = reduce(block)
-            whole = stacked.dtype.kind in "iu" and values.dtype.kind == "f"
-            into[part] = np.floor(values + 0.5) if whole else values
+        into = np.empty(size_of(stacked), stacked.dtype)
+
+        def fill(within: slice, stacked: np.ndarray = stacked, into: np.ndarray = into) -> None:
+            for part, block in columns(stacked, width, within):
+                values = reduce(block)
+                whole = stacked.dtype.kind in "iu" and values.dtype.kind == "f"
+                into[part] = np.floor(values + 0.5) if whole else values
+
+        in_portions(into.size, fill)
         out[name] = into.reshape(stacked.shape[1:])
     return out
 
@@ -83,7 +119,7 @@ def combine(stack: Mapping[str, np.ndarray], weights: np.ndarray) -> Arrays:
         return np.asarray(used @ block[rows].astype(np.float64))
 
     with one_thread():
-        return by_column(stack, weighted)
+        return by_column(stack, weighted, COLUMNS)
 
 
 def trimmed_mean(stack: Mapping[str, np.ndarray], b: int) -> Arrays:
@@ -117,16 +153,22 @@ def gram(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]
         names: The arrays that count: the parameters.
     """
     K = len(next(iter(stack.values())))
-    total = np.zeros((K, K))
-    space = np.empty((K, COLUMNS))
-    with one_thread(), np.errstate(over="ignore", invalid="ignore"):
-        for name in names:
-            origin = centre[name].reshape(-1)
-            for part, block in columns(stack[name]):
+
+    def of_part(name: str, within: slice) -> np.ndarray:
+        total, space = np.zeros((K, K)), np.empty((K, COLUMNS))
+        origin = centre[name].reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part, block in columns(stack[name], within=within):
                 x = space[:, : block.shape[1]]
-                np.subtract(block, origin[part], out=x, dtype=np.float64)
+                x[...] = block
+                x -= origin[part].astype(np.float64)
                 total += x @ x.T
-    return total
+        return total
+
+    with one_thread():
+        sums = [s for n in names for s in in_portions(size_of(stack[n]), partial(of_part, n))]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(sum(sums, np.zeros((K, K))))
 
 
 def squared_distances(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]) -> np.ndarray:

@@ -93,7 +93,7 @@ class Algorithm:
     """Why there are no values at which it is FedAvg; "" = `neutral` has them."""
 
     withstands: tuple[int, int] | None = None
-    """(a, b) of a rule that withstands f malicious clients of a round if at least a f + b reply; else None."""
+    """(a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None."""
 
     settles: bool = True
     """Whether a biased one comes to rest; one that chooses among clients may change its choice for ever."""

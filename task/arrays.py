@@ -55,8 +55,8 @@ def holdings(state: Mapping[str, np.ndarray], trainable: Iterable[str]) -> dict[
         trainable: Names of the parameters.
 
     Returns:
-        ``state``; ``trainable``; ``buffers``, which is empty for most models; ``features``, one number for each
-        column of the first parameter if that is a matrix, and else empty.
+        ``state``; ``trainable``; ``buffers``, which is empty for most models; ``features``, one number for
+        each column of the first parameter if that is a matrix, and else empty.
     """
     names = tuple(trainable)
     columns = [a.shape[1:] for a in (state[n] for n in names[:1]) if a.ndim == 2]

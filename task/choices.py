@@ -29,7 +29,7 @@ def check_names(config: Config) -> None:
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
     byzantine = config.robust.byzantine
-    if byzantine >= 1 and byzantine % 1 or 0.5 <= byzantine < 1:
+    if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
             'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
@@ -48,8 +48,8 @@ def check_names(config: Config) -> None:
             )
         if SELECTIONS[config.server.selection].by_examples:
             raise ConfigError(
-                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a '
-                f"policy that does not draw in proportion to them, such as uniform; got {config.server.selection!r}"
+                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a policy '
+                f"that does not draw in proportion to them, such as uniform; got {config.server.selection!r}"
             )
     if config.algorithm in ("fedsgd", "qfedsgd"):
         for key, value in (

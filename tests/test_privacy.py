@@ -50,7 +50,8 @@ def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
 def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
-    whole, like = ALGORITHMS[name], expected(owners, name)
+    like = expected(owners, name)
+    contracts = {"train": ALGORITHMS[name], "train.before": ALGORITHMS[name].before}
     kinds = set()
     for kind, content in sent_up(owners, name, nodes):
         kinds.add(kind)
@@ -66,22 +67,25 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
             assert dict(content.array_records) == {}
             assert metrics == {METRICS: {"num-examples", "loss", "accuracy"}}
             continue
-        entry = whole.before if kind == "train.before" else whole
+        entry = contracts[kind]
         assert entry is not None
         assert metrics.keys() == {METRICS}
         assert metrics[METRICS] <= {"num-examples", "train-loss", *(s.name for s in entry.up_scalars)}
         for f in entry.up:
-            summed = f.reduce != "stack" and ANSWERED in configs
-            sums = [f"{f.name}.high", f"{f.name}.low"]
-            rows = [k for k in content.array_records if k.startswith(f"{f.name}.")]
-            for part in sums if summed else rows or [f.name]:
+            merged = f.reduce != "stack" and ANSWERED in configs
+            stacked = f.reduce == "stack" and ANSWERED in configs
+            parts = [f"{f.name}.high", f"{f.name}.low"] if merged else [f.name]
+            if stacked:  # one record for each client, and its weight
+                parts = [f"{f.name}.{c}" for c in content.config_records[ANSWERED]["clients"]]  # type: ignore
+            for part in parts:
                 record = dict(content.array_records[part])
-                if not summed and rows:
-                    assert record.pop("").shape == ()  # the client's weight
+                assert (record.pop("").shape == ()) if stacked else True
                 shapes = {k: tuple(a.shape) for k, a in record.items()}
-                assert shapes == {k: a.shape for k, a in like[f.holds].items()}  # no axis of examples
-                if not summed:
+                want = {k: a.shape for k, a in like[f.holds].items()}
+                # the low part of a sum is of the floating arrays alone
+                assert shapes == want or (part.endswith(".low") and shapes.items() <= want.items())
+                if not merged:
                     assert form(record) == form(like[f.holds])
         assert {r.partition(".")[0] for r in content.array_records} == {f.name for f in entry.up}
-    before = {"train.before"} if whole.before else set()
-    assert kinds == {"query.roll_call", "train", "evaluate"} | before
+    exchanges = {kind for kind, entry in contracts.items() if entry is not None}
+    assert kinds == {"query.roll_call", "evaluate", *exchanges}

@@ -143,8 +143,24 @@ def test_only_the_named_arrays_count_for_distances() -> None:
     assert squared_distances(stack_of(rows, 0), centre, ["w"])[0, 1] == 4.0
 
 
+def test_the_number_of_cores_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    rows = [{"w": rng.normal(size=100_001).astype(np.float32)} for _ in range(5)]
+    stack, centre = stack_of(rows, 0), {"w": np.zeros(100_001, np.float32)}
+    results = []
+    for cores in (1, 2, 3):
+        monkeypatch.setattr(stacked, "CORES", cores)
+        sums = gram(stack, centre, ["w"])
+        results.append((sums.tobytes(), combine(stack, np.full(5, 0.2))["w"].tobytes()))
+        assert np.allclose(
+            sums, np.stack([r["w"] for r in rows]).astype(float) @ np.stack([r["w"] for r in rows]).T
+        )
+    assert len(set(results)) == 1
+
+
 def test_memory_does_not_grow_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what NumPy allocates; the pages of the file are the system's, and are given back."""
+    monkeypatch.setattr(stacked, "CORES", 2)
     released = []
     monkeypatch.setattr(stacked, "release", released.append)
     row = {"w": np.random.default_rng(5).normal(size=(300, 1000)).astype(np.float32)}  # 1.2 MB
@@ -158,6 +174,6 @@ def test_memory_does_not_grow_with_the_clients(monkeypatch: pytest.MonkeyPatch) 
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert released
-    # Of each client only its share of a block: 50 more make less than 50 * (4 + 8 + 8) bytes a column.
-    assert peaks[1] - peaks[0] < 50 * 24 * COLUMNS
-    assert peaks[1] < 60 * row["w"].nbytes / 5
+    # Of each client only its share of the blocks that are worked on at once: a float32 and a few float64.
+    assert peaks[1] - peaks[0] < 50 * 3 * min(stacked.CORES, stacked.PORTIONS) * 8 * COLUMNS
+    assert peaks[1] < 60 * row["w"].nbytes / 3
