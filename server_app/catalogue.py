@@ -38,7 +38,8 @@ def rows() -> list[list[str]]:
     out = []
     for a in ALGORITHMS.values():
         paper = f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"
-        neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or "is FedAvg"
+        never = f"never: {a.no_neutral}" if a.no_neutral else "is FedAvg"
+        neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or never
         out.append(
             [
                 a.title,

@@ -59,12 +59,12 @@ def holdings(state: Mapping[str, np.ndarray], trainable: Iterable[str]) -> dict[
         each column of the first parameter if that is a matrix, and else empty.
     """
     names = tuple(trainable)
-    columns = [a.shape[1:] for a in (state[n] for n in names[:1]) if a.ndim == 2]
+    first = state[names[0]] if names else np.zeros(0)
     return {
         "state": dict(state),
         "trainable": only(state, names),
         "buffers": {n: a for n, a in state.items() if n not in set(names)},
-        "features": {"columns": np.zeros(shape, np.float32) for shape in columns},
+        "features": {"columns": np.zeros(first.shape[1], np.float32)} if first.ndim == 2 else {},
     }
 
 

@@ -48,8 +48,8 @@ def check_names(config: Config) -> None:
             )
         if SELECTIONS[config.server.selection].by_examples:
             raise ConfigError(
-                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a policy '
-                f"that does not draw in proportion to them, such as uniform; got {config.server.selection!r}"
+                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a '
+                f"policy that does not draw by them, such as uniform; got {config.server.selection!r}"
             )
     if config.algorithm in ("fedsgd", "qfedsgd"):
         for key, value in (

@@ -14,6 +14,7 @@ benchmark              ratio                                                    
 ``fold``               the server's work on one reply : reading its bytes once             1.5
                        what it keeps of 200 replies : of 10                                1.1
 ``memory``             peak of all processes of a run : of the stock app's                 0.5
+``server-update``      a rule's step on 50 clients of 1.66 M parameters : reading them     2, 6, 10
 ``threads``            a round with actors x threads : 1 x 1                               -
 ``stack``              a round with so many clients in one program : one at a time         -
 =====================  ==================================================================  ========

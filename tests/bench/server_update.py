@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,7 +24,9 @@ from task.algorithms import ALGORITHMS, Algorithm
 from task.arrays import Arrays, holdings
 from task.config import read_config
 from task.reduce import Stack, release
+from tests.bench import readings
 from tests.bench.folding import CNN, SMALL
+from tests.bench.rounds import Bench
 
 CLIENTS = 50
 TARGETS = {"fedatt": 6.0, "geometric-median": 6.0, "krum": 10.0, "multi-krum": 10.0, "bulyan": 10.0}
@@ -36,7 +39,7 @@ class Row:
     Attributes:
         name: Of the catalogue.
         ratio: Time of ``server_update`` over time of one pass; medians.
-        target: At most so much; None = the issue names none (median, trimmed mean).
+        target: At most so much; None = no target (median, trimmed mean).
         update_ms: Milliseconds of ``server_update``.
         pass_ms: Milliseconds of one pass.
         given_mb: Size of what the rule is given.
@@ -62,6 +65,15 @@ def server_update(quick: bool = False, only: str = "", repeat: int = 5) -> list[
     """
     shapes, clients = (SMALL, 8) if quick else (CNN, CLIENTS)
     return [_measure(ALGORITHMS[n], shapes, clients, repeat) for n in sorted(ALGORITHMS) if only in ("", n)]
+
+
+def server_updates(bench: Bench) -> Iterator[readings.Row]:
+    """Measure every rule, as rows of ``make bench``."""
+    for row in server_update(quick=bench.quick, repeat=1 if bench.quick else bench.repeat):
+        what = f"server_update of {row.name}, {row.given_mb:.0f} MB : reading them once"
+        detail = f"medians of {bench.repeat}; allocates {row.peak_mb:.3g} MB"
+        sides = [row.update_ms], [row.pass_ms]
+        yield readings.paired(f"server-update-{row.name}", what, *sides, row.target, "ms", detail)
 
 
 def target_of(entry: Algorithm) -> float | None:

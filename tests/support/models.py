@@ -89,7 +89,7 @@ def task_on(
 
 
 def given(solver: str, task: LocalTask) -> tuple[dict[str, float], dict[str, Arrays]]:
-    """Return scalars and array records of all names that this solver may be sent: ones, and the model."""
+    """Return scalars and array records as this solver may be sent them: ones, and the model itself."""
     entries = [e for a in ALGORITHMS.values() for e in (a, a.before) if e is not None and e.solver == solver]
     held = holdings(task.received, task.program.names)
     scalars = {s.name: 1.0 for e in entries for s in e.down_scalars}

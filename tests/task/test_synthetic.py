@@ -50,9 +50,8 @@ def test_synthetic_moments():
 
 def test_the_spread_of_sizes_is_a_knob():
     narrow = SyntheticConfig(size_spread=0.8)
-    logs = np.log(
-        np.array([len(d.y) for d in generated.devices(request(synthetic=narrow, num_clients=400))]) - 49.5
-    )
+    drawn = generated.devices(request(synthetic=narrow, num_clients=400))
+    logs = np.log(np.array([len(d.y) for d in drawn]) - 49.5)
     assert logs.mean() == pytest.approx(4.0, abs=0.15)
     assert logs.std() == pytest.approx(0.8, abs=0.1)
     keys = [generated.locate_synthetic(request(synthetic=k)).keys for k in (narrow, SyntheticConfig())]
