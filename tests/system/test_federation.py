@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from server_app.federation import MARK, federation, marked, submit
+from tests.support.signals import hear_ctrl_c
 
 pytestmark = pytest.mark.system
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
@@ -64,7 +65,9 @@ def test_each_node_brings_its_own_data_folder(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
     line = [BOUQUET, "federation", "--recipe", "demo", "--run-name", "stopped", "--runs-dir", str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ.copy())
+        process = subprocess.Popen(
+            line, stdout=log, stderr=log, env=os.environ.copy(), preexec_fn=hear_ctrl_c
+        )
         deadline = time.monotonic() + 120
         while not (tmp_path / "stopped" / "rounds.jsonl").exists():
             assert process.poll() is None, (tmp_path / "log").read_text()

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.signals import hear_ctrl_c
+
 pytestmark = pytest.mark.system
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 LONG = "num-server-rounds=1000 fraction-train=1.0 local-epochs=300"  # a round takes seconds
@@ -43,7 +45,7 @@ def running(tmp_path: Path, keys: str, *more: str) -> Iterator[subprocess.Popen[
         *more,
     ]
     with (tmp_path / "log").open("wb") as log:
-        run = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
+        run = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear_ctrl_c)
     try:
         wait_for(lambda: len(rounds(tmp_path / "r")) >= 1, run, tmp_path)
         time.sleep(0.5)
