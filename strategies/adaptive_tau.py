@@ -52,6 +52,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.base import Strategy
+from strategies.stacked import columns
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.config import AdaptiveTauConfig, Config
@@ -138,8 +139,10 @@ def estimates(reduced: Reduced) -> Estimates:
         beta = math.fsum(beta * n for _, beta, n in known) / total
     squares = np.zeros(len(shares))
     for stack in reduced.arrays["gradient"].values():
-        flat = stack.reshape(len(shares), -1).astype(np.float64)
-        squares += np.square(flat - shares @ flat).sum(axis=1)
+        for _, part in columns(stack):
+            block = part.astype(np.float64)
+            block -= shares @ block
+            squares += np.einsum("kb,kb->k", block, block)
     return Estimates(rho, beta, math.fsum(shares * np.sqrt(squares)))
 
 
