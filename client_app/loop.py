@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from client_app.programs import Batch, Program, Tensors, each
+from client_app.programs import Batch, Program, Tensors
 from task.arrays import Arrays
 from task.config import TrainConfig
 
@@ -280,7 +280,6 @@ __all__ = [
     "Examples",
     "LocalTask",
     "Tensors",
-    "each",
     "full_gradient",
     "full_loss",
     "norms",

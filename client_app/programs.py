@@ -18,7 +18,7 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -297,8 +297,3 @@ def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
     on_gpu = next(model.parameters()).device.type == "cuda"
     size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
     return (kind(model), size) if size > 1 else (Single(model), 1)
-
-
-def each(tensors: Sequence[torch.Tensor], k: int) -> Tensors:
-    """Return client k's slice of tensors with a client axis, the axis kept: [1, ...]."""
-    return [t[k : k + 1] for t in tensors]
