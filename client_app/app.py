@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.attacks import corrupt, flip_labels, malicious
-from client_app.loop import Examples, LocalTask, steps_of, train
-from client_app.measure import add_losses, query_clients
+from client_app.attacks import corrupt, malicious
+from client_app.measure import query_clients
 from client_app.node import Node, open_node
-from client_app.programs import Program, Single, program_of
-from client_app.solvers import SOLVERS
-from client_app.state import oldest_resumable
-from task import checks, seeds, wire
-from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
-from task.arrays import Arrays, holdings, state_of, trainable_names
-from task.config import TrainConfig, read_config
+from client_app.work import Outcome, evaluate_clients, train_clients
+from task import checks, wire
+from task.arrays import Arrays, holdings
+from task.config import read_config
+from task.contract import contract_of
+from task.entry import Algorithm, evaluation_of
 from task.errors import BouquetError, FieldError, WireError
-from task.evaluate import evaluate
 from task.reduce import REDUCTIONS, Reduction
-from task.seeds import rng_for, seed_for
-from task.selections import CANDIDATES, SELECTIONS, with_selection
+from task.selections import CANDIDATES, SELECTIONS
 
 
 def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
@@ -60,7 +52,7 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     @made.train(wire.BEFORE)
     def on_before(message: Message, context: Context) -> Message:
         node = node_of(context)
-        entry = _entry(node).before
+        entry = contract_of(node.config).before
         if entry is None:
             raise WireError(f"{node.config.algorithm} has no exchange before the training")
         return Message(answer(node, message.content, train_clients, entry), reply_to=message)
@@ -80,12 +72,6 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
     return made
 
 
-def _entry(node: Node) -> Algorithm:
-    """Return the contract of the run: its algorithm's, under its selection policy."""
-    return with_selection(ALGORITHMS[node.config.algorithm], node.config.server.selection)
-
-
-Outcome = tuple[str, wire.Upload | Exception]
 Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 
 
@@ -105,21 +91,21 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
     if entry is None:
-        entry = _entry(node)
+        entry = contract_of(node.config)
         entry = entry if work is train_clients else evaluation_of(entry)
-    model = node.model()
-    state = state_of(model)
-    like = holdings(state, trainable_names(model))
+    initial, parts = node.initial(), node.parts()
+    shared = {n: initial[n] for n in parts.shared}
+    like = holdings(shared, parts.trainable)
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
-    merged = _Merge(entry, like)
+    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)))
     named = bool(order.clients)
     if not named:
         clients = _share(node)
-        order = wire.TrainOrder(order.round, order.arrays, order.scalars, clients, (0,) * len(clients))
+        order = replace(order, clients=clients, epochs=(0,) * len(clients))
     outcomes = work(node, entry, order)
     if work is train_clients and node.config.attack.kind != "none":
         bad = malicious(node.config, tuple(node.clients.names))
-        outcomes = corrupt(outcomes, bad, order, trainable_names(model), node.config)
+        outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):
@@ -218,152 +204,6 @@ class _Merge:
         arrays = {name: r.result() for name, r in self.reductions.items()}
         upload = wire.Upload(arrays, {**means, wire.NUM_EXAMPLES: sum(counts)})
         return wire.NodeReply(self.clients, {}, upload=upload)
-
-
-def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Train the clients of an order from the received model, those that can together as one program.
-
-    Yields:
-        Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
-    """
-    config = _train_config(node, order)
-    epochs = {c: e or config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)}
-    rows: dict[str, np.ndarray] = {}
-    for client in order.clients:
-        try:
-            rows[client] = node.clients.train(node.clients.index(client))
-        except BouquetError as err:
-            yield client, err
-    _, size = _program(node, entry)
-    for cohort in _cohorts({c: len(r) for c, r in rows.items()}, epochs, config, size):
-        try:
-            outcomes = _train_cohort(node, entry, order, cohort, rows, epochs)
-        except Exception as err:
-            if len(cohort) == 1:
-                outcomes = [(cohort[0], err)]
-            else:  # find the one whose failure it is
-                outcomes = [o for c in cohort for o in _alone(node, entry, order, c, rows, epochs)]
-        yield from outcomes
-
-
-def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
-    return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
-
-
-def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
-    """Return the configured local work; a rule may set the number of steps in each round."""
-    steps = int(order.scalars.get(wire.LOCAL_STEPS, 0))
-    return replace(node.config.train, local_steps=steps) if steps else node.config.train
-
-
-def _cohorts(
-    sizes: Mapping[str, int], epochs: Mapping[str, int], config: TrainConfig, most: int
-) -> list[list[str]]:
-    """Return who trains together: clients of like many steps, so that few wait for the others.
-
-    With B = infinity only clients of one size have batches of one size.
-    """
-    if config.batch_size:
-        steps = {c: steps_of(config, n, epochs[c]) for c, n in sizes.items()}
-        groups = [sorted(sizes, key=lambda c: (-steps[c], c))]
-    else:
-        by_size = sorted(sizes, key=lambda c: (sizes[c], -epochs[c], c))
-        groups = [list(g) for _, g in groupby(by_size, key=lambda c: sizes[c])]
-    return [g[i : i + most] for g in groups for i in range(0, len(g), most)]
-
-
-def _alone(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    client: str,
-    rows: Mapping[str, np.ndarray],
-    epochs: Mapping[str, int],
-) -> list[Outcome]:
-    try:
-        return _train_cohort(node, entry, order, [client], rows, epochs)
-    except Exception as err:
-        return [(client, err)]
-
-
-def _train_cohort(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    cohort: Sequence[str],
-    rows: Mapping[str, np.ndarray],
-    epochs: Mapping[str, int],
-) -> list[Outcome]:
-    """Train some clients together and keep what the entry says they keep."""
-    config = node.config
-    program, _ = _program(node, entry)
-    pool = np.concatenate([rows[c] for c in cohort])
-    x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
-    if config.attack.kind == "label-flip":
-        bad = malicious(config, tuple(node.clients.names))
-        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], [len(rows[c]) for c in cohort]))
-        flipped = flipped.to(node.device).view(-1, *[1] * (y.dim() - 1))
-        y = torch.where(flipped, flip_labels(y, node.dataset.num_classes), y)
-    task = LocalTask(
-        program,
-        order.arrays[wire.ARRAYS],
-        Examples(x, y, [len(rows[c]) for c in cohort]),
-        [epochs[c] for c in cohort],
-        order.scalars.get("lr", config.train.learning_rate),
-        _train_config(node, order),
-        [rng_for(config.seed, seeds.BATCHES, order.round, c) for c in cohort],
-    )
-    before = order.round or None  # somebody else's strategy may not say which round it is
-    kept = [node.store().load(c, entry.name, order.run, before) if entry.keeps else None for c in cohort]
-    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, [k.fields if k else {} for k in kept])
-    devices = [node.device] if node.device.type == "cuda" else []
-    # What trains together draws nothing; dropout and the like are of clients that train alone.
-    with nullcontext() if program.stacks else torch.random.fork_rng(devices=devices):
-        if not program.stacks:
-            torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
-        solver.begin(task)
-        stats = train(task, solver) if solver.trains else []
-        finished = solver.finish(task, stats)
-    add_losses(node, entry, order, cohort, [upload for upload, _ in finished])
-    if not entry.keeps:
-        return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
-    pairs = zip(cohort, finished, strict=True)
-    return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
-
-
-def _keep(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    client: str,
-    upload: wire.Upload,
-    keep: dict[str, Arrays],
-) -> wire.Upload | Exception:
-    """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
-    try:
-        checks.check_scalars(entry, upload.scalars)
-        for name, arrays in (*upload.arrays.items(), *keep.items()):
-            checks.check_arrays(name, arrays, arrays)
-    except FieldError as err:
-        return err
-    resumable = oldest_resumable(order.round, node.config.output.checkpoint_every)
-    node.store().save(client, entry.name, order.round, keep, order.run, resumable)
-    return upload
-
-
-def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Evaluate the received model on the own test data of each client of an order."""
-    model = node.model()
-    Single(model).load(order.arrays[wire.ARRAYS], 1)
-    for client in order.clients:
-        try:
-            x, y = node.data(client, "test")
-            if len(x) == 0:
-                wanted = 'own test examples (run-config key "local-test-fraction")'
-                raise FieldError("test data", wanted, "none")
-            yield client, wire.Upload({}, evaluate(model, x, y))
-        except Exception as err:
-            yield client, err
 
 
 app = make_app()

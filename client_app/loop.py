@@ -8,7 +8,7 @@ The gradient comes from a `client_app.programs.Program`, the update is made in p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,8 @@ class LocalTask:
         lr: eta_t.
         config: Batch size, steps, momentum, weight decay.
         rngs: Draw the order of each client's examples; nothing else draws from them.
+        own: By client, what it has in place of received values: its private part.
+        private: Names of the tensors that never leave the client.
     """
 
     program: Program
@@ -73,22 +75,42 @@ class LocalTask:
     lr: float
     config: TrainConfig
     rngs: Sequence[np.random.Generator]
+    own: Sequence[Arrays] = ()
+    private: frozenset[str] = frozenset()
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
 
     def __post_init__(self) -> None:
-        device = self.examples.x.device
         self.clients = len(self.examples.sizes)
-        self.all_params: Tensors = self.program.load(self.received, self.clients)
+        self.num_examples = [self.examples.counted(k) for k in range(self.clients)]
+        """n_k: examples, or of text the bytes that are predicted."""
+
+        self.start_from(self.own)
+
+    def start_from(self, own: Sequence[Arrays]) -> None:
+        """Take these values in place of received ones, by client, and begin anew with them."""
+        self.own = own
+        device, names = self.examples.x.device, self.program.names
+        differ = {n for mine in own for n in mine} - self.private
+        self.start: Tensors = [
+            torch.stack([torch.tensor(mine.get(n, self.received[n]), device=device) for mine in own])
+            if n in differ
+            else torch.tensor(self.received[n], device=device).unsqueeze(0)
+            for n in names
+        ]
+        """w^t, what a proximal term refers to: [1, ...], or [k, ...] where it differs by client."""
+
+        self.load(own)
+
+    def load(self, own: Sequence[Arrays] = ()) -> None:
+        """Set the parameters, and buffers, to the received values but for each client's `own`."""
+        self.all_params: Tensors = self.program.load(self.received, self.clients, own)
         self.params: Tensors = self.all_params
         """w of the clients that still train, [k, ...]; w_k of all of them after `train`."""
 
-        names = self.program.names
-        self.start: Tensors = [torch.tensor(self.received[n], device=device).unsqueeze(0) for n in names]
-        """w^t [1, ...]: what a proximal term refers to."""
-
-        self.num_examples = [self.examples.counted(k) for k in range(self.clients)]
-        """n_k: examples, or of text the bytes that are predicted."""
+    def states(self) -> list[Arrays]:
+        """Return each client's present parameters and buffers."""
+        return self.program.states(self.params)
 
     def named(self, tensors: Tensors) -> list[Arrays]:
         """Return tensors that are parallel to the parameters as arrays by name, for each client."""
@@ -111,9 +133,10 @@ class _Schedule:
     and with them its last bits, do not depend on who else is in the stack.
     """
 
-    def __init__(self, task: LocalTask) -> None:
+    def __init__(self, task: LocalTask, epochs: int) -> None:
         config, sizes, self.data = task.config, task.examples.sizes, task.examples
-        steps = [steps_of(config, n, e) for n, e in zip(sizes, task.epochs, strict=True)]
+        passes = [epochs] * len(sizes) if epochs else task.epochs
+        steps = [steps_of(config, n, e) for n, e in zip(sizes, passes, strict=True)]
         assert steps == sorted(steps, reverse=True), "clients with more steps come first"
         width = config.batch_size or max(sizes)
         rows = np.full((steps[0], task.clients, width), -1, np.int64)
@@ -149,22 +172,31 @@ class _Schedule:
         y = y.index_select(0, flat).view(k, b, *y.shape[1:])
         if padded:
             y.masked_fill_((rows < 0).view(k, b, *[1] * (y.dim() - 2)), PADDING)
-        return Batch(x, y, scale, padded)
+        return Batch(x, y, scale, padded, flat.view(k, b))
 
 
-def train(task: LocalTask, solver: Solver) -> list[dict[str, float]]:
+def train(
+    task: LocalTask, solver: Solver, *, epochs: int = 0, frozen: Collection[str] = ()
+) -> list[dict[str, float]]:
     """Run the local steps; ``task.params`` are w_k afterwards.
 
     ``local-steps`` > 0 runs so many steps, over as many passes as that takes; else ``epochs`` passes.
     Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
     B = 0 (infinity) makes each pass one step on all examples.
 
+    Args:
+        task: The clients, their data and their models.
+        solver: Gives gradients and terms.
+        epochs: Passes in place of ``task.epochs``; 0 = those.
+        frozen: Names of parameters that stay as they are.
+
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.
     """
-    config, schedule = task.config, _Schedule(task)
-    velocity = [torch.zeros_like(p) for p in task.params] if config.momentum else []
-    memory, losses = task.memory, []
+    config, schedule = task.config, _Schedule(task, epochs)
+    moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
+    velocity = [torch.zeros_like(task.params[i]) for i in moving] if config.momentum else []
+    memory, start, losses = task.memory, task.start, []
     task.program.train(solver.training)
     k = task.clients
     for step, active in enumerate(schedule.active):
@@ -172,27 +204,44 @@ def train(task: LocalTask, solver: Solver) -> list[dict[str, float]]:
             k = active
             task.params = [p[:k] for p in task.all_params]
             task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
+            task.start = [s[:k] if len(s) > 1 else s for s in start]
             velocity = [v[:k] for v in velocity]
         loss, gradient = solver.gradient(task, schedule.batch(step))
         losses.append(loss)
         with torch.no_grad():
-            terms = solver.terms(task)
+            terms: Terms = solver.terms(task)
+            params = task.params
             if config.weight_decay:
-                terms = [*terms, (config.weight_decay, task.params)]
+                terms = [*terms, (config.weight_decay, params)]
+            if frozen or velocity:
+                params, terms = _only(moving, params, terms)
+                whole = gradient.tensors()
+                grads = [whole[i] for i in moving]
             if velocity:
-                grads = gradient.tensors()
                 _add(grads, terms, 1.0)
                 torch._foreach_mul_(velocity, config.momentum)
                 torch._foreach_add_(velocity, grads)
-                torch._foreach_add_(task.params, velocity, alpha=-task.lr)
+                torch._foreach_add_(params, velocity, alpha=-task.lr)
             else:
-                _add(task.params, terms, -task.lr)
-                gradient.add_to(task.params, -task.lr)
-    task.params, task.memory = task.all_params, memory
+                _add(params, terms, -task.lr)
+                if frozen:
+                    torch._foreach_add_(params, grads, alpha=-task.lr)
+                else:
+                    gradient.add_to(params, -task.lr)
+    task.params, task.memory, task.start = task.all_params, memory, start
     return _mean_losses(losses, schedule)
 
 
-def _add(into: Tensors, terms: Sequence[tuple[float, Tensors]], scale: float) -> None:
+Terms = Sequence[tuple[float, Tensors]]
+
+
+def _only(moving: Sequence[int], params: Tensors, terms: Terms) -> tuple[Tensors, Terms]:
+    """Return the tensors that move; a term of the parameters themselves stays one."""
+    few = [params[i] for i in moving]
+    return few, [(f, few if t is params else [t[i] for i in moving]) for f, t in terms]
+
+
+def _add(into: Tensors, terms: Terms, scale: float) -> None:
     """Add `scale` times the terms; those that are `into` itself first, as they read it."""
     own = math.fsum(factor for factor, tensors in terms if tensors is into)
     if own:

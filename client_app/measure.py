@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from client_app.node import Node
 from client_app.programs import Single
 from task import wire
-from task.algorithms import Algorithm
+from task.entry import Algorithm
 from task.evaluate import BATCH
 from task.selections import LOSS, LOSS_RMS
 

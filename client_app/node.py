@@ -23,10 +23,11 @@ import torch
 
 from client_app.state import StateStore
 from task import wire
+from task.arrays import Arrays, state_of
 from task.config import Config, cache_dir
+from task.contract import Parts, model_of, parts_of
 from task.datasets import Dataset, load_dataset, load_owned
 from task.errors import ConfigError, DataError
-from task.models import build_model
 from task.partition import load_partition
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -111,7 +112,15 @@ class Node:
 
     def model(self) -> torch.nn.Module:
         """Return this process's instance of the run's model; it is loaded anew before each use."""
-        return _model(self.config.model, self.dataset.input_shape, self.dataset.num_classes, self.device)
+        return _model(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device)
+
+    def initial(self) -> Arrays:
+        """Return the run's initial model; not to be changed."""
+        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[0]
+
+    def parts(self) -> Parts:
+        """Return which of the model's tensors are shared and which are private."""
+        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[1]
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
@@ -155,8 +164,14 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
 
 
 @lru_cache(maxsize=4)
-def _model(name: str, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
-    return build_model(name, shape, classes, seed=0).to(device)
+def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
+    return model_of(config, shape, classes).to(device)
+
+
+@lru_cache(maxsize=4)
+def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts]:
+    model = model_of(config, shape, classes)
+    return state_of(model), parts_of(model, config)
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -18,7 +18,7 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -29,6 +29,7 @@ from torch.func import functional_call
 from torch.nn.functional import conv2d, cross_entropy
 
 from task.arrays import Arrays, state_of, trainable_names
+from task.parts import last_linear
 
 Tensors = list[torch.Tensor]
 
@@ -42,12 +43,14 @@ class Batch:
         y: Targets [K, b] or [K, b, T], int64; -100 does not count.
         scale: Factor of each client's summed loss [K]: one over the targets that count.
         padded: Whether rows were filled up to b, with targets of -100.
+        rows: Which of all clients' examples they are [K, b], in the local steps; a filled up one is any.
     """
 
     x: torch.Tensor
     y: torch.Tensor
     scale: torch.Tensor
     padded: bool = False
+    rows: torch.Tensor | None = None
 
 
 class Gradient(Protocol):
@@ -107,11 +110,30 @@ class Program(Protocol):
     names: tuple[str, ...]
     """Names of the parameters, in the model's order."""
 
-    def load(self, received: Mapping[str, np.ndarray], clients: int) -> Tensors:
-        """Return fresh parameters [K, ...] that hold the received model."""
+    @property
+    def model(self) -> nn.Module:
+        """The module; which numbers its own parameters hold is the program's business."""
+
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return fresh parameters [K, ...] that hold the received model.
+
+        Args:
+            received: The whole model by name.
+            clients: K.
+            own: For each client, what it has instead of the received arrays: its personal part.
+        """
 
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [K, b, C] (text [K, b, C, T]) of inputs [K, b, ...], differentiable."""
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [K, b, f] and the logits [K, b, C], differentiable.
+
+        Raises:
+            ConfigError: The model is not a chain of layers that ends with a linear one.
+        """
 
     def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
         """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are."""
@@ -126,6 +148,9 @@ class Program(Protocol):
 class Single:
     """Any model, one client at a time, through autograd.
 
+    In training, running statistics move if the given parameters lie in the memory of those that `load`
+    returned; at other points, such as w^t, they stay as they are, and there are no others to compute with.
+
     Args:
         model: Its parameters are the tensors that `load` returns, so that the common step calls it as it is.
     """
@@ -137,24 +162,45 @@ class Single:
         self.names = trainable_names(model)
         self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
+        self._buffers = dict(model.named_buffers())
 
-    def load(self, received: Mapping[str, np.ndarray], clients: int) -> Tensors:
-        """Return views of the model's own parameters, after loading the received state."""
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return views of the model's own parameters, after loading the received and the personal state."""
+        state = {**received, **own[0]} if own else received
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
-                tensor.copy_(torch.from_numpy(received[name]))
+                tensor.copy_(torch.from_numpy(state[name]))
         return list(self._own)
+
+    def _holds(self, params: Tensors) -> bool:
+        """Return whether tensors lie in the memory of the model's own parameters."""
+        return all(a.data_ptr() == b.data_ptr() for a, b in zip(params, self._leaves, strict=True))
 
     def _forward(self, leaves: Tensors, x: torch.Tensor) -> torch.Tensor:
         if all(a is b for a, b in zip(leaves, self._leaves, strict=True)):
             out: torch.Tensor = self.model(x)
         else:
-            out = functional_call(self.model, dict(zip(self.names, leaves, strict=True)), (x,))
+            tensors = dict(zip(self.names, leaves, strict=True))
+            if self._buffers and not self._holds(leaves):
+                tensors |= {name: buffer.clone() for name, buffer in self._buffers.items()}
+            out = functional_call(self.model, tensors, (x,))
         return out
 
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [1, b, ...]; differentiable with respect to `params`."""
         return self._forward([p[0] for p in params], x[0]).unsqueeze(0)
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [1, b, f] and the logits, differentiable."""
+        inputs: Tensors = []
+        hook = last_linear(self.model, "MOON").register_forward_pre_hook(lambda _, args: inputs.extend(args))
+        try:
+            logits = self.logits(params, x)
+        finally:
+            hook.remove()
+        return inputs[0].unsqueeze(0), logits
 
     def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
         """Return loss [1] and gradient."""
@@ -166,8 +212,12 @@ class Single:
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in grads])
 
     def states(self, params: Tensors) -> list[Arrays]:
-        """Return the model's state, copied; it holds the parameters that `load` gave out."""
-        return [state_of(self.model)]
+        """Return the parameters and the model's buffers, copied."""
+        state = state_of(self.model)
+        if not self._holds(params):
+            values = zip(self.names, params, strict=True)
+            state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
+        return [state]
 
     def train(self, training: bool) -> None:
         """Set the model's mode."""
@@ -184,6 +234,7 @@ class Layers:
     LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (nn.Conv2d, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.ReLU)
 
     def __init__(self, model: nn.Sequential) -> None:
+        self.model = model
         self.layers = list(model)
         self.names = trainable_names(model)
         self.device = next(model.parameters()).device
@@ -199,18 +250,36 @@ class Layers:
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
         return plain and all(linear + ungrouped + flat)
 
-    def load(self, received: Mapping[str, np.ndarray], clients: int) -> Tensors:
-        """Return K copies of the received parameters."""
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return K copies of the received parameters, with each client's personal ones in their place."""
         given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
-        return [t.expand(clients, *t.shape).clone() for t in given]
+        params = [t.expand(clients, *t.shape).clone() for t in given]
+        for k, personal in enumerate(own):
+            for name, p in zip(self.names, params, strict=True):
+                if name in personal:
+                    p[k].copy_(torch.from_numpy(personal[name]))
+        return params
 
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [K, b, C]."""
+        return self._through(self.layers, params, x)
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [K, b, f] and the logits [K, b, C]."""
+        last_linear(self.model, "MOON")
+        *body, weight, bias = params
+        z = self._through(self.layers[:-1], body, x)
+        return z, torch.baddbmm(bias.unsqueeze(1), z, weight.transpose(1, 2))
+
+    @staticmethod
+    def _through(layers: Sequence[nn.Module], params: Tensors, x: torch.Tensor) -> torch.Tensor:
         K, b = x.shape[:2]
         rest = iter(params)
         flat = x.dim() == 3
         h = x if flat else x.transpose(0, 1).flatten(1, 2)
-        for layer in self.layers:
+        for layer in layers:
             match layer:
                 case nn.Linear():
                     weight, bias = next(rest), next(rest)

@@ -1,37 +1,35 @@
 """The only store of what a client keeps between rounds; it outlives the process.
 
-One file per client, ``<state-dir>/<run>/<client>.safetensors``: the kept arrays as ``field/name``, and in the
-header a JSON with round, algorithm, client and a checksum of the arrays. A save writes a temporary file,
-syncs it and renames it over the old one, so that a reader finds the old state or the new one, never half of
-one. A file that is damaged or belongs to something else is moved aside to ``*.damaged`` and refused, and the
-client stays refused until somebody puts a backup in its place or deletes the damaged file: fresh values in
-silence would be a wrong result.
+One file per client and run; `task.kept` says where and in which form. A save writes a temporary file, syncs
+it and renames it over the old one, so that a reader finds the old state or the new one, never half of one. A
+damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused until somebody puts a
+backup in its place or deletes the damaged file: fresh values in silence would be a wrong result. A whole file
+that is another client's, algorithm's, run's or model's is refused and left where it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
-made of that round or of later ones. So a save leaves earlier versions beside the new one, as
-``<client>@<round>.safetensors``: all that a resume from a checkpoint could still ask for, and no more.
-`StateStore.load` gives the newest one that is older than the round to train; `StateStore.save` drops those of
-the abandoned rounds.
+made of that round or of later ones. So a save leaves earlier versions beside the new one, all that a resume
+from a checkpoint could still ask for, and no more (`client_app.versions`). `StateStore.load` gives the newest
+one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import re
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from task.arrays import Arrays, sha256
+from client_app.locks import locked
+from client_app.versions import beside, chain_of, set_aside, version_of
+from task.arrays import Arrays
 from task.errors import StateError
-from task.files import write_safetensors
-
-LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
+from task.files import make_folder
+from task.kept import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
 
 
 @dataclass(frozen=True)
@@ -42,27 +40,42 @@ class KeptState:
     fields: dict[str, Arrays]
 
 
+@dataclass(frozen=True)
 class StateStore:
-    """Kept state of the clients of one run.
+    """Kept state of the clients of one machine.
 
     Args:
         root: ``state-dir``.
-        run: Name of the run; runs of the same name share their clients' state.
+        run_name: Name of the run; each run of the name has a folder of its own.
     """
 
-    def __init__(self, root: Path, run: str) -> None:
-        self.folder = root / safe_name(run)
+    root: Path
+    run_name: str
 
-    def path(self, client: str) -> Path:
-        """Return the file of a client."""
-        return self.folder / f"{safe_name(client)}.safetensors"
+    def path(self, client: str, run: str = "") -> Path:
+        """Return the file of a client in a run."""
+        return folder_of(self.root, self.run_name, run) / f"{safe_name(client)}{SUFFIX}"
+
+    @contextmanager
+    def lock(self, client: str, run: str = "") -> Iterator[None]:
+        """Keep other processes from training a client; to be held from `load` to `save`.
+
+        Raises:
+            StateError: Another process holds it, or the folder cannot be written.
+        """
+        path = self.path(client, run)
+        with ExitStack() as held:
+            with _writing(path, client):
+                make_folder(path.parent)
+                held.enter_context(locked(path.with_name(f"{path.stem}.lock"), client))
+            yield
 
     def save(
         self,
         client: str,
         algorithm: str,
         server_round: int,
-        fields: dict[str, Arrays],
+        fields: Mapping[str, Arrays],
         run: str = "",
         resumable: int | None = None,
     ) -> None:
@@ -76,156 +89,165 @@ class StateStore:
             run: Identity of the run.
             resumable: Oldest round from whose end the run may have to be resumed; earlier versions that a
                 resume could ask for are left. None leaves none.
+
+        Raises:
+            StateError: It cannot be written, or the file there is damaged or belongs to something else. All
+                that was kept before is still there.
         """
-        arrays = {
-            f"{f}/{n}": np.asarray(a, order="C") for f, named in fields.items() for n, a in named.items()
-        }
-        path = self.path(client)
-        before = self._rounds(client, run, server_round)
-        meta = {"client": client, "algorithm": algorithm, "round": server_round, "sha256": sha256(arrays)}
-        meta |= {"run": run, "previous": max(before, default=0)}
-        needed = {r for r in before if resumable is not None and r > resumable}
-        older = [r for r in before if resumable is not None and r <= resumable]
-        needed |= {max(older)} if older else set()
-        made = self._set_aside(path, client, needed, before)
-        try:
-            write_safetensors(path, arrays, {"bouquet": json.dumps(meta)})
-        except BaseException:
-            if made is not None:
-                made.unlink(missing_ok=True)
-            raise
-        for r, old in self._versions(client).items():
-            if r not in needed:
-                old.unlink(missing_ok=True)
+        path = self.path(client, run)
+        found = _read(path, client, algorithm, run, whole=False)
+        present = found[0] if found else None
+        chain, lost = chain_of(path, present)
+        before = sorted(r for r in chain if r < server_round)
+        needed: set[int] = set()
+        if resumable is not None:
+            needed = {r for r in before if r > resumable}
+            needed.update([r for r in before if r <= resumable][-1:])
+        header = Header(client, algorithm, run, server_round, before[-1] if before else 0, tuple(fields))
+        rounds, leftovers = beside(path)
+        for folder in leftovers:
+            shutil.rmtree(folder, ignore_errors=True)
+        with _writing(path, client), set_aside(path, present.round if present else None):
+            write_kept(path, header, fields)
+        with suppress(OSError):  # the new state is in place, and the next save tries again
+            # The oldest first: so a crash leaves no version that the chain does not reach.
+            for r in sorted({*rounds, *chain} - needed):
+                if r > lost:
+                    version_of(path, r).unlink(missing_ok=True)
 
-    def load(self, client: str, algorithm: str, run: str = "", before: int | None = None) -> KeptState | None:
+    def load(
+        self,
+        client: str,
+        algorithm: str,
+        run: str = "",
+        before: int | None = None,
+        like: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
-
-        What another run of the same name left is not this one's; the next `save` replaces it.
 
         Args:
             client: Its name.
             algorithm: The catalogue entry.
-            run: Identity of the run; "" = any.
+            run: Identity of the run.
             before: Round to train: what was kept in this round or later belongs to rounds that a resume has
                 abandoned. None = the newest.
+            like: For fields whose form the model sets, arrays of the expected names, shapes and dtypes.
 
         Raises:
-            StateError: The file is damaged, or another client's or algorithm's, and was moved aside; or it
-                was in an earlier round, and nobody has mended it since; or it cannot be read; or the version
-                that `before` asks for is gone.
+            StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
+                has mended it since; or it is another client's, algorithm's, run's or model's, or a newer
+                Bouquet's; or it cannot be read; or the version that `before` asks for is gone.
         """
-        path = self.path(client)
-        if not path.exists():
-            self._refuse_what_was_refused(path, client)
+        path = self.path(client, run)
+        found = _read(path, client, algorithm, run)
+        if found is None:
+            _refuse_what_was_refused(path, client)
             return None
-        kept, previous = self._load(path, client, algorithm, run)
-        versions = self._versions(client)
-        while kept is not None and before is not None and kept.round >= before:
-            if previous == 0:
+        header, fields = found
+        while before is not None and header.round >= before:
+            if header.previous == 0:
                 return None  # its first round in this run is yet to come
-            if previous not in versions:
+            version = version_of(path, header.previous)
+            found = _read(version, client, algorithm, run, header.previous)
+            if found is None:
                 raise StateError(
-                    f"client {client}: kept state {path}: expected a version from before round {before}; got "
-                    f"one of round {kept.round}, made from one of round {previous} that is not there. Resume "
-                    f"from round {kept.round} or later, or put {self._version(path, previous).name} back."
+                    f"client {client}: kept state {path}: expected a version from before round {before}; "
+                    f"got one of round {header.round}, made from one of round {header.previous} that is not "
+                    f"there. Resume from round {header.round} or later, or put {version.name} back."
                 )
-            kept, previous = self._load(versions[previous], client, algorithm, run)
-        return kept
+            header, fields = found
+        _check_form(path, client, fields, like or {})
+        return KeptState(header.round, fields)
 
-    def _version(self, path: Path, server_round: int) -> Path:
-        return path.with_name(f"{path.stem}@{server_round}.safetensors")  # safe names have no "@"
 
-    def _versions(self, client: str) -> dict[int, Path]:
-        """Return the earlier versions of a client's state by round."""
-        path = self.path(client)
-        found = path.parent.glob(f"{path.stem}@*.safetensors") if path.parent.exists() else ()
-        rounds = ((p.stem.rpartition("@")[2], p) for p in found)
-        return {int(r): p for r, p in rounds if r.isascii() and r.isdigit()}
-
-    def _rounds(self, client: str, run: str, server_round: int) -> dict[int, Path]:
-        """Return the versions of this run that are older than a round, the present file among them."""
-        path, rounds = self.path(client), {}
-        for p in (*self._versions(client).values(), path):
-            try:
-                r, *_, from_run = _header(p)
-            except (SafetensorError, KeyError, TypeError, ValueError, OSError):
-                continue  # not there, or refused by the next `load`
-            if from_run == run and r < server_round:
-                rounds[r] = p
-        return rounds
-
-    def _set_aside(self, path: Path, client: str, needed: set[int], before: dict[int, Path]) -> Path | None:
-        """Give the present file its version's name too, if it is needed; return that if it is new."""
-        present = next((r for r, p in before.items() if p == path), None)
-        if present is None or present not in needed:
-            return None
-        version = self._version(path, present)
-        try:
-            os.link(path, version)
-        except FileExistsError:
-            return None  # a save that a crash cut short
-        except OSError:  # no hard links here
-            part = version.with_suffix(".part")
-            shutil.copyfile(path, part)
-            part.replace(version)
-        return version
-
-    def _load(self, path: Path, client: str, algorithm: str, run: str) -> tuple[KeptState | None, int]:
-        """Return a file's state, and the round of the one that it was made from (0 = none)."""
-        try:
-            (server_round, previous, whose, wanted, from_run), arrays = _header(path), _arrays(path)
-        except PermissionError as err:
-            raise StateError(f"client {client}: kept state {path} cannot be read: {err}") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as err:
-            raise self._refuse(path, client, "a whole state file", f"{type(err).__name__}: {err}") from None
-        if sha256(arrays) != wanted:
-            raise self._refuse(path, client, f"checksum {wanted[:12]}", sha256(arrays)[:12])
-        if whose != (algorithm, client):
-            got = f"{whose[0]} state of {whose[1]}"
-            raise self._refuse(path, client, f"{algorithm} state of {client}", got)
-        if run and from_run != run:
-            return None, 0
-        fields: dict[str, Arrays] = {}
-        for key, array in arrays.items():
-            field, _, name = key.partition("/")
-            fields.setdefault(field, {})[name] = array
-        return KeptState(server_round, fields), previous
-
-    def _refuse(self, path: Path, client: str, expected: str, got: str) -> StateError:
-        aside = path.with_suffix(".damaged")
-        n = 1
-        while aside.exists():
-            aside = path.with_suffix(f".damaged.{n}")
-            n += 1
-        path.rename(aside)
-        return StateError(
-            f"client {client}: kept state {path}: expected {expected}; got {got}. Moved to "
-            f"{aside.name}; put a backup at {path}, or delete {aside.name} to let this client begin anew."
-        )
-
-    def _refuse_what_was_refused(self, path: Path, client: str) -> None:
-        # A percent-encoded name has none of the letters that mean something to glob.
-        aside = sorted(path.parent.glob(f"{path.stem}.damaged*")) if path.parent.exists() else []
-        if aside:
+def _read(
+    path: Path, client: str, algorithm: str, run: str, version: int | None = None, whole: bool = True
+) -> tuple[Header, dict[str, Arrays]] | None:
+    """Return header and fields of a file, or None if it is not there; not `whole`: without the fields."""
+    try:
+        header, fields = read_kept(path) if whole else (read_header(path), {})
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        said = f"client {client}: kept state {path} cannot be read: {err}. Nothing was changed."
+        raise StateError(said) from err
+    except ValueError as err:
+        raise _moved_aside(path, client, str(err)) from None
+    for expected, got in (
+        (f"{algorithm} state of {client}", f"{header.algorithm} state of {header.client}"),
+        (f"state of run {run!r}", f"state of run {header.run!r}"),
+        (
+            f"a version of round {header.round if version is None else version}",
+            f"a version of round {header.round}",
+        ),
+    ):
+        if expected != got:
             raise StateError(
-                f"client {client}: kept state was refused before and is at {aside[-1]}. Put a backup "
-                f"at {path}, or delete the damaged file to let this client begin anew."
+                f"client {client}: kept state {path}: expected {expected}; got {got}. The file was left as "
+                "it is. Put the right one in its place, or move it away to let this client begin anew."
             )
+    return header, fields
 
 
-def _header(path: Path) -> tuple[int, int, tuple[str, str], str, str]:
-    """Return round, round of the version before, (algorithm, client), checksum and run of a file."""
-    with safe_open(path, framework="np") as file:
-        meta = json.loads((file.metadata() or {})["bouquet"])
-    whose = str(meta["algorithm"]), str(meta["client"])
-    rounds = int(meta["round"]), int(meta.get("previous", 0))
-    return *rounds, whose, str(meta["sha256"]), str(meta.get("run", ""))
+def _check_form(
+    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, Mapping[str, np.ndarray]]
+) -> None:
+    """Refuse state of another model."""
+    for field, wanted in like.items():
+        kept = fields.get(field, {})
+        for name in sorted(wanted.keys() | kept.keys()):
+            expected, got = _form(wanted.get(name)), _form(kept.get(name))
+            if expected != got:
+                raise StateError(
+                    f"client {client}: kept state {path}: {field}/{name}: expected {expected}; got {got}: "
+                    "state of another model. The file was left as it is. Give the run-config keys that it "
+                    "was made under, or start a new run."
+                )
 
 
-def _arrays(path: Path) -> Arrays:
-    with safe_open(path, framework="np") as file:
-        return {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+def _form(array: np.ndarray | None) -> str:
+    return "no such array" if array is None else f"{array.dtype} of shape {list(array.shape)}"
+
+
+@contextmanager
+def _writing(path: Path, client: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as err:
+        raise StateError(
+            f"client {client}: kept state {path} cannot be written: {err}. What was kept before is untouched."
+            ' Free space on that disk, make it writable, or choose another by run-config key "state-dir".'
+        ) from err
+
+
+def _moved_aside(path: Path, client: str, damage: str) -> StateError:
+    """Move a damaged file out of the way and return the error that refuses it."""
+    aside, n = path.with_suffix(".damaged"), 0
+    while aside.exists():
+        n += 1
+        aside = path.with_suffix(f".damaged.{n}")
+    try:
+        path.rename(aside)
+    except OSError as err:
+        return StateError(
+            f"client {client}: kept state {path}: {damage}. It cannot be moved aside: {err}. Put a backup in "
+            "its place, or delete it to let this client begin anew."
+        )
+    return StateError(
+        f"client {client}: kept state {path}: {damage}. Moved to {aside.name}; put a backup at {path}, or "
+        f"delete {aside.name} to let this client begin anew."
+    )
+
+
+def _refuse_what_was_refused(path: Path, client: str) -> None:
+    pattern = re.compile(re.escape(path.stem) + r"\.damaged(\.[0-9]+)?")
+    names = [p.name for p in path.parent.iterdir()] if path.parent.exists() else []
+    aside = sorted(name for name in names if pattern.fullmatch(name))
+    if aside:
+        raise StateError(
+            f"client {client}: kept state was refused before and is at {path.with_name(aside[-1])}. Put a "
+            f"backup at {path}, or delete the damaged file to let this client begin anew."
+        )
 
 
 def oldest_resumable(server_round: int, every: int) -> int:
@@ -240,13 +262,3 @@ def oldest_resumable(server_round: int, every: int) -> int:
     """
     last = max(server_round - 2, 0)
     return last - last % every if every else last
-
-
-def safe_name(name: str) -> str:
-    """Return a name as a file name, distinct for distinct names: percent-encoded UTF-8, long ones hashed."""
-    safe = quote(name, safe=" ")
-    if safe.startswith("."):
-        safe = f"%2E{safe[1:]}"
-    if len(safe) > LONGEST_NAME:
-        safe = f"{safe[: LONGEST_NAME - 20]}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    return safe

@@ -17,12 +17,11 @@ from server_app.report import write_report
 from server_app.results import RunFolder, summarise
 from strategies import STRATEGIES, Strategy
 from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import state_of, trainable_names
+from task.arrays import state_of
 from task.config import Config, as_run_config, read_config
+from task.contract import contract_of, model_of, parts_of
 from task.datasets import DATASETS, Dataset, load_dataset
 from task.errors import ConfigError
-from task.models import build_model
 from task.partition import load_partition
 
 app = ServerApp()
@@ -41,6 +40,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         BouquetError: As `run` would raise it later.
     """
     config = read_config(run_config)
+    check_measured(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -60,12 +60,16 @@ def run(
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
     """
-    entry = ALGORITHMS[config.algorithm]
+    check_measured(config)
+    entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
     dataset = _server_data(config)
     shape, classes = (dataset.input_shape, dataset.num_classes) if dataset else _ask(strategy, grid)
-    model = build_model(config.model, shape, classes, seed=config.seed)
-    evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if dataset else None
+    model = model_of(config, shape, classes)
+    parts = parts_of(model, config)
+    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    central = dataset is not None and not entry.personal  # else the models to test are at the clients
+    evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if central and dataset else None
     server, output = config.server, config.output
     path = run_path(config)
     if output.resume:
@@ -82,12 +86,12 @@ def run(
         )
         result = strategy.start(
             grid,
-            wire.pack_arrays(state_of(model)),
+            wire.pack_arrays(shared),
             num_rounds=server.num_server_rounds,
             timeout=server.round_timeout,
             evaluate_fn=evaluate_fn,
             journal=recorder,
-            trainable=trainable_names(model),
+            trainable=parts.trainable,
             overlap=overlap,
         )
         rounds_over()
@@ -98,6 +102,21 @@ def run(
     write_report(path)
     closing_table(summary, path.resolve())
     return path
+
+
+def check_measured(config: Config) -> None:
+    """Refuse a run whose models are the clients' own and that measures nothing on the clients.
+
+    Raises:
+        ConfigError: Naming the key to set.
+    """
+    if not contract_of(config).personal:
+        return
+    if config.server.fraction_evaluate == 0:
+        raise ConfigError(
+            f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '
+            "and are measured on their own test data; expected > 0, such as 1.0; got 0"
+        )
 
 
 def run_path(config: Config) -> Path:

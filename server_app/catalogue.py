@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 
-from task.algorithms import ALGORITHMS, Algorithm, ArrayField, ScalarField
+from task.algorithms import ALGORITHMS
+from task.entry import Algorithm, ArrayField, ScalarField
 
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
 
@@ -33,45 +35,69 @@ def _up(entry: Algorithm) -> str:
     return before + _fields(entry.up, entry.up_scalars)
 
 
-def rows() -> list[list[str]]:
-    """Return the table: name, paper, down, up, reduction, kept by the client, neutral value."""
+PRIVATE = {
+    "": "",
+    "head": "last layers",
+    "norm": "normalisation layers",
+    "twin": "local extractor, head",
+    "all": "all",
+}
+HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps"]
+
+
+def rows(personal: bool) -> list[list[str]]:
+    """Return one half of the catalogue.
+
+    Args:
+        personal: The algorithms whose models are the clients' own, or the others.
+
+    Returns:
+        Title, name, paper, down, up, reduction, kept by the client; then at which values it is FedAvg, or, of
+        `personal`, which part of the model never leaves the client and what a new client begins with.
+    """
     out = []
     for a in ALGORITHMS.values():
+        if a.personal != personal:
+            continue
         paper = f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"
         never = f"never: {a.no_neutral}" if a.no_neutral else "is FedAvg"
         neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or never
-        out.append(
-            [
-                a.title,
-                a.name,
-                paper,
-                _fields(a.down, a.down_scalars),
-                _up(a),
-                ", ".join(sorted({f.reduce for f in a.up})),
-                _fields(a.keeps, ()),
-                neutral,
-            ]
-        )
+        reduced = ", ".join(sorted({f.reduce for f in a.up}))
+        wire = [_fields(a.down, a.down_scalars), _up(a), reduced, _fields(a.keeps, ())]
+        last = [PRIVATE[a.private] or "nothing", a.newcomer] if personal else [neutral]
+        out.append([a.title, a.name, paper, *wire, *last])
     return out
 
 
-HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps", "FedAvg at"]
+def terminal_table() -> Group:
+    """Return the catalogue as tables for the terminal."""
+    return Group(
+        _terminal("one global model", rows(False), ["FedAvg at"]),
+        _terminal(
+            "the clients' own models, and baselines", rows(True), ["stays at the client", "a new client"]
+        ),
+    )
 
 
-def terminal_table() -> Table:
-    """Return the catalogue as a table for the terminal."""
-    table = Table("algorithm", "paper", "on the wire", "FedAvg at", title="algorithms", show_lines=True)
-    for title, name, paper, down, up, reduce, keeps, neutral in rows():
-        wire = f"down: {down}\nup: {up} ({reduce})\nclient keeps: {keeps}"
-        table.add_row(f"{title}\n{name}", paper, wire, neutral)
+def _terminal(title: str, lines: list[list[str]], last: list[str]) -> Table:
+    table = Table("algorithm", "paper", "on the wire", *last, title=title, show_lines=True)
+    for name, key, paper, down, up, reduce, keeps, *rest in lines:
+        wire = f"down: {down}\nup: {up}" + (f" ({reduce})" if reduce else "") + f"\nclient keeps: {keeps}"
+        table.add_row(f"{name}\n{key}", paper, wire, *rest)
     return table
 
 
 def markdown_table() -> str:
     """Return the catalogue as the README shows it."""
-    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    lines += ["| " + " | ".join([r[0], f"`{r[1]}`", *r[2:]]) + " |" for r in rows()]
-    return "\n".join(lines)
+    one = _markdown([*HEAD, "FedAvg at"], rows(False))
+    own = _markdown([*HEAD, "never leaves the client", "a new client begins with"], rows(True))
+    return f"One global model:\n\n{one}\n\nThe clients' own models, and what they are compared with:\n\n{own}"
+
+
+def _markdown(head: list[str], lines: list[list[str]]) -> str:
+    text = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    text += ["| " + " | ".join([r[0], f"`{r[1]}`", *r[2:]]) + " |" for r in lines]
+    return "\n".join(text)
 
 
 def with_table(text: str) -> str:

@@ -199,17 +199,67 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Result folders; names that differ in a last -number are seeds.")
     ],
-    target: Annotated[float, typer.Option(help="Accuracy to count the rounds to.")] = 0.9,
-    plot: Annotated[str, typer.Option(help="Where to write loss and accuracy by round.")] = "",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(["server", "clients"]),
+            help="Whose evaluations; without it the server's, or the clients' if a run has only those.",
+        ),
+    ] = None,
+    target: Annotated[
+        float, typer.Option(min=0, max=1, help="Accuracy to count rounds, bytes and seconds to.")
+    ] = 0.9,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    plot: Annotated[
+        str, typer.Option(help="Where to write accuracy and loss by round, and the clients' accuracies.")
+    ] = "",
 ) -> None:
-    """Compare runs: a table, and one plot of their curves."""
+    """Compare runs: a table, mean and deviation over seeds, and one plot of their curves."""
     from server_app import compare as side_by_side
 
     curves = side_by_side.groups(runs)
-    _console().print(side_by_side.table(curves, target))
+    on, remarks = side_by_side.choose(curves, on)
+    header, lines, more = side_by_side.table(curves, on, target)
+    remarks += more
+    if markdown:
+        typer.echo(side_by_side.markdown(header, lines, remarks))
+    else:
+        console = _console()
+        for part in side_by_side.terminal_tables(header, lines, console.width):
+            console.print(part, "")
+        typer.echo("\n".join(remarks))
     if plot:
-        side_by_side.plot(curves, Path(plot))
+        side_by_side.plot(curves, on, Path(plot))
         typer.echo(Path(plot).resolve())
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet state[/bold]  ·  [bold]bouquet state ditto-mnist-7 --delete --yes[/bold]"
+)
+def state(
+    run: Annotated[
+        str, typer.Argument(help="A run's name, or name/id where runs share a name; none = all runs.")
+    ] = "",
+    state_dir: Annotated[
+        str, typer.Option("--state-dir", help="Run-config key state-dir of the runs; none = its default.")
+    ] = "",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what the clients keep of one run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm --delete.")] = False,
+) -> None:
+    """List what the clients of this machine keep between rounds, such as personal models, run by run.
+
+    RUN is a run's name, or name/id where several runs share a name.
+    """
+    from server_app import statecard
+
+    runs = statecard.kept_runs(state_dir, run)
+    if delete:
+        gone = statecard.delete(run, runs, yes)
+        typer.echo(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}")
+    else:
+        _console().print(statecard.table(runs) if runs else "no run has kept state")
 
 
 def _check(keys: Mapping[str, object]) -> Config:

@@ -33,11 +33,12 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
     partition = load_partition(dataset, config.data, config.seed)
     sizes = partition.num_train()
     card = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
-    test = len(dataset.y) - dataset.num_train
+    num_test = len(dataset.y) - dataset.num_train
+    test = f"{num_test:,} in the global test set" if num_test else "no global test set"
     for key, value in (
         ("what", dataset.description),
         ("source", dataset.source),
-        ("examples", f"{dataset.num_train:,} to train on, {test:,} in the global test set"),
+        ("examples", f"{dataset.num_train:,} in the training pool, {test}"),
         ("example", f"{dataset.kind} of shape {list(dataset.input_shape)}, {dataset.num_classes} classes"),
         ("clients", f"{partition.num_clients:,}"),
         ("examples a client", f"min {sizes.min():,}, median {np.median(sizes):,.0f}, max {sizes.max():,}"),

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from server_app.summary import headline, short
+from server_app.summary import MEASURED, headline, measured_on, short
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +177,13 @@ def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
 
 
 def _measured(row: Mapping[str, Any]) -> list[str]:
-    """Return loss and accuracy in words: the central ones, else those of the clients."""
-    parts = [f"{key} {short(row[key])}" for key in ("loss", "accuracy") if row.get(key) is not None]
-    if parts:
-        return parts
-    keys = ("train_loss", "client_accuracy")
-    return [f"{key.replace('_', ' ')} {short(row[key])}" for key in keys if row.get(key) is not None]
+    """Return loss and accuracy in words, as the headline has them; else the training loss."""
+    on = measured_on([row])
+    if on is None:
+        return [] if row.get("train_loss") is None else [f"train loss {short(row['train_loss'])}"]
+    accuracy, loss = (row.get(key) for key in MEASURED[on])
+    parts = [] if loss is None else [f"loss {short(loss)}"]
+    return [*parts, f"accuracy {short(accuracy)}" + (" (clients)" if on == "clients" else "")]
 
 
 def _replies(row: Mapping[str, Any]) -> list[str]:

@@ -10,14 +10,27 @@ import base64
 import html
 import io
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from server_app.results import CONFIG, ROUNDS, RunFolder, summarise
-from server_app.summary import Row, headline, last_evaluation, participation, scale_bytes, short
+from server_app.summary import (
+    MEASURED,
+    Clients,
+    Row,
+    Scores,
+    gather,
+    headline,
+    last_evaluation,
+    measured_on,
+    participation,
+    scale_bytes,
+    short,
+)
 from task.config import knobs
 from task.errors import StateError
 from task.files import replacing, write_text
@@ -35,6 +48,7 @@ MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
 MOST_ROWS = 500  # of the table of quarantined replies
 
 Draw = Callable[["Axes"], None]
+Floats = NDArray[np.float64]
 
 
 def write_report(run: Path) -> list[Path]:
@@ -51,11 +65,11 @@ def write_report(run: Path) -> list[Path]:
         raise StateError(f"{run}: expected a result folder with {CONFIG} and {ROUNDS}; found neither")
     config = folder.config()
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
-    finished = folder.result()
-    result = finished or summarise(rounds, clients, config.get("run", {}))
+    seen, finished = gather(clients), folder.result()
+    result = finished or summarise(rounds, seen, config.get("run", {}))
     written: list[Path] = []
     figures: list[str] = []
-    for name, title, note, draw in _plots(rounds, clients, config.get("run", {})):
+    for name, title, note, draw in _plots(rounds, clients, seen, config.get("run", {})):
         path = folder.path / "plots" / f"{name}.png"
         if draw is None:
             path.unlink(missing_ok=True)  # of an earlier report
@@ -78,25 +92,33 @@ def write_report(run: Path) -> list[Path]:
 
 
 def _plots(
-    rounds: Sequence[Row], clients: Sequence[Row], run: Row
+    rounds: Sequence[Row], clients: Sequence[Row], seen: Clients, run: Row
 ) -> Iterable[tuple[str, str, str, Draw | None]]:
     """Yield file name, title, caption and how to draw it; None instead of what has no data."""
-    target = run.get("target-accuracy") or 0.0
+    x = np.asarray([row["round"] for row in rounds], dtype=float)
+    after = _of_clients(rounds, seen.after, lambda scores: scores.weighted_mean)
     curves = [
-        ("accuracy", "central test set", BLUE, "-"),
-        ("client_accuracy", "clients' own test data", ORANGE, "--"),
+        ("central test set", _column(rounds, "accuracy"), BLUE, "-"),
+        ("clients' own test data", _column(rounds, "client_accuracy"), ORANGE, "--"),
+        ("clients, after local training", after, GREEN, ":"),
     ]
     note = "Mean over the examples. Rounds-to-target is read from the best so far."
-    yield _curves("accuracy", "Accuracy", "accuracy (share of examples)", curves, rounds, note, target)
+    accuracy = _column(rounds, MEASURED[measured_on(rounds) or "server"][0])
+    low = _of_clients(rounds, seen.before, lambda scores: float(np.percentile(scores.accuracy, 10)))
+    high = _of_clients(rounds, seen.before, lambda scores: float(np.percentile(scores.accuracy, 90)))
+    if np.isfinite(low).any():
+        note += " The band holds the clients but for the lowest and the highest tenth."
+    extra = _extra(x, accuracy, low, high, run.get("target-accuracy") or 0.0)
+    yield _curves("accuracy", "Accuracy", "accuracy (share of examples)", x, curves, note, extra)
     curves = [
-        ("loss", "central test set", BLUE, "-"),
-        ("train_loss", "training, during local work", GREEN, ":"),
-        ("client_loss", "clients' own test data", ORANGE, "--"),
+        ("central test set", _column(rounds, "loss"), BLUE, "-"),
+        ("training, during local work", _column(rounds, "train_loss"), GREEN, ":"),
+        ("clients' own test data", _column(rounds, "client_loss"), ORANGE, "--"),
     ]
     note = "Mean over the examples; rounds without a finite loss have no point."
-    yield _curves("loss", "Loss", "loss (cross-entropy, nats)", curves, rounds, note)
+    yield _curves("loss", "Loss", "loss (cross-entropy, nats)", x, curves, note)
     yield _clients(clients)
-    yield _participation(participation(rounds, clients))
+    yield _participation(participation(rounds, seen.times))
     if not rounds:
         yield "bytes", "", "No round is done, so nothing was sent.", None
         yield "seconds", "", "No round is done, so no time was spent.", None
@@ -133,38 +155,60 @@ def _png(title: str, draw: Draw) -> bytes:
     return buffer.getvalue()
 
 
+def _column(rounds: Sequence[Row], key: str) -> Floats:
+    """Return a key of the rows by round, NaN where it was not measured."""
+    return np.asarray([np.nan if row.get(key) is None else row[key] for row in rounds], dtype=float)
+
+
+def _of_clients(
+    rounds: Sequence[Row], scores: Mapping[int, Scores], number: Callable[[Scores], float]
+) -> Floats:
+    """Return a number of the clients' accuracies by round, NaN where they were not measured."""
+    known = {t: number(of_round) for t, of_round in scores.items()}
+    return np.asarray([known.get(row["round"], np.nan) for row in rounds], dtype=float)
+
+
 def _curves(
     name: str,
     title: str,
     unit: str,
-    curves: Sequence[tuple[str, str, str, str]],
-    rounds: Sequence[Row],
+    x: Floats,
+    curves: Sequence[tuple[str, Floats, str, str]],
     note: str,
-    target: float = 0.0,
+    extra: Draw = lambda ax: None,
 ) -> tuple[str, str, str, Draw | None]:
-    """Return a plot of some keys of the rows by round."""
-    x = np.asarray([row["round"] for row in rounds], dtype=float)
-    known = []
-    for key, label, colour, dash in curves:
-        y = np.asarray([np.nan if row.get(key) is None else row[key] for row in rounds], dtype=float)
-        if np.isfinite(y).any():
-            known.append((key, y, label, colour, dash))
+    """Return a plot of the curves by round that have any point; `extra` draws what goes with them."""
+    known = [curve for curve in curves if np.isfinite(curve[1]).any()]
     if not known:
         return name, title, f"{title} was not measured in this run.", None
 
     def draw(ax: Axes) -> None:
-        for key, y, label, colour, dash in known:
+        for label, y, colour, dash in known:
             seen = np.isfinite(y)
             marker = "o" if seen.sum() <= 25 else ""
             ax.plot(x[seen], y[seen], dash, color=colour, label=label, marker=marker, markersize=3.5)
-            if key == "accuracy":
-                best = monotone(y[seen].tolist())
-                ax.plot(x[seen], best, "-", color="#aaaaaa", linewidth=1.5, label="best so far", zorder=1.5)
-        if target > 0:
-            ax.axhline(target, color=RED, linestyle="-.", linewidth=1.2, label=f"target {target:g}")
+        extra(ax)
         ax.set_ylabel(unit)
 
     return name, title, note, draw
+
+
+def _extra(x: Floats, accuracy: Floats, low: Floats, high: Floats, target: float) -> Draw:
+    """Return what draws the best accuracy so far, the band over the clients and the target."""
+
+    def draw(ax: Axes) -> None:
+        seen = np.isfinite(accuracy)
+        if seen.any():
+            best = monotone(accuracy[seen].tolist())
+            ax.plot(x[seen], best, "-", color="#aaaaaa", linewidth=1.5, label="best so far", zorder=1.5)
+        seen = np.isfinite(low)
+        if seen.any():
+            shade = ax.fill_between(x[seen], low[seen], high[seen], color=ORANGE, alpha=0.15, linewidth=0)
+            shade.set_label("clients, 10 to 90 %")
+        if target > 0:
+            ax.axhline(target, color=RED, linestyle="-.", linewidth=1.2, label=f"target {target:g}")
+
+    return draw
 
 
 def _clients(clients: Sequence[Row]) -> tuple[str, str, str, Draw | None]:

@@ -8,11 +8,16 @@ Each is a Flower ``Strategy`` and can be used in any Flower app::
 """
 
 from strategies.adaptive_tau import AdaptiveTau
+from strategies.apple import Apple
 from strategies.base import Strategy
+from strategies.baselines import Centralised, LocalOnly
 from strategies.bulyan import Bulyan
+from strategies.ensemble import Ensemble
+from strategies.fedamp import FedAMP
 from strategies.fedatt import FedAtt
 from strategies.fedavg import FedAvg
 from strategies.feddyn import FedDyn
+from strategies.fedfomo import FedFomo
 from strategies.fednova import FedNova
 from strategies.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from strategies.fedprox import FedProx
@@ -21,19 +26,25 @@ from strategies.fsvrg import FSVRG, FSVRGSparse
 from strategies.geometric_median import GeometricMedian
 from strategies.krum import Krum, MultiKrum
 from strategies.median import Median
+from strategies.pfedme import PFedMe
 from strategies.qfedavg import QFedAvg, QFedSGD
 from strategies.scaffold import Scaffold
 from strategies.trimmed_mean import TrimmedMean
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "adaptive-tau": AdaptiveTau,
+    "apple": Apple,
     "bulyan": Bulyan,
+    "centralised": Centralised,
+    "ensemble": Ensemble,
     "fedadagrad": FedAdagrad,
     "fedadam": FedAdam,
+    "fedamp": FedAMP,
     "fedatt": FedAtt,
     "fedavg": FedAvg,
     "fedavgm": FedAvgM,
     "feddyn": FedDyn,
+    "fedfomo": FedFomo,
     "fednova": FedNova,
     "fedprox": FedProx,
     "fedsgd": FedSGD,
@@ -41,8 +52,10 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fsvrg-sparse": FSVRGSparse,
     "geometric-median": GeometricMedian,
     "krum": Krum,
+    "local-only": LocalOnly,
     "median": Median,
     "multi-krum": MultiKrum,
+    "pfedme": PFedMe,
     "qfedavg": QFedAvg,
     "qfedsgd": QFedSGD,
     "scaffold": Scaffold,
@@ -54,22 +67,29 @@ __all__ = [
     "FSVRG",
     "STRATEGIES",
     "AdaptiveTau",
+    "Apple",
     "Bulyan",
+    "Centralised",
+    "Ensemble",
     "FSVRGSparse",
+    "FedAMP",
     "FedAdagrad",
     "FedAdam",
     "FedAtt",
     "FedAvg",
     "FedAvgM",
     "FedDyn",
+    "FedFomo",
     "FedNova",
     "FedProx",
     "FedSGD",
     "FedYogi",
     "GeometricMedian",
     "Krum",
+    "LocalOnly",
     "Median",
     "MultiKrum",
+    "PFedMe",
     "QFedAvg",
     "QFedSGD",
     "Scaffold",

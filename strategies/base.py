@@ -30,7 +30,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import stream_replies
-from strategies.fold import Fold, Folded, weighted_mean
+from strategies.fold import Fold, Folded
 from strategies.journal import Journal, Snapshot
 from strategies.plan import RoundPlan, plan_round
 from strategies.quorum import too_few
@@ -39,15 +39,19 @@ from strategies.rounds import RoundLog
 from strategies.selection import SELECTORS, Pool
 from strategies.state import Number, Reduced, ServerState
 from task import seeds, wire
-from task.algorithms import ALGORITHMS, Algorithm, evaluation_of
+from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
 from task.config import Config, ServerConfig
+from task.contract import contract_of
+from task.entry import MODEL_DOWN, Algorithm, evaluation_of
 from task.errors import ConfigError, choose_from
+from task.metrics import weighted_mean
 from task.seeds import rng_for
-from task.selections import CANDIDATES, LOSS, SELECTIONS, with_selection
+from task.selections import CANDIDATES, LOSS, SELECTIONS
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 Extra = dict[str, wire.Scalar]
+Gifts = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
@@ -69,7 +73,9 @@ class Strategy(FlowerStrategy):
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         self.config = _with_knobs(config or Config(algorithm=self.algorithm), knobs)
         server = self.config.server
-        self.entry: Algorithm = with_selection(ALGORITHMS[self.algorithm], server.selection)
+        mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[self.algorithm].rule
+        name = self.config.algorithm if mine else self.algorithm
+        self.entry: Algorithm = contract_of(replace(self.config, algorithm=name))
         self.selector = SELECTORS[server.selection](self.config)
         self.devices = Devices(self.config.devices, self.config.seed)
         self.simulated_s = 0.0  # what the round would take on the devices of the trace
@@ -105,6 +111,11 @@ class Strategy(FlowerStrategy):
         """Return the entry's downward scalars for this round."""
         return {}
 
+    def down_record(self, state: ServerState, name: str) -> Arrays:
+        """Return a record that goes down to all alike beside the model; the state's field of that name."""
+        arrays: Arrays = getattr(state, name.replace("-", "_"))
+        return arrays
+
     def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in what the exchange before the training gave, if the entry has one."""
         return state
@@ -112,6 +123,16 @@ class Strategy(FlowerStrategy):
     def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in a round with too few good replies; the model must stay. `reduced` has no clients."""
         return state
+
+    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+        """Return what differs by client of the fields that go down: by field, client and name.
+
+        Args:
+            state: The server's state.
+            clients: Who will get something, sorted.
+            names: All clients that are online, sorted.
+        """
+        return {}
 
     def finished(self, state: ServerState) -> bool:
         """Return whether the rule has nothing more to do, a budget being spent."""
@@ -165,12 +186,14 @@ class Strategy(FlowerStrategy):
         if candidates:
             query = SELECTIONS[self.config.server.selection].query
             assert query is not None
-            requests = self._questions(server_round, candidates, f"evaluate.{CANDIDATES}", extra)
+            requests = self._questions(query, server_round, candidates, f"evaluate.{CANDIDATES}", extra)
             self._bytes += sum(wire.payload_bytes(m.content) for m in requests)
             answers = self._exchange(query, server_round, requests, grid).metrics
             losses = {client: row[LOSS.name] for client, row in answers.items()}
             self.simulated_s = self._seconds(self._times(candidates, query=query))
         drawn = self.selector.select(pool, candidates, losses)
+        if self.entry.pooled:
+            drawn = list(drawn)[:1]  # the data of all, once
         plan = plan_round(self.config, self.roster, server_round, drawn)
         dropped = set(plan.dropped)
         asked = [c for c in plan.clients if c not in dropped]
@@ -229,21 +252,60 @@ class Strategy(FlowerStrategy):
         """Return one message per node for the plan's clients; each record is packed once."""
         state = self.state
         assert state is not None
-        for f in entry.down:
-            if f.name != wire.ARRAYS and f.name not in self._packed_fields:
-                self._packed_fields[f.name] = wire.pack_arrays(getattr(state, f.name.replace("-", "_")))
+        common = [f.name for f in entry.down if f.reduce != "stack"]
+        for name in common:
+            if name != wire.ARRAYS and name not in self._packed_fields:
+                self._packed_fields[name] = wire.pack_arrays(self.down_record(state, name))
         packed = self._packed_fields | {wire.ARRAYS: self._record()}
-        records = {f.name: packed[f.name] for f in entry.down}
+        records = {name: packed[name] for name in common}
         scalars = {"lr": self._lr, **self.down_scalars(state)}
-        run = self._run_id
-        requests = []
-        for node, clients in self._plan.by_node(self.roster, self.config.train.local_epochs).items():
-            epochs = self._plan.epochs_of(clients)
-            order = wire.TrainOrder(server_round, {}, scalars, tuple(clients), epochs, run)
-            content = wire.train_content(order, records, extra)
-            requests.append(wire.message(content, node, kind, server_round, self.timeout_s))
+        requests = self._messages(entry, kind, self._plan, records, scalars, extra)
         self._bytes += sum(wire.payload_bytes(m.content) for m in requests)
         return requests
+
+    def _messages(
+        self,
+        entry: Algorithm,
+        kind: str,
+        plan: RoundPlan,
+        records: Mapping[str, ArrayRecord],
+        scalars: Mapping[str, float],
+        extra: Extra,
+    ) -> list[Message]:
+        """Return one message per node for the clients of a plan; what is for one goes to its node alone."""
+        by_node = plan.by_node(self.roster, self.config.train.local_epochs)
+        names = self._names(entry)
+        gifts = self._packed_gifts(entry, sorted(c for cs in by_node.values() for c in cs), names)
+        requests = []
+        for node, clients in by_node.items():
+            epochs = plan.epochs_of(clients)
+            order = wire.TrainOrder(
+                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names
+            )
+            theirs = {f: {c: given[c] for c in clients if c in given} for f, given in gifts.items()}
+            content = wire.train_content(order, records, extra, theirs)
+            requests.append(wire.message(content, node, kind, plan.round, self.timeout_s))
+        return requests
+
+    def _packed_gifts(
+        self, entry: Algorithm, clients: Sequence[str], names: Sequence[str]
+    ) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
+        """Return what differs by client as records; what several get is packed once."""
+        if not any(f.reduce == "stack" for f in entry.down):
+            return {}
+        assert self.state is not None
+        packed: dict[int, ArrayRecord] = {}
+
+        def pack(arrays: Arrays) -> ArrayRecord:
+            if id(arrays) not in packed:
+                packed[id(arrays)] = wire.pack_arrays(arrays)
+            return packed[id(arrays)]
+
+        gifts = self.gifts(self.state, clients, names)  # keeps the arrays alive, so that an id is one array's
+        return {
+            f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
+            for f, by_client in gifts.items()
+        }
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -279,7 +341,12 @@ class Strategy(FlowerStrategy):
         """Return the replies with what the round has cost so far, and the population."""
         seconds, size = time.perf_counter() - self._began, self._bytes + self.last.bytes_up
         population, asked = len(self.roster.names), self._plan.asked
-        return replace(reduced, population=population, seconds=seconds, bytes=size, asked=asked)
+        names = self._names(self.entry)
+        return replace(reduced, population=population, seconds=seconds, bytes=size, asked=asked, names=names)
+
+    def _names(self, entry: Algorithm) -> tuple[str, ...]:
+        """Return the names of all clients that are online, if the contract needs them."""
+        return tuple(sorted(self.roster.names)) if entry.individual else ()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -287,30 +354,29 @@ class Strategy(FlowerStrategy):
         """Draw the clients that evaluate and write one message per node."""
         self._requests = []
         server = self.config.server
-        if server.fraction_evaluate == 0 or server_round % server.client_evaluate_every:
+        if not server.clients_evaluate(server_round):
             return []
         self.roster.refresh(grid, server_round)
         rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
         clients = self.roster.draw(server.fraction_evaluate, rng)
         extra = cast(Extra, dict(config))
-        self._requests = self._questions(server_round, clients, "evaluate", extra, arrays)
+        entry = evaluation_of(self.entry)
+        self._requests = self._questions(entry, server_round, clients, "evaluate", extra, arrays)
         return self._requests
 
     def _questions(
         self,
+        entry: Algorithm,
         server_round: int,
         asked: Sequence[str],
         kind: str,
         extra: Extra,
         arrays: ArrayRecord | None = None,
     ) -> list[Message]:
-        """Return one message per node that sends clients the model, and nothing else, to measure it."""
-        plan, requests = RoundPlan(server_round, tuple(asked), {}, ()), []
-        for node, clients in plan.by_node(self.roster, self.config.train.local_epochs).items():
-            order = wire.TrainOrder(server_round, {}, {}, tuple(clients), (0,) * len(clients))
-            content = wire.train_content(order, {wire.ARRAYS: arrays or self._record()}, extra)
-            requests.append(wire.message(content, node, kind, server_round, self.timeout_s))
-        return requests
+        """Return one message per node that sends clients what they need to measure a model, and no more."""
+        plan = RoundPlan(server_round, tuple(asked), {}, ())
+        records = {wire.ARRAYS: arrays or self._record()} if MODEL_DOWN in entry.down else {}
+        return self._messages(entry, kind, plan, records, {}, extra)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their examples; None if nobody answered."""
@@ -393,7 +459,8 @@ class Strategy(FlowerStrategy):
                     later.insert(0, evaluate)
                 else:
                     evaluate()
-                accuracy = log.values["accuracy"]
+                central = evaluate_fn is not None and self.config.server.evaluate_every
+                accuracy = log.values["accuracy" if central else "client_accuracy"]
                 stop = bool(target) and accuracy is not None and accuracy >= target
                 stop = stop or self.finished(self.state)
                 run.settle()  # the round before is written down first
@@ -476,7 +543,7 @@ class Strategy(FlowerStrategy):
     def _fold(self, entry: Algorithm, server_round: int, requests: list[Message]) -> Fold:
         assert self.state is not None
         state = self.state.arrays
-        held = holdings(state, self.trainable)
+        held = holdings(state, self.trainable, len(self.roster.names))
         like = {f.name: held[f.holds] for f in entry.up}
         asked = {m.metadata.message_id: self._clients_of(m) for m in requests}
         total = sum(len(c) for c in asked.values())

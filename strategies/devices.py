@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from task import seeds
-from task.algorithms import Algorithm
 from task.arrays import Arrays, holdings
 from task.config import DevicesConfig, TrainConfig
+from task.entry import Algorithm
 from task.seeds import seed_for
 from task.selections import LOSS_RMS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,8 +10,8 @@ from flwr.app import Message
 
 from strategies.state import Reduced
 from task import checks, wire
-from task.algorithms import Algorithm
 from task.arrays import Arrays
+from task.entry import Algorithm
 from task.errors import FieldError, WireError
 from task.reduce import REDUCTIONS, Reduction
 from task.wire import NodeReply, Quarantined
@@ -194,8 +193,3 @@ def check_partial(
 def _as(a: np.ndarray, dtype: type) -> np.ndarray:
     """Return an array of a's shape and another dtype that takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), a.shape)
-
-
-def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the weighted mean, rounded once and so independent of the order."""
-    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights)

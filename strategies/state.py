@@ -46,6 +46,8 @@ class Reduced:
         seconds: Wall time since the round began.
         bytes: Payload bytes of the round so far, both ways.
         asked: Clients that were asked to train; 0 = not told, so at least those that took part.
+        names: Names of all clients that are online, sorted: the order of records that hold a number for each
+            (see `task.entry.Algorithm.individual`).
     """
 
     arrays: dict[str, Arrays]
@@ -59,6 +61,7 @@ class Reduced:
     seconds: float = 0.0
     bytes: int = 0
     asked: int = 0
+    names: tuple[str, ...] = ()
 
     def mean(self, name: str) -> float | None:
         """Return the example-weighted mean of a scalar that every client sent, else None."""

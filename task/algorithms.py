@@ -6,6 +6,9 @@ which come **up**, how each upward record is reduced, and what the client **keep
 the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
 parameter list of the tests.
 
+What it takes to train one global model stands here, personalised algorithms and the baselines beside them in
+`task.personalised`, and what an entry consists of in `task.entry`.
+
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
 Every message also carries the common fields: down ``server-round``, ``run`` (the run's identity), ``lr``
@@ -16,97 +19,11 @@ Every message also carries the common fields: down ``server-round``, ``run`` (th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
-Holds = Literal["state", "trainable", "buffers", "features"]
-
-
-@dataclass(frozen=True)
-class ArrayField:
-    """One array record of a message or of a client's kept state.
-
-    Attributes:
-        name: Name of the record on the wire.
-        holds: Which arrays of the model: ``trainable`` (parameters), ``buffers`` or ``state`` (both); or
-            ``features``, one number for each input of a first layer that is linear.
-        meaning: What the record is, with the paper's symbol. Dtypes are those of the model.
-        reduce: How the server folds the clients' records: ``mean`` and ``sum`` are weighted by
-            `Algorithm.weight`; ``stack`` keeps every client's. Unused for downward fields.
-    """
-
-    name: str
-    holds: Holds
-    meaning: str
-    reduce: Literal["mean", "sum", "stack"] = "mean"
-
-
-@dataclass(frozen=True)
-class ScalarField:
-    """One number of a message: name, meaning with unit, and whether a message without it is refused."""
-
-    name: str
-    meaning: str
-    required: bool = True
-
-
-@dataclass(frozen=True)
-class Paper:
-    """Where an algorithm comes from."""
-
-    authors: str
-    year: int
-    title: str
-    arxiv: str
-    where: str  # algorithm or equation number in the paper
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """One algorithm; see the module's docstring."""
-
-    name: str
-    title: str
-    paper: Paper
-    rule: str  # server half, key of strategies.STRATEGIES
-    solver: str  # client half, key of client_app.solvers.SOLVERS
-    down: tuple[ArrayField, ...]
-    up: tuple[ArrayField, ...]
-    down_scalars: tuple[ScalarField, ...] = ()
-    up_scalars: tuple[ScalarField, ...] = ()
-    keeps: tuple[ArrayField, ...] = ()
-    before: Algorithm | None = None
-    """Contract of an exchange with the same clients before the training of each round, if there is one."""
-
-    weight: Literal["examples", "uniform"] = "examples"
-    stacks: bool = True
-    """Whether the solver can train several clients as one program; else each trains alone."""
-
-    neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
-    """Run-config keys at whose values the algorithm is FedAvg."""
-
-    equal_sizes: bool = False
-    """Whether `neutral` holds only among clients with equally many examples, the rule not using n_k."""
-
-    no_neutral: str = ""
-    """Why there are no values at which it is FedAvg; "" = `neutral` has them."""
-
-    withstands: tuple[int, int] | None = None
-    """(a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None."""
-
-    settles: bool = True
-    """Whether a biased one comes to rest; one that chooses among clients may change its choice for ever."""
-
-    biased: str = ""
-    """Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there."""
-
-
-MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
-MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
-
-NUM_EXAMPLES = ScalarField("num-examples", "n_k, training examples of the client")
-TRAIN_LOSS = ScalarField("train-loss", "mean loss over the examples as they were trained on", False)
+from task.entry import MODEL_DOWN, MODEL_UP, Algorithm, ArrayField, Paper, ScalarField
+from task.personalised import PERSONAL
 
 _MCMAHAN = Paper(
     "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
@@ -194,7 +111,7 @@ def _robust(
     )
 
 
-ALGORITHMS: dict[str, Algorithm] = {
+_GLOBAL: dict[str, Algorithm] = {
     "adaptive-tau": Algorithm(
         name="adaptive-tau",
         title="Adaptive local steps",
@@ -522,7 +439,4 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
 }
 
-
-def evaluation_of(entry: Algorithm) -> Algorithm:
-    """Return the contract of the entry's evaluation messages: the model down, metrics up, nothing kept."""
-    return replace(entry, down=(MODEL_DOWN,), down_scalars=(), up=(), up_scalars=(), keeps=())
+ALGORITHMS: dict[str, Algorithm] = _GLOBAL | PERSONAL

@@ -5,9 +5,11 @@ from __future__ import annotations
 from task.algorithms import ALGORITHMS
 from task.config import Config
 from task.datasets import DATASETS
+from task.entry import MODEL_DOWN
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.partition import PARTITIONS
+from task.personalised import ALA_FITS
 from task.selections import SELECTIONS, candidates_of
 
 
@@ -39,6 +41,7 @@ def check_names(config: Config) -> None:
             'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
             "set one of the two to 0"
         )
+    _check_personal(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear:
@@ -69,3 +72,24 @@ def check_names(config: Config) -> None:
                 'run-config key "fraction-evaluate": clients have no test data of their own because '
                 '"local-test-fraction" is 0; set it above 0, or fraction-evaluate to 0'
             )
+
+
+def _check_personal(config: Config) -> None:
+    """Refuse what personalised algorithms cannot do."""
+    entry = ALGORITHMS[config.algorithm]
+    if config.train.ala and config.algorithm not in ALA_FITS:
+        raise ConfigError(
+            f'run-config key "ala": adaptive local aggregation stands in front of {", ".join(ALA_FITS)}; got '
+            f'algorithm = "{config.algorithm}". Set ala = false.'
+        )
+    whole = MODEL_DOWN in entry.down and not entry.private
+    if SELECTIONS[config.server.selection].looks and not whole:
+        raise ConfigError(
+            f'run-config key "selection": {config.server.selection} goes by the loss of the received model, '
+            f"but {config.algorithm} sends no whole model; expected uniform, proportional or fedcs"
+        )
+    if config.server.stragglers > 0 and config.personal.epochs > 0:
+        raise ConfigError(
+            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
+            "set one of the two to 0"
+        )

@@ -15,8 +15,9 @@ import dataclasses
 import math
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -63,7 +64,7 @@ class DataConfig:
     num_clients: int = knob(10, "population K; 0 = as many as the data set has owners", low=0)
     partition: str = knob("iid", "how examples are dealt to clients (see `bouquet data --list`)")
     dirichlet_alpha: float = knob(0.5, "concentration of the Dirichlet partitions; small = skewed", above=0)
-    classes_per_client: int = knob(2, "c of partition=classes", low=1)
+    classes_per_client: int = knob(2, "c of partition=classes and classes-unbalanced", low=1)
     shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
@@ -72,6 +73,7 @@ class DataConfig:
         0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
     )
     max_examples: int = knob(0, "use only so many training examples, drawn by seed; 0 = all", low=0)
+    pool_test: bool = knob(False, "deal the test set's examples too, as PFLlib does: no global test set")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,7 @@ class TrainConfig:
     device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
     stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
+    ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,12 @@ class ServerConfig:
     round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be there before round 1", low=1)
-    target_accuracy: float = knob(0.0, "stop when central accuracy reaches it; 0 = never", low=0, high=1)
+    target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
+
+    def clients_evaluate(self, server_round: int) -> bool:
+        """Return whether clients measure models in a round: when it is due, and in the last one."""
+        due = server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
+        return self.fraction_evaluate > 0 and due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +292,100 @@ class AttackConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PersonalConfig:
+    """What several personalised algorithms share."""
+
+    layers: int = knob(1, "fedper, fedrep: K_P, last layers that stay at the client; 0 = FedAvg", low=0)
+    epochs: int = knob(
+        0, "epochs of FedRep's head, of Ditto's personal model, of fine-tune; 0 = local-epochs", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneConfig:
+    """Fine-tuning of a global model, the rows "-C" of FedALA's tables."""
+
+    mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALAConfig:
+    """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
+
+    eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)
+    percent: float = knob(80.0, "s, percent of a client's examples that W is learnt on", above=0, high=100)
+    layers: int = knob(1, "p, last layers of the shared part that have weights W; 0 = FedAvg", low=0)
+    threshold: float = knob(0.01, "start phase: until the last losses' standard deviation is less", above=0)
+    window: int = knob(10, "start phase: losses that count", low=2)
+    max_epochs: int = knob(100, "start phase: most epochs", low=1)
+    sampling: str = knob("block", "the s percent: consecutive or random", choices=("block", "random"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DittoConfig:
+    """Ditto, Li et al. 2021."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/2 |v - w^t|^2; 0 = local-only", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoonConfig:
+    """MOON, Li, He and Song 2021."""
+
+    mu: float = knob(1.0, "mu, weight of the contrastive loss; 0 = FedAvg", low=0)
+    temperature: float = knob(0.5, "tau of the contrastive loss", above=0)
+    buffer: int = knob(1, "previous local models that are kept, the negatives", low=1, high=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvgConfig:
+    """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
+
+    alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
+    form: str = knob("fo", "second-order term: left out or by gradients' difference", choices=("fo", "hf"))
+    delta: float = knob(0.001, "delta of the gradients' difference (form = hf)", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMeConfig:
+    """pFedMe, Dinh, Tran and Nguyen 2020."""
+
+    lambda_: float = knob(15.0, "lambda of the Moreau envelope", above=0)
+    steps: int = knob(5, "K, steps towards theta on each batch", low=1)
+    inner_lr: float = knob(0.01, "learning rate of these steps", above=0)
+    beta: float = knob(1.0, "beta of the server's step; 1 = the mean of the local models", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppleConfig:
+    """APPLE, Luo and Wu 2022."""
+
+    dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
+    mu: float = knob(0.1, "mu of the term that holds p at p_0 = n_j / n at first", low=0)
+    decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomoConfig:
+    """FedFomo, Zhang et al. 2021."""
+
+    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
+    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
+    validation: float = knob(
+        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAMPConfig:
+    """FedAMP, Huang et al. 2021."""
+
+    alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)
+    sigma: float = knob(100.0, "sigma of A(x) = 1 - exp(-x / sigma)", above=0)
+    lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, checked."""
 
@@ -308,6 +410,16 @@ class Config:
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)
     robust: RobustConfig = field(default_factory=RobustConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
+    personal: PersonalConfig = field(default_factory=PersonalConfig)
+    fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
+    fedala: FedALAConfig = field(default_factory=FedALAConfig)
+    ditto: DittoConfig = field(default_factory=DittoConfig)
+    moon: MoonConfig = field(default_factory=MoonConfig)
+    per_fedavg: PerFedAvgConfig = field(default_factory=PerFedAvgConfig)
+    pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
+    apple: AppleConfig = field(default_factory=AppleConfig)
+    fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
 
     @property
     def run_name(self) -> str:
@@ -332,6 +444,16 @@ NESTED = frozenset(
         "adaptive_tau",
         "qffl",
         "feddyn",
+        "personal",
+        "fine_tune",
+        "fedala",
+        "ditto",
+        "moon",
+        "per_fedavg",
+        "pfedme",
+        "apple",
+        "fedfomo",
+        "fedamp",
     }
 )
 
@@ -353,22 +475,26 @@ class Knob:
     choices: tuple[str, ...]
 
 
-def knobs() -> Iterator[Knob]:
-    """Yield every run-config key, in the order of declaration."""
+@cache  # a node reads its config with every message
+def knobs() -> tuple[Knob, ...]:
+    """Return every run-config key, in the order of declaration."""
+    found = []
     for section, cls in [("", Config), *_sections()]:
         hints = get_type_hints(cls)
         for f in dataclasses.fields(cls):
             if "doc" not in f.metadata:
                 continue
-            kebab = f.name.replace("_", "-")
+            kebab = f.name.rstrip("_").replace("_", "-")  # lambda is a word of Python
             key = f"{section.replace('_', '-')}.{kebab}" if section in NESTED else kebab
             default = cast(Value, f.default)
-            yield Knob(key, section, f.name, hints[f.name], default, **f.metadata)
+            found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
+    return tuple(found)
 
 
-def _sections() -> list[tuple[str, type]]:
+@cache
+def _sections() -> tuple[tuple[str, type], ...]:
     hints = get_type_hints(Config)
-    return [(f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata]
+    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:

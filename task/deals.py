@@ -2,13 +2,14 @@
 
 Each takes a `Deal` and returns one array of row numbers per client. ``dirichlet``, ``dirichlet-capped`` and
 ``classes`` are flwr-datasets' partitioners. The others are ours, as flwr-datasets either has no such scheme
-(``dirichlet-client``, ``power-law``), or deals rows in the order of the file without a seed (its IID and size
-partitioners; the latter also gives all that rounding left over to one client), or drops the rows that do not
-fill a shard (its shard partitioner).
+(``classes-unbalanced``, ``dirichlet-client``, ``power-law``), or deals rows in the order of the file without
+a seed (its IID and size partitioners; the latter also gives all that rounding left over to one client), or
+drops the rows that do not fill a shard (its shard partitioner).
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,6 +139,8 @@ def dirichlet_capped(deal: Deal) -> list[Rows]:
     """Do the same, each class among the clients that have no more than n/K examples so far.
 
     So NIID-Bench, MOON and PFLlib do. Classes that come later in the order are split among fewer clients.
+    PFLlib redraws until every client has min(B / (1 - 0.75), N / (2 K)) examples, its test quarter included:
+    40 at B = 10, which is ``min-client-examples = 30`` with ``local-test-fraction = 0.25``.
     """
     return _dirichlet(deal, capped=True)
 
@@ -162,8 +165,8 @@ def _dirichlet(deal: Deal, capped: bool) -> list[Rows]:
 def classes(deal: Deal) -> list[Rows]:
     """Give every client exactly c classes, each class split evenly among its holders (NIID-Bench, "#C=c").
 
-    Client k holds class k mod C and c - 1 others at random. PFLlib's split of the same name has random
-    sizes. With fewer clients than classes some classes may belong to nobody and stay unused.
+    Client k holds class k mod C and c - 1 others at random. With fewer clients than classes some classes may
+    belong to nobody and stay unused.
     """
     from flwr_datasets.partitioner import PathologicalPartitioner
 
@@ -177,6 +180,55 @@ def classes(deal: Deal) -> list[Rows]:
         seed=seeds.seed_for(deal.seed, seeds.PARTITION),
     )
     return _by_library(deal, partitioner, "Lower classes-per-client or num-clients.")
+
+
+def classes_unbalanced(deal: Deal) -> list[Rows]:
+    """Give every client c classes, of each a share of random size (PFLlib's and FedALA's pathological split).
+
+    Class by class, in the order of their numbers, the first ceil(K c / C) clients that hold fewer than c
+    classes so far are its holders: that many clients share the first c classes, the next as many the next
+    c, and so on. Of a class of n examples, shuffled, each of its m holders but the last gets u, drawn
+    uniformly from low .. high, both included, and the last gets the rest, at least as many as any other:
+    high = floor(n / m) and low = max(floor(high / 10), least), at most high; least is the c-th part, rounded
+    up, of what a client needs to keep ``min-client-examples`` for training. Classes that nobody needs any
+    more stay unused.
+
+    Deviations from PFLlib: it deals a class in the order of the file; its least is
+    min(B / (1 - 0.75), N / (2 K)) / C, which secures no size; and where the clients cannot be cut into such
+    groups its last ones get fewer than c classes, which is refused here.
+
+    Raises:
+        ConfigError: Some client would get fewer than c classes.
+        DataError: A class has fewer examples than holders.
+    """
+    config, labels, rng = deal.config, deal.classes(), deal.rng()
+    clients, per_client = config.num_clients, config.classes_per_client
+    block = math.ceil(clients * per_client / deal.num_classes)
+    needed = per_client * math.ceil(clients / block)
+    if needed > deal.num_classes:
+        raise ConfigError(
+            f'run-config key "classes-per-client": partition "classes-unbalanced" deals a class to {block} '
+            f"of the {clients} clients, so expected {needed} classes, that all may have {per_client}; got "
+            f"{deal.num_classes}. Choose classes-per-client c and num-clients K so that c divides the number "
+            "of classes, and the quotient divides K."
+        )
+    least = math.ceil(_with_test_part(config) / per_client)
+    hands: list[list[Rows]] = [[] for _ in range(clients)]
+    for c in range(needed):
+        first = c // per_client * block
+        holders = range(first, min(first + block, clients))
+        rows = rng.permutation(np.flatnonzero(labels == c))
+        if len(rows) < len(holders):
+            raise DataError(
+                f'partition "classes-unbalanced": class {c} has {len(rows)} examples; expected one at least '
+                f"for each of {len(holders)} clients. Lower num-clients, or raise max-examples."
+            )
+        high = len(rows) // len(holders)
+        low = min(max(high // 10, least), high)
+        ends = np.cumsum(rng.integers(low, high, len(holders) - 1, endpoint=True))
+        for client, part in zip(holders, np.split(rows, ends), strict=True):
+            hands[client].append(part)
+    return [np.concatenate(hand) for hand in hands]
 
 
 def _by_library(deal: Deal, partitioner: Any, advice: str) -> list[Rows]:
@@ -284,6 +336,7 @@ def apportion(shares: Floats, total: int) -> Rows:
 
 DEALS: dict[str, Callable[[Deal], list[Rows]]] = {
     "classes": classes,
+    "classes-unbalanced": classes_unbalanced,
     "dirichlet": dirichlet,
     "dirichlet-capped": dirichlet_capped,
     "dirichlet-client": dirichlet_client,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +18,15 @@ from safetensors.numpy import save_file
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; when the block ends well, sync it and rename it to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temp = Path(name)
+    """Give a temporary path near `path`; when the block ends well, sync it and rename it to `path`.
+
+    It lies in a folder of its own beside `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
+    temporary files too: whatever a killed process leaves is in there, and shows whose it is.
+    """
+    make_folder(path.parent)
+    own = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
+        temp = own / path.name
         yield temp
         with temp.open("rb") as file:
             os.fsync(file.fileno())
@@ -29,14 +34,25 @@ def replacing(path: Path) -> Iterator[Path]:
         temp.replace(path)
         sync_folder(path.parent)
     finally:
-        temp.unlink(missing_ok=True)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, durably."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable."""
+    """Make a rename in `folder` durable, as far as its file system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as err:
+        if err.errno != errno.EINVAL:  # what file systems say that do not sync folders
+            raise
     finally:
         os.close(handle)
 

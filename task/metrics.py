@@ -114,6 +114,21 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return the weighted mean, rounded once and so independent of the order."""
+    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and sample standard deviation (n - 1) of repeated runs; one value has no deviation.
+
+    Raises:
+        ValueError: There are no values.
+    """
+    x = _some(values)
+    return float(x.mean()), float(x.std(ddof=1)) if x.size > 1 else None
+
+
 def _some(values: Sequence[float]) -> Floats:
     x = np.asarray(values, dtype=np.float64)
     if x.size == 0:

@@ -31,8 +31,9 @@ Rows = npt.NDArray[np.int64]
 PARTITIONS: dict[str, str] = {
     "bootstrap": "each client draws examples-per-client rows for itself; clients overlap; any num-clients",
     "classes": "exactly classes-per-client classes each, a class split evenly among its holders (NIID-Bench)",
+    "classes-unbalanced": "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
     "dirichlet": "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
-    "dirichlet-capped": "the same, a client with n/K examples gets no further class (NIID-Bench, MOON)",
+    "dirichlet-capped": "the same, who has n/K examples gets no further class (NIID-Bench, MOON, PFLlib)",
     "dirichlet-client": "equal sizes, each client's class mix from Dir(dirichlet-alpha p) (Hsu et al. 2019)",
     "half-labels": "half the classes dealt evenly to half the clients, the rest by class (Wang et al. 2019)",
     "iid": "shuffled and dealt evenly",
@@ -46,6 +47,7 @@ PARTITIONS: dict[str, str] = {
 # What a partition depends on beside the data, the seed and the keys common to all.
 _KEYS = {
     "classes": ("classes_per_client",),
+    "classes-unbalanced": ("classes_per_client",),
     "dirichlet": ("dirichlet_alpha",),
     "dirichlet-capped": ("dirichlet_alpha",),
     "dirichlet-client": ("dirichlet_alpha",),

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from task.algorithms import MODEL_DOWN, Algorithm, Paper, ScalarField
 from task.config import Config
+from task.entry import MODEL_DOWN, Algorithm, Paper, ScalarField
 from task.errors import ConfigError, choose_from
 
 CANDIDATES: Final = "candidates"
@@ -47,6 +47,11 @@ class Selection:
     query: Algorithm | None = None
     up_scalars: tuple[ScalarField, ...] = ()
     by_examples: bool = False
+
+    @property
+    def looks(self) -> bool:
+        """Whether clients measure the received model for it."""
+        return self.query is not None or bool(self.up_scalars)
 
 
 _MCMAHAN = Paper(

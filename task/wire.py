@@ -32,9 +32,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
-from task.algorithms import Algorithm
-from task.arrays import Arrays
+from task.arrays import Arrays, holdings
 from task.checks import check_arrays
+from task.entry import Algorithm, ArrayField
 from task.errors import ConfigError, FieldError, WireError
 from task.names import ClientNames
 
@@ -77,6 +77,8 @@ class TrainOrder:
         clients: Names of the clients to train; empty from somebody else's strategy, which means all.
         epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
         run: Identity of the run: what a client kept of another run is not for this one.
+        stacks: Of the fields that differ by client: by field and client, the named records that it gets.
+        population: Names of all clients, the order of records that hold one number for each of them.
     """
 
     round: int
@@ -85,6 +87,8 @@ class TrainOrder:
     clients: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
     run: str = ""
+    stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
+    population: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,19 +205,34 @@ def _check_header(name: str, array: Array) -> None:
 # ------------------------------------------------------------------------------------------ down
 
 
+Gifts = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
+"""Downward records that differ by client: by field, client and name."""
+
+
 def train_content(
-    order: TrainOrder, arrays: Mapping[str, ArrayRecord], extra: Mapping[str, Scalar]
+    order: TrainOrder,
+    arrays: Mapping[str, ArrayRecord],
+    extra: Mapping[str, Scalar],
+    gifts: Gifts | None = None,
 ) -> RecordDict:
     """Return the content of a training message.
 
     Args:
-        order: What to train; its `arrays` are taken from the argument `arrays`, packed once a round.
+        order: What to train; its `arrays` and `stacks` are taken from the other arguments, packed once.
         arrays: Downward array records by field name.
         extra: Further config entries, as given to Flower's ``start(train_config=...)``.
+        gifts: For each field that differs by client, what each of the order's clients gets. A record that
+            several get under one name is one record, and travels once.
     """
     config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
     if order.run:
         config["run"] = order.run
+    if order.population:
+        config["population"] = list(order.population)
+    for name, by_client in (gifts or {}).items():
+        for client, records in by_client.items():
+            config[f"{name}:{client}"] = list(records)
+            arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
     if order.clients:
         config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
     return RecordDict({**arrays, CONFIG: config})
@@ -232,13 +251,18 @@ def read_order(
     Raises:
         WireError: A record or scalar of the entry is missing or does not fit this node's model.
     """
-    config = _config(content)
-    arrays = {}
-    for f in entry.down:
-        if f.name not in _of(content, ArrayRecord):
-            raise WireError(f"training message: expected record {f.name!r} ({f.meaning}); got none", f.name)
-        arrays[f.name] = read_arrays(_of(content, ArrayRecord)[f.name])
-        check_arrays(f.name, arrays[f.name], like[f.name])
+    config, records = _config(content), _of(content, ArrayRecord)
+    population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
+    of_population = holdings({}, (), len(population))["population"]
+
+    def read(f: ArrayField, name: str) -> Arrays:
+        if name not in records:
+            raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
+        arrays = read_arrays(records[name])
+        check_arrays(name, arrays, of_population if f.holds == "population" else like[f.name])
+        return arrays
+
+    arrays = {f.name: read(f, f.name) for f in entry.down if f.reduce != "stack"}
     scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
     for s in entry.down_scalars:
         if s.name not in scalars:
@@ -246,7 +270,12 @@ def read_order(
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run)
+    stacks: dict[str, dict[str, dict[str, Arrays]]] = {}
+    for f in (f for f in entry.down if f.reduce == "stack"):
+        wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
+        named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
+        stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population)
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

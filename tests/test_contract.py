@@ -14,7 +14,7 @@ from client_app.app import answer, train_clients
 from client_app.node import open_node
 from task import wire
 from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, holdings, state_of, trainable_names
+from task.arrays import Arrays, holdings
 from task.config import read_config
 from task.errors import WireError
 from task.wire import ANSWERED, METRICS
@@ -31,20 +31,23 @@ def owners(tmp_path: Path) -> Path:
 
 
 def config(owners: Path, name: str, **keys: Any) -> dict[str, Any]:
-    return owners_config(owners, algorithm=name, **{"num_server_rounds": 1, **keys}) | ACTIVE[name]
+    model = "mlp" if ALGORITHMS[name].personal else "logistic"
+    given = {"num_server_rounds": 1, "model": model, **keys}
+    return owners_config(owners, algorithm=name, **given) | ACTIVE[name]
 
 
 def expected(owners: Path, name: str) -> dict[str, Arrays]:
     """Return, for each kind of record, arrays of the names, shapes and dtypes that it may have."""
     node = open_node(read_config(config(owners, name)), {})
-    state = state_of(node.model())
-    return holdings(state, trainable_names(node.model()))
+    initial, parts = node.initial(), node.parts()
+    return holdings({n: initial[n] for n in parts.shared}, parts.trainable, len(SIZES))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_declared_scalar_is_sent(name: str, owners: Path) -> None:
     told = [set(c["metrics"]) for c in play(config(owners, name)).keep.clients]
-    assert told == [{"train-loss", *(s.name for s in ALGORITHMS[name].up_scalars)}] * len(SIZES)
+    asked = 1 if ALGORITHMS[name].pooled else len(SIZES)
+    assert told == [{"train-loss", *(s.name for s in ALGORITHMS[name].up_scalars)}] * asked
 
 
 # ------------------------------------------------------------------------------------------- down
@@ -55,9 +58,20 @@ def order(owners: Path, name: str) -> tuple[Any, RecordDict]:
     entry, like = ALGORITHMS[name], expected(owners, name)
     node = open_node(read_config(config(owners, name)), {})
     scalars = {"lr": 0.1, **{s.name: 1.0 for s in entry.down_scalars}}
-    records = {f.name: wire.pack_arrays(like[f.holds]) for f in entry.down}
-    asked = wire.TrainOrder(1, {}, scalars, ("anna", "ben"), (0, 0))
-    return node, wire.train_content(asked, records, {})
+    records = {f.name: wire.pack_arrays(like[f.holds]) for f in entry.down if f.reduce != "stack"}
+    names = tuple(CLIENTS) if entry.individual else ()
+    asked = wire.TrainOrder(1, {}, scalars, ("anna", "ben"), (0, 0), population=names)
+    gifts = {
+        f.name: {c: {c: wire.pack_arrays(like[f.holds])} for c in asked.clients}
+        for f in entry.down
+        if f.reduce == "stack"
+    }
+    return node, wire.train_content(asked, records, {}, gifts)
+
+
+def records_of(content: RecordDict, field: str) -> list[str]:
+    """Return the records of a downward field: one, or one for each client that it is for."""
+    return [name for name in content.array_records if name.partition(".")[0] == field]
 
 
 DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n].down_scalars)]
@@ -67,11 +81,11 @@ DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n]
 def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: str, owners: Path) -> None:
     node, content = order(owners, name)
     assert answer(node, content, train_clients).metric_records
-    if field in content.array_records:
-        del content[field]
-    else:
+    for record in records_of(content, field):
+        del content[record]
+    if field in content.config_records["config"]:
         del content.config_records["config"][field]
-    with pytest.raises(WireError, match=f"'{field}'") as error:
+    with pytest.raises(WireError, match=f"'{field}") as error:
         answer(node, content, train_clients)
     assert error.value.field == field
 
@@ -79,10 +93,13 @@ def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: st
 @pytest.mark.parametrize("name", NAMES)
 def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: Path) -> None:
     entry = ALGORITHMS[name]
-    for message in play(config(owners, name)).messages():
-        assert set(message.content.array_records) == {f.name for f in entry.down}
-        names = {s.name for s in entry.down_scalars}
-        assert set(message.content["config"]) == {"server-round", "run", "lr", "clients", "epochs"} | names
+    messages = play(config(owners, name, num_server_rounds=2)).messages()
+    for message in messages[len(messages) // 2 :]:  # in round 1 nobody's model is known
+        assert {r.partition(".")[0] for r in message.content.array_records} == {f.name for f in entry.down}
+        told = message.content.config_records["config"]
+        names = {s.name for s in entry.down_scalars} | ({"population"} if entry.individual else set())
+        names |= {f"{f.name}:{c}" for f in entry.down if f.reduce == "stack" for c in told["clients"]}  # type: ignore[union-attr]
+        assert set(told) == {"server-round", "run", "lr", "clients", "epochs"} | names
 
 
 @pytest.mark.parametrize(("name", "field"), [(n, f) for n, f in DOWN if f != "arrays"])
@@ -92,10 +109,10 @@ def test_a_downward_field_changes_what_the_client_does(name: str, field: str, ow
     config_record = content.config_records["config"]
     digests = set()
     for value in (1.0, 3.0):  # whole, for numbers that count something
-        if field in content.array_records:
-            arrays = wire.read_arrays(content.array_records[field])
-            content[field] = wire.pack_arrays({k: np.full_like(a, value) for k, a in arrays.items()})
-        else:
+        for record in records_of(content, field):
+            arrays = wire.read_arrays(content.array_records[record])
+            content[record] = wire.pack_arrays({k: np.full_like(a, value) for k, a in arrays.items()})
+        if field in config_record:
             config_record[field] = value
         reply = answer(node, content, train_clients)
         digests.add(tuple(a.data for r in reply.array_records.values() for a in r.values()))
@@ -149,7 +166,9 @@ def without_node_0(owners: Path, name: str, nodes: int) -> Played:
 
 
 # The model here has no buffers: that record is empty, and there is nothing to damage.
-UP = [(n, f.name) for n in NAMES for f in ALGORITHMS[n].up if f.holds != "buffers"]
+# Of pooled data only one client answers, so that nothing is left to compare with.
+SEVERAL = [name for name in NAMES if not ALGORITHMS[name].pooled]
+UP = [(n, f.name) for n in SEVERAL for f in ALGORITHMS[n].up if f.holds != "buffers"]
 
 
 def parts_of(name: str, field: str, clients: list[str]) -> list[str]:
@@ -185,7 +204,7 @@ def test_a_damaged_upward_field_is_quarantined(
         assert (row["model_sha256"], row["answered"]) == (want["model_sha256"], want["answered"])
 
 
-SCALARS = [(n, s) for n in NAMES for s in ("num-examples", *(u.name for u in ALGORITHMS[n].up_scalars))]
+SCALARS = [(n, s) for n in SEVERAL for s in ("num-examples", *(u.name for u in ALGORITHMS[n].up_scalars))]
 
 
 @pytest.mark.parametrize(("name", "scalar"), SCALARS)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
+from client_app.node import open_node
 from task.algorithms import ALGORITHMS
+from task.config import read_config
+from task.entry import TESTS
 from task.wire import ANSWERED, METRICS, ROLL_CALL
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
@@ -28,10 +31,11 @@ def form(arrays: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 class Recording(LocalGrid):
-    """Keeps the content of every message that goes up, by message type."""
+    """Keeps the content of every message, down, and up by message type."""
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
+        self.down = getattr(self, "down", []) + [m.content for m in messages]
         ids = list(super().push_messages(messages))
         self.up = getattr(self, "up", [])
         for message, i in zip(messages, ids, strict=True):
@@ -42,7 +46,7 @@ class Recording(LocalGrid):
 def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]:
     keys = config(owners, name, fraction_evaluate=1.0, local_test_fraction=0.3, num_server_rounds=2)
     played = play(keys, nodes=nodes, grid_type=Recording)
-    assert played.rows[2]["answered"] == len(SIZES)
+    assert played.rows[2]["answered"] == (1 if ALGORITHMS[name].pooled else len(SIZES))
     assert played.rows[2]["client_loss"] is not None
     return played.grid.up  # type: ignore[attr-defined, no-any-return]
 
@@ -70,7 +74,8 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         entry = contracts[kind]
         assert entry is not None
         assert metrics.keys() == {METRICS}
-        assert metrics[METRICS] <= {"num-examples", "train-loss", *(s.name for s in entry.up_scalars)}
+        tests = {s.name for s in TESTS} if entry.personal else set()
+        assert metrics[METRICS] <= {"num-examples", "train-loss", *tests, *(s.name for s in entry.up_scalars)}
         for f in entry.up:
             merged = f.reduce != "stack" and ANSWERED in configs
             stacked = f.reduce == "stack" and ANSWERED in configs
@@ -89,3 +94,16 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         assert {r.partition(".")[0] for r in content.array_records} == {f.name for f in entry.up}
     exchanges = {kind for kind, entry in contracts.items() if entry is not None}
     assert kinds == {"query.roll_call", "evaluate", *exchanges}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if ALGORITHMS[n].private])
+@pytest.mark.parametrize("nodes", [5, 2])
+def test_the_private_part_is_in_no_message_up_or_down(name: str, nodes: int, owners: Path) -> None:
+    keys = config(owners, name, fraction_evaluate=1.0, local_test_fraction=0.3, num_server_rounds=2)
+    played = play(keys, nodes=nodes, grid_type=Recording)
+    parts = open_node(read_config(keys), {}).parts()
+    assert parts.private
+    grid: Any = played.grid
+    assert len(grid.down) == len(grid.up) >= 4 * min(nodes, len(SIZES))
+    seen = {n for c in [*grid.down, *(c for _, c in grid.up)] for r in c.array_records.values() for n in r}
+    assert seen == set(parts.shared)

@@ -2,17 +2,21 @@
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
-A solver has up to four hooks of the one loop. It is built anew for each cohort and round from what came
-down and what the clients kept; nothing else survives a round.
+A solver has a few hooks of the one loop. It is built anew for each cohort and round from what came down and
+what the clients kept; nothing else survives a round.
 
-============  =========================================================================================
-hook          what it gives
-============  =========================================================================================
-`begin`       looks at the received model before the first step; fills ``task.memory``
-`gradient`    the batch gradient; another objective or a variance-reduced gradient goes here
-`terms`       linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
-`finish`      what goes up and what is kept
-============  =========================================================================================
+=============  ========================================================================================
+hook           what it gives
+=============  ========================================================================================
+`begin`        looks at the received model before the first step; fills ``task.memory``
+`run`          the local training; one with phases calls the loop several times
+`gradient`     the batch gradient; another objective or a variance-reduced gradient goes here
+`terms`        linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
+`finish`       what goes up and what is kept
+`personalise`  the client's own model from what it received and kept, to be measured before any training
+`own_models`   the clients' own models at the end of the training, to be measured
+`measure`      how a client's own model does
+=============  ========================================================================================
 
 All tensors in hooks have the clients as their first axis, [K, ...], and numbers that differ by client are
 lists of K, so that a hook is written once for a client alone and for a cohort trained as one program.
@@ -22,16 +26,18 @@ with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from client_app.loop import LocalTask, Tensors
+from client_app.loop import LocalTask, Tensors, train
 from client_app.programs import Batch, Gradient
 from task import wire
 from task.arrays import Arrays
 from task.config import Config
+from task.evaluate import evaluate
 
+Gift = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.Upload, dict[str, Arrays]]]
 
 
@@ -43,6 +49,8 @@ class Solver:
         scalars: The message's downward scalars (``lr`` and those of the catalogue entry).
         arrays: The message's downward array records by field, ``arrays`` among them.
         kept: What each client kept, by field of the entry; empty where a client keeps nothing or is new.
+        gifts: The records that differ by client: of each, by field and name.
+        order: The message, for what only few solvers need.
     """
 
     trains: bool = True
@@ -51,17 +59,24 @@ class Solver:
     training: bool = True
     """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
 
+    adapts: bool = False
+    """Whether `personalise` needs the client's training data."""
+
     def __init__(
         self,
         config: Config,
         scalars: Mapping[str, float],
         arrays: Mapping[str, Arrays],
         kept: Sequence[Mapping[str, Arrays]],
+        gifts: Sequence[Gift] = (),
+        order: wire.TrainOrder | None = None,
     ) -> None:
         self.config = config
         self.scalars = scalars
         self.arrays = arrays
         self.kept = kept
+        self.gifts = gifts
+        self.order = order
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
@@ -80,6 +95,10 @@ class Solver:
     def begin(self, task: LocalTask) -> None:
         """Look at the received model before the first step."""
 
+    def run(self, task: LocalTask) -> list[dict[str, float]]:
+        """Train, and return what the loop measured; ``task.params`` are what goes up afterwards."""
+        return train(task, self)
+
     def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
         """Return the batch's losses [K] and gradient at ``task.params``."""
         return task.program.gradient(task.params, batch)
@@ -95,8 +114,32 @@ class Solver:
             task: The training that was done; its parameters are the w_k.
             stats: What the loop measured.
         """
-        states = task.program.states(task.params)
-        return [
-            (wire.Upload({wire.ARRAYS: state}, {wire.NUM_EXAMPLES: n, **measured}), {})
-            for state, n, measured in zip(states, task.num_examples, stats, strict=True)
-        ]
+        finished: Finished = []
+        for state, n, measured in zip(task.states(), task.num_examples, stats, strict=True):
+            shared, private = _split(state, task.private)
+            keep = {"personal": private} if private else {}
+            arrays = {wire.ARRAYS: shared} if shared or wire.ARRAYS in self.arrays else {}
+            finished.append((wire.Upload(arrays, {wire.NUM_EXAMPLES: n, **measured}), keep))
+        return finished
+
+    def personalise(self, task: LocalTask) -> None:
+        """Make ``task.params``, in place, the client's own model as it is before local training.
+
+        They are the received shared part and the kept private part. Nothing is kept afterwards.
+        """
+
+    def own_models(self, task: LocalTask) -> list[Arrays]:
+        """Return each client's own model after local training."""
+        return task.states()
+
+    def measure(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+        """Return loss, accuracy and number of examples of one client's own model on its test data."""
+        return evaluate(model, x, y)
+
+
+def _split(state: Arrays, private: Collection[str]) -> tuple[Arrays, Arrays]:
+    """Return the shared and the private part of a model."""
+    if not private:
+        return state, {}
+    shared = {n: a for n, a in state.items() if n not in private}
+    return shared, {n: a for n, a in state.items() if n in private}

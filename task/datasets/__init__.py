@@ -6,6 +6,7 @@ needed, and only the process that decodes pays for the last three.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,16 +118,24 @@ DATASETS: dict[str, DatasetSpec] = {
 def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> Dataset:
     """Return the data set that the run names; decode it if no process did before.
 
-    ``max-examples`` keeps so many rows of the training pool, drawn by the run's seed; the global test set
-    stays. It is refused for data with natural owners, whose sizes it would distort.
+    ``pool-test`` makes the training pool all rows, so that there is no global test set (``num_train`` is
+    then the number of rows). ``max-examples`` keeps so many rows of the pool, drawn by the run's seed; a
+    global test set stays whole. Both are refused for data with natural owners.
 
     Raises:
-        ConfigError: No such data set, or max-examples with natural owners.
+        ConfigError: No such data set, or max-examples or pool-test with natural owners.
         DataError: The data are missing, damaged or cannot be downloaded.
     """
     request = _request(config, synthetic, seed, config.data_path)
     source = _spec(config.dataset).locate(request)
     dataset = _cached(request, source)
+    if dataset.owners and config.pool_test:
+        raise ConfigError(
+            f'run-config key "pool-test": data set "{config.dataset}" has natural owners, who own its test '
+            "examples too; expected false"
+        )
+    if config.pool_test:
+        dataset = _pooled(dataset)
     if not 0 < config.max_examples < dataset.num_train:
         return dataset
     if dataset.owners:
@@ -135,7 +144,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
             "random subset would distort; expected 0. Use fewer owners instead (num-clients with "
             "partition=natural)."
         )
-    return _cached(request, source, max_examples=config.max_examples)
+    return _cached(request, source, max_examples=config.max_examples, pool_test=config.pool_test)
 
 
 def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) -> Dataset:
@@ -151,7 +160,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         seed: The run's seed.
 
     Raises:
-        ConfigError: The data set is not one that a node can bring, or num-classes is 0.
+        ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
         DataError: The data are missing, damaged or do not fit num-classes.
     """
     spec = _spec(config.dataset)
@@ -165,6 +174,11 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         raise ConfigError(
             'run-config key "num-classes": expected the number of classes that all nodes share, because '
             f"nodes bring their own data; got {config.num_classes}"
+        )
+    if config.pool_test:
+        raise ConfigError(
+            f'run-config key "pool-test": a node brings its own data (data-path "{data_path}"), whose test '
+            "part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
     return _cached(request, spec.locate(request))
@@ -193,20 +207,36 @@ def _request(
     )
 
 
-def _cached(request: Request, source: Source, max_examples: int = 0) -> Dataset:
-    """Map the cache's entry for this request; make it first if there is none."""
+def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: bool = False) -> Dataset:
+    """Map the cache's entry for this request; make it first if there is none.
+
+    Only a subset has an entry of its own for a pooled data set, since pooling alone copies nothing.
+    """
     stats = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in source.files]
     subset = {"max-examples": max_examples, "seed": request.seed} if max_examples else {}
+    if pool_test:
+        subset["pool-test"] = True
     key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
     folder = request.cache_dir / "datasets" / f"{request.name}-{key}"
     entry = cache.load(folder)
     if entry is None:
         if max_examples:
-            decoded = _subset(_cached(request, source), max_examples, request.seed)
+            whole = _cached(request, source)
+            decoded = _subset(_pooled(whole) if pool_test else whole, max_examples, request.seed)
         else:
             decoded = _spec(request.name).decode(request, source)
         entry = cache.store(folder, *_to_entry(decoded))
     return _from_entry(request.name, *entry)
+
+
+def _pooled(dataset: Dataset) -> Dataset:
+    """Count the rows of the global test set to the training pool."""
+    return replace(
+        dataset,
+        num_train=len(dataset.y),
+        fingerprint=f"{dataset.fingerprint}-pooled",
+        description=f"pooled: {dataset.description}",
+    )
 
 
 def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:

@@ -1,4 +1,4 @@
-"""CIFAR through torchvision, and folders or zip files of pictures."""
+"""CIFAR, through torchvision or from pictures, and folders or zip files of pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,24 @@ _CIFAR = {
 
 
 def locate_cifar(request: Request) -> Source:
-    """Find the python batches in the data folder or in the cache's; download them if there are none."""
+    """Find the python batches in the data folder or in the cache's; download them if there are none.
+
+    Without them a zip file of pictures in ``<data-dir>/<name>`` does: a subset or a copy in another form.
+    """
     family = _CIFAR[request.name]
     places = [request.data_dir, request.cache_dir / "data"]
     for place in places:
         if files := _batches(place / family.folder):
             return Source(files)
+    folder = request.data_dir / request.name
+    pictures = tuple(sorted(folder.glob("*.zip")))
+    if len(pictures) > 1:
+        raise DataError(
+            f"{folder}: expected one zip file of the pictures of {request.name}; got "
+            f"{', '.join(path.name for path in pictures)}. Move away all but one."
+        )
+    if pictures:
+        return Source(pictures)
     target = download(
         request.name,
         places,
@@ -70,6 +82,8 @@ def _torchvision(family: _Cifar, root: str, train: bool, download: bool = False)
 def decode_cifar(request: Request, source: Source) -> Decoded:
     """Read the batches with torchvision, which checks their MD5 sums before it unpickles them."""
     family = _CIFAR[request.name]
+    if source.files[0].suffix == ".zip":
+        return _decode_copy(request, source.files[0], family)
     root = source.files[0].parent.parent
     try:
         parts = [_torchvision(family, str(root), train) for train in (True, False)]
@@ -92,6 +106,24 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         classes=tuple(parts[0].classes),
         description=f"{num_train} training and {len(x) - num_train} test images 32x32",
         source=str(root / family.folder),
+    )
+
+
+def _decode_copy(request: Request, path: Path, family: _Cifar) -> Decoded:
+    """Read pictures in the place of the batches; their classes are numbered alike, in alphabetical order."""
+    decoded = _decode_tree(replace(request, num_classes=family.num_classes), path)
+    if decoded.input_shape != (3, 32, 32):
+        raise DataError(
+            f"{path}: expected pictures of {request.name}, 32x32 RGB; got {_words(decoded.input_shape)}. "
+            'Put them right, or name them as what they are: dataset="imagefolder" and data-path.'
+        )
+    num_test = len(decoded.y) - decoded.num_train
+    return replace(
+        decoded,
+        mean=family.mean,
+        std=family.std,
+        description=f"{decoded.num_train} training and {num_test} test images 32x32 of a copy as pictures, "
+        "not comparable with figures of the original",
     )
 
 
@@ -163,7 +195,10 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
 
 def decode_folder(request: Request, source: Source) -> Decoded:
     """Decode all pictures; they must be of one size. Classes are numbered in the order of their names."""
-    path = data_path(request)
+    return _decode_tree(request, data_path(request))
+
+
+def _decode_tree(request: Request, path: Path) -> Decoded:
     with _opened(path) as (names, read):
         tree = _tree(names)
         if not tree.pictures:

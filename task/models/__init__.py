@@ -57,6 +57,21 @@ def _perceptron(*hidden: int) -> Callable[[Shape, int], nn.Module]:
     return build
 
 
+def _mlp_bn(shape: Shape, num_classes: int) -> nn.Module:
+    """Return the small perceptron with batch normalisation before its ReLU."""
+    from torch import nn
+
+    from task.models.batch_norm import BatchNorm1d
+
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 64),
+        BatchNorm1d(64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )
+
+
 def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
     """Return a builder of two 5x5 convolutions (32, 64) with pooling and a hidden layer of 512."""
 
@@ -80,25 +95,59 @@ def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
     return build
 
 
-def _lenet(shape: Shape, num_classes: int) -> nn.Module:
-    """Return two 5x5 convolutions (6, 16) with pooling and hidden layers of 120 and 84."""
+def _cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
+    """Return the padded CNN with batch normalisation before each ReLU."""
     from torch import nn
 
-    height, width = _after_convolutions(shape, 0)
+    from task.models.batch_norm import BatchNorm1d
+
+    height, width = _after_convolutions(shape, 2)
     return nn.Sequential(
-        nn.Conv2d(shape[0], 6, 5),
+        nn.Conv2d(shape[0], 32, 5, padding=2),
+        nn.BatchNorm2d(32),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.BatchNorm2d(64),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(16 * height * width, 120),
+        nn.Linear(64 * height * width, 512),
+        BatchNorm1d(512),
         nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, num_classes),
+        nn.Linear(512, num_classes),
     )
+
+
+def _lenet(*projection: int) -> Callable[[Shape, int], nn.Module]:
+    """Return a builder of two 5x5 convolutions (6, 16) with pooling and hidden layers of 120 and 84.
+
+    Args:
+        projection: Widths of a projection head before the last layer; no ReLU follows it.
+    """
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
+        height, width = _after_convolutions(shape, 0)
+        layers: list[nn.Module] = [
+            nn.Conv2d(shape[0], 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        ]
+        features = 16 * height * width
+        for size in (120, 84, *projection):
+            layers += [nn.Linear(features, size), nn.ReLU()]
+            features = size
+        if projection:
+            layers.pop()
+        return nn.Sequential(*layers, nn.Linear(features, num_classes))
+
+    return build
 
 
 def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
@@ -153,10 +202,17 @@ MODELS: dict[str, ModelSpec] = {
         _is_image(pad=2),
         _NUMBERS,
     ),
+    "cnn-bn": ModelSpec(
+        "cnn with batch normalisation after each hidden layer (for FedBN; 1,664,586 on MNIST)",
+        "images (channels, height, width) of at least 4x4",
+        _cnn_bn,
+        _is_image(pad=2),
+        _NUMBERS,
+    ),
     "lenet": ModelSpec(
         "two unpadded 5x5 convolutions, 120 and 84 ReLU (NIID-Bench's CNN; 44,426 on MNIST)",
         "images (channels, height, width) of at least 16x16",
-        _lenet,
+        _lenet(),
         _is_image(pad=0),
         _NUMBERS,
     ),
@@ -174,6 +230,20 @@ MODELS: dict[str, ModelSpec] = {
         _is_numbers,
         _NUMBERS,
     ),
+    "mlp-bn": ModelSpec(
+        "mlp with batch normalisation (for FedBN; 51,018 on MNIST)",
+        "images or feature vectors",
+        _mlp_bn,
+        _is_numbers,
+        _NUMBERS,
+    ),
+    "moon-cnn": ModelSpec(
+        "lenet with a projection head of 84 ReLU and 256 (Li, He and Song 2021, MOON; 92,626 on CIFAR-10)",
+        "images (channels, height, width) of at least 16x16",
+        _lenet(84, 256),
+        _is_image(pad=0),
+        _NUMBERS,
+    ),
     "pfl-cnn": ModelSpec(
         "two unpadded 5x5 convolutions, 512 ReLU (PFLlib's and FedALA's CNN; 582,026 on MNIST)",
         "images (channels, height, width) of at least 16x16",
@@ -184,7 +254,9 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
-def build_model(name: str, input_shape: Shape, num_classes: int, seed: int, kind: str = "") -> nn.Module:
+def build_model(
+    name: str, input_shape: Shape, num_classes: int, seed: int, kind: str = "", twin: bool = False
+) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
     torch's own generator is used while the layers are made and put back as it was.
@@ -195,9 +267,10 @@ def build_model(name: str, input_shape: Shape, num_classes: int, seed: int, kind
         num_classes: Number of logits.
         seed: The run's seed.
         kind: The data set's kind, "image", "features" or "text", checked too if given.
+        twin: Build its layers but the last one twice, as the extractors of a `task.models.twin.Twin`.
 
     Raises:
-        ConfigError: No such model, or it cannot read such examples.
+        ConfigError: No such model, or it cannot read such examples, or has no twin.
     """
     import torch
 
@@ -216,6 +289,24 @@ def build_model(name: str, input_shape: Shape, num_classes: int, seed: int, kind
     try:
         # Not torch.manual_seed: that would seed the accelerators' generators as well.
         generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
-        return spec.build(shape, num_classes)
+        model = spec.build(shape, num_classes)
+        return _twin(name, model, spec.build(shape, num_classes)) if twin else model
     finally:
         generator.set_state(before)
+
+
+def _twin(name: str, first: nn.Module, second: nn.Module) -> nn.Module:
+    """Return the twin model whose extractors are those of two models of one architecture."""
+    from torch import nn
+
+    from task.models.twin import Twin
+    from task.parts import last_linear
+
+    last = last_linear(first, "FENDA")
+    shared, local = (nn.Sequential(*list(model.children())[:-1]) for model in (first, second))
+    if not list(shared.parameters()):
+        raise ConfigError(
+            f'run-config key "model": FENDA needs layers to share before the last one; got "{name}", which '
+            "has a single layer"
+        )
+    return Twin(shared, local, nn.Linear(2 * last.in_features, last.out_features))

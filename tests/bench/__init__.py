@@ -11,6 +11,7 @@ benchmark              ratio                                                    
 ``population``         a round with 10 of 1,000,000 clients : 10 of 100                    1.1
 ``population-1000``    a round with 1,000 of 1,000,000 clients : 1,000 of 1,000            1.1
 ``population-memory``  peak of all processes with 1,000,000 clients - with few             100 MB
+``state-memory``       peak with FedALA's state of 1,000 clients - FedAvg's                200 MB
 ``fold``               the server's work on one reply : reading its bytes once             1.5
                        what it keeps of 200 replies : of 10                                1.1
 ``memory``             peak of all processes of a run : of the stock app's                 0.5

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from task.algorithms import ALGORITHMS
 from tests.bench import folding, readings, rounds, server_update, startup
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
@@ -36,10 +35,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "population-memory": Benchmark(
         rounds.population_memory, ("population-memory-10", "population-memory-1000")
     ),
+    "state-memory": Benchmark(rounds.state_memory, ("state-memory",)),
     "fold": Benchmark(folding.fold, ("fold", "fold-message", "fold-memory")),
     "memory": Benchmark(startup.memory, ("memory",)),
     "server-update": Benchmark(
-        server_update.server_updates, tuple(f"server-update-{name}" for name in sorted(ALGORITHMS))
+        server_update.server_updates, tuple(f"server-update-{name}" for name in server_update.RULES)
     ),
     "threads": Benchmark(rounds.threads, tuple(f"threads-{a}x{t}" for a, t in rounds.ACTORS_THREADS)),
     "stack": Benchmark(rounds.stack, tuple(f"stack-{n}" for n in rounds.STACKS)),

@@ -161,6 +161,19 @@ def population_memory(bench: Bench) -> Iterator[Row]:
         yield growth(f"population-memory-{cohort}", what, large, small, 100.0, detail)
 
 
+def state_memory(bench: Bench) -> Iterator[Row]:
+    """Subtract the peak memory of FedAvg from that of FedALA, whose clients all keep a model and weights."""
+    clients = 20 if bench.quick else 1_000
+    keys = W1 | {"num-clients": clients, "fraction-train": 1.0, "num-server-rounds": bench.rounds or 3}
+    peaks: list[list[Outcome]] = []
+    for _ in range(bench.repetitions):
+        pair = ({"algorithm": "fedavg"}, {"algorithm": "fedala"})
+        peaks.append([bench.simulate("state-memory", keys | own, memory=True) for own in pair])
+    without, kept = ([o.pss / 1e6 for o in side] for side in zip(*peaks, strict=True))
+    what = f"peak with FedALA - FedAvg, {clients:,} clients that all keep state"
+    yield growth("state-memory", what, kept, without, 200.0, "all processes, PSS; 2nn, 3 rounds, C = 1")
+
+
 # ---------------------------------------------------------------------------------------- tables
 
 

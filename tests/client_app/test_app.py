@@ -13,8 +13,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from client_app.app import Outcome, answer, evaluate_clients, train_clients
 from client_app.node import Node, open_node
 from task import wire
-from task.algorithms import Algorithm
 from task.config import as_run_config, read_config
+from task.entry import Algorithm
 from task.errors import FieldError, WireError
 from tests.reference.fedavg import average
 from tests.support.federation import Keep, far, linear, owners_config, play, write_owners

@@ -27,7 +27,9 @@ def test_training_leaves_the_global_generators_alone(algorithm: str, node: Node)
     torch.manual_seed(7)
     before = torch.get_rng_state()
     rows = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    keys = as_run_config(node.config) | {"algorithm": algorithm, "num-server-rounds": 1} | ACTIVE[algorithm]
+    model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"
+    keys = as_run_config(node.config) | {"algorithm": algorithm, "num-server-rounds": 1, "model": model}
+    keys |= ACTIVE[algorithm]
     assert play(keys | {"fraction-evaluate": 1.0}, nodes=1).rows[1]["quarantined"] == []
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
@@ -46,11 +48,13 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
-    keys = {"algorithm": algorithm, "fraction_train": 0.6, "batch_size": 4, "num_server_rounds": 3}
+    model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"
+    given = {"model": model, "fraction_train": 0.6, "batch_size": 4, "num_server_rounds": 3}
 
-    def digests(seed: int, nodes: int = 2) -> list[str]:
-        rows = play(owners_config(tmp_path / "owners.npz", **keys, seed=seed), nodes=nodes).rows
-        return [row["model_sha256"] for row in rows]
+    def digests(seed: int, nodes: int = 2) -> list[tuple[str, float]]:
+        keys = owners_config(tmp_path / "owners.npz", algorithm=algorithm, **given, seed=seed)
+        rows = play(keys | ACTIVE[algorithm], nodes=nodes).rows
+        return [(row["model_sha256"], row["train_loss"]) for row in rows[1:]]
 
     assert digests(3) == digests(3) == digests(3, nodes=3)
     assert not set(digests(3)) & set(digests(4))

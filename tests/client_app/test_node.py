@@ -132,9 +132,10 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
 
 
 def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owners: dict[str, Any]) -> None:
-    assert opened(owners).store().path("a") == tmp_path / "state" / "fedavg-npz-3" / "a.safetensors"
-    named = opened(owners, **{"run-name": "trial"})
-    assert named.store().path("a") == tmp_path / "state" / "trial" / "a.safetensors"
+    store = opened(owners).store()
+    assert store.path("a", "f00") == tmp_path / "state" / "fedavg-npz-3" / "f00" / "a.safetensors"
+    store = opened(owners, **{"run-name": "trial"}).store()
+    assert store.path("a", "f00") == tmp_path / "state" / "trial" / "f00" / "a.safetensors"
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

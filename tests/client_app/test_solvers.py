@@ -15,7 +15,7 @@ from client_app.solvers import SOLVERS, Solver
 from task.arrays import Arrays, state_of
 from task.config import Config, FedProxConfig
 from task.wire import Upload
-from tests.support.models import Noisy, OneNumber, blobs, flat, given, task_on
+from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on
 
 
 def sigmoid(z: float) -> float:
@@ -194,15 +194,15 @@ def test_tensors_and_named_arrays_are_parallel() -> None:
 def test_the_global_generators_are_left_alone() -> None:
     """The loop draws its order from the task's generator; dropout is the ClientApp's business."""
     before, rows = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    model = nn.Linear(3, 2)
+    model = nn.Sequential(nn.Linear(3, 2))
     torch.set_rng_state(before)
     for name in SOLVERS:
         task = task_on(model, *blobs(23), batch_size=4)
         with torch.random.fork_rng(devices=[]):
-            s = SOLVERS[name](Config(), *given(name, task), [{}])
+            s = solver_of(name, task)
             s.begin(task)
-            s.finish(task, train(task, s) if s.trains else [])
+            s.finish(task, s.run(task) if s.trains else [])
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
-    assert state_of(model).keys() == {"weight", "bias"}
+    assert state_of(model).keys() == {"0.weight", "0.bias"}
     assert len(flat(model)) == 8

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from client_app.state import StateStore, oldest_resumable, safe_name
+from client_app.state import StateStore, oldest_resumable
 from task.arrays import Arrays, sha256
 from task.errors import StateError
+from task.kept import safe_name
 
 HEAD: dict[str, Arrays] = {
     "head": {"2/weight": np.array([[1.5, -0.0]], np.float32), "2.bias": np.array([1e-45], np.float32)},
@@ -25,6 +28,11 @@ HEAD: dict[str, Arrays] = {
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
     return StateStore(tmp_path / "state", "wards")
+
+
+def names_in(store: StateStore, run: str = "") -> set[str]:
+    """Return the names of the files in a run's folder."""
+    return {p.name for p in store.path("a", run).parent.iterdir()}
 
 
 def test_what_is_saved_is_loaded_with_its_bits(store: StateStore) -> None:
@@ -38,6 +46,15 @@ def test_what_is_saved_is_loaded_with_its_bits(store: StateStore) -> None:
         assert {k: a.dtype for k, a in kept.fields[field].items()} == {k: a.dtype for k, a in arrays.items()}
 
 
+def test_a_field_without_arrays_is_kept_too(store: StateStore) -> None:
+    """A model without normalisation layers has an empty private part under FedBN."""
+    store.save("a", "fedbn", 1, {"personal": {}, "head": HEAD["head"]})
+    kept = store.load("a", "fedbn")
+    assert kept is not None
+    assert kept.fields.keys() == {"personal", "head"}
+    assert kept.fields["personal"] == {}
+
+
 def test_a_client_that_never_saved_has_nothing(store: StateStore) -> None:
     assert store.load("ward-3", "fedper") is None
 
@@ -48,7 +65,7 @@ def test_the_last_save_counts_and_clients_do_not_mix(store: StateStore) -> None:
     store.save("a", "fedper", 2, {"head": {"w": np.array([3.0])}})
     kept = [store.load(c, "fedper") for c in "ab"]
     assert [(k.round, k.fields["head"]["w"].tolist()) for k in kept if k] == [(2, [3.0]), (1, [2.0])]
-    assert len(list(store.folder.iterdir())) == 2  # no temporary file is left
+    assert names_in(store) == {"a.safetensors", "b.safetensors"}  # no temporary file is left
 
 
 def test_federations_do_not_mix(tmp_path: Path) -> None:
@@ -65,7 +82,7 @@ def test_a_crash_in_the_middle_of_a_save_leaves_the_old_state(
 
     def torn(tensors: Any, path: Path, metadata: Any) -> None:
         Path(path).write_bytes(b"half of it")
-        raise OSError("no space left on device")
+        raise OSError("some error of the disk")
 
     def killed(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
@@ -74,11 +91,11 @@ def test_a_crash_in_the_middle_of_a_save_leaves_the_old_state(
         monkeypatch.setattr("task.files.save_file", torn)
     else:
         monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises((OSError, KeyboardInterrupt)):
+    with pytest.raises((StateError, KeyboardInterrupt)):
         store.save("a", "fedper", 2, {"head": {"w": np.array([3.0])}})
     monkeypatch.undo()
     assert store.path("a").read_bytes() == before
-    assert [p.name for p in store.folder.iterdir()] == ["a.safetensors"]
+    assert names_in(store) == {"a.safetensors"}
     kept = store.load("a", "fedper")
     assert kept is not None
     assert kept.round == 1
@@ -102,15 +119,26 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def with_meta(meta: Any) -> Any:
+def meta_of(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="np") as file:
+        return dict(json.loads(file.metadata()["bouquet"]))
+
+
+def with_meta(change: Callable[[dict[str, Any]], dict[str, str] | None]) -> Callable[[Path], None]:
     """Rewrite the file with other metadata; its arrays stay."""
 
     def damage(path: Path) -> None:
-        arrays = load_file(path)
-        header = meta(sha256(arrays))
-        save_file(arrays, path, header)
+        save_file(load_file(path), path, change(meta_of(path)))
 
     return damage
+
+
+def without(key: str) -> Callable[[Path], None]:
+    return with_meta(lambda meta: {"bouquet": json.dumps({k: v for k, v in meta.items() if k != key})})
+
+
+def but(**keys: Any) -> Callable[[Path], None]:
+    return with_meta(lambda meta: {"bouquet": json.dumps(meta | keys)})
 
 
 DAMAGE = {
@@ -118,20 +146,14 @@ DAMAGE = {
     "garbage": to_garbage,
     "empty": to_nothing,
     "one bit": flip_a_bit,
-    "no metadata": with_meta(lambda digest: None),
-    "metadata that is no JSON": with_meta(lambda digest: {"bouquet": "{"}),
-    "metadata that is a list": with_meta(lambda digest: {"bouquet": "[1]"}),
-    "metadata without a checksum": with_meta(
-        lambda digest: {"bouquet": json.dumps({"client": "a", "algorithm": "fedper", "round": 1})}
-    ),
-    "metadata without a client": with_meta(
-        lambda digest: {"bouquet": json.dumps({"algorithm": "fedper", "round": 1, "sha256": digest})}
-    ),
-    "a round that is no number": with_meta(
-        lambda digest: {
-            "bouquet": json.dumps({"client": "a", "algorithm": "fedper", "round": "x", "sha256": digest})
-        }
-    ),
+    "no metadata": with_meta(lambda meta: None),
+    "metadata that is no JSON": with_meta(lambda meta: {"bouquet": "{"}),
+    "metadata that is a list": with_meta(lambda meta: {"bouquet": "[1]"}),
+    **{f"metadata without {key}": without(key) for key in ("format", "sha256", "client", "round", "fields")},
+    "a round that is no number": but(round="x"),
+    "another round": but(round=2),
+    "another version before": but(previous=1),
+    "another client under the checksum of this one": but(client="b"),
 }
 
 
@@ -150,28 +172,125 @@ def test_a_damaged_file_is_refused_by_name_and_kept_aside(kind: str, store: Stat
     assert aside.name in str(error.value)
 
 
-def test_another_clients_file_is_refused(store: StateStore) -> None:
+def refused_untouched(store: StateStore, match: str, run: str = "") -> None:
+    """Check that the store refuses the file of client a, for reading and for writing, and leaves it there."""
+    path = store.path("a", run)
+    before = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(StateError, match=match) as error:
+            store.load("a", "fedper", run)
+        assert str(path) in str(error.value)
+        with pytest.raises(StateError, match=match):
+            store.save("a", "fedper", 9, HEAD, run)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["a.safetensors"]
+
+
+def test_another_clients_file_is_refused_and_stays(store: StateStore) -> None:
     store.save("b", "fedper", 1, HEAD)
     store.path("b").rename(store.path("a"))
-    with pytest.raises(StateError, match=r"client a: .*expected fedper state of a; got fedper state of b"):
-        store.load("a", "fedper")
-    assert [p.name for p in store.folder.iterdir()] == ["a.damaged"]
+    refused_untouched(store, r"client a: .*expected fedper state of a; got fedper state of b")
 
 
-def test_another_algorithms_file_is_refused(store: StateStore) -> None:
+def test_another_algorithms_file_is_refused_and_stays(store: StateStore) -> None:
     store.save("a", "moon", 1, HEAD)
-    with pytest.raises(StateError, match=r"client a: .*expected fedper state of a; got moon state of a"):
-        store.load("a", "fedper")
-    assert [p.name for p in store.folder.iterdir()] == ["a.damaged"]
+    refused_untouched(store, r"client a: .*expected fedper state of a; got moon state of a")
+
+
+def test_another_federations_file_is_refused_and_stays(store: StateStore) -> None:
+    """It was copied there, or the ids of two runs begin alike."""
+    first, second = "0123456789abc", "0123456789abd"
+    store.save("a", "fedper", 1, HEAD, first)
+    assert store.path("a", first) == store.path("a", second)
+    refused_untouched(store, f"expected state of run '{second}'; got state of run '{first}'", second)
+    assert store.load("a", "fedper", first) is not None
+
+
+def test_a_newer_format_is_refused_and_stays(store: StateStore) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    assert meta_of(store.path("a"))["format"] == 1
+    save_file(load_file(store.path("a")), store.path("a"), {"bouquet": json.dumps({"format": 2})})
+    refused_untouched(store, r"expected format 1; got format 2, of a newer Bouquet.* Update Bouquet")
+
+
+def test_a_damaged_file_is_not_overwritten_by_a_save(store: StateStore) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    to_garbage(store.path("a"))
+    with pytest.raises(StateError, match="expected a whole state file"):
+        store.save("a", "fedper", 2, HEAD)
+    assert names_in(store) == {"a.damaged"}
+
+
+def test_no_flipped_bit_goes_unseen(store: StateStore) -> None:
+    """Whichever byte of the file it is in: header, names, numbers or arrays."""
+    store.save("a", "fedper", 1, HEAD, "r", 0)
+    path = store.path("a", "r")
+    whole = path.read_bytes()
+    rng = np.random.default_rng(7)
+    for i in range(len(whole)):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ (1 << int(rng.integers(8)))]) + whole[i + 1 :])
+        try:
+            kept = store.load("a", "fedper", "r")
+        except StateError:
+            kept = None
+        else:  # white space that became other white space
+            assert kept is not None
+            assert {f: sha256(a) for f, a in kept.fields.items()} == {f: sha256(a) for f, a in HEAD.items()}
+            assert kept.round == 1
+            assert whole[i : i + 1] == b" "
+        for aside in path.parent.glob("*.damaged"):
+            aside.unlink()
+
+
+LIKE = {f: dict(arrays) for f, arrays in HEAD.items()}
+
+
+def test_state_of_the_same_model_fits(store: StateStore) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    zeros = {k: np.zeros_like(a) for k, a in HEAD["head"].items()}
+    for like in (None, {}, LIKE, {"head": zeros}):  # its form counts, and only of the fields that are given
+        assert store.load("a", "fedper", like=like) is not None
+
+
+@pytest.mark.parametrize(
+    ("like", "said"),
+    [
+        (
+            {"head": LIKE["head"] | {"2/weight": np.zeros((3, 2), np.float32)}},
+            r"head/2/weight: expected float32 of shape \[3, 2\]; got float32 of shape \[1, 2\]",
+        ),
+        (
+            {"ala": LIKE["ala"] | {"started": np.array(1, np.int32)}},
+            r"ala/started: expected int32 of shape \[\]; got int64 of shape \[\]",
+        ),
+        (
+            {"head": LIKE["head"] | {"3.bias": np.zeros(1)}},
+            r"head/3.bias: expected float64 of shape \[1\]; got no such array",
+        ),
+        (
+            {"head": {"2.bias": LIKE["head"]["2.bias"]}},
+            r"head/2/weight: expected no such array; got float32 of shape \[1, 2\]",
+        ),
+        ({"body": LIKE["head"]}, r"body/2.bias: expected float32 of shape \[1\]; got no such array"),
+    ],
+)
+def test_state_of_another_model_is_refused_and_stays(
+    like: dict[str, Arrays], said: str, store: StateStore
+) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    with pytest.raises(StateError, match=said) as error:
+        store.load("a", "fedper", like=like)
+    assert str(store.path("a")) in str(error.value)
+    assert names_in(store) == {"a.safetensors"}
 
 
 def test_a_second_damaged_file_does_not_overwrite_the_first(store: StateStore) -> None:
     for text in (b"first", b"second"):
-        store.folder.mkdir(parents=True, exist_ok=True)
+        store.path("a").parent.mkdir(parents=True, exist_ok=True)
         store.path("a").write_bytes(text)
         with pytest.raises(StateError):
             store.load("a", "fedper")
-    assert sorted(p.read_bytes() for p in store.folder.iterdir()) == [b"first", b"second"]
+    assert sorted(p.read_bytes() for p in store.path("a").parent.iterdir()) == [b"first", b"second"]
 
 
 NAMES = [
@@ -184,8 +303,8 @@ NAMES = [
 def test_tricky_names_are_files_of_their_own_in_the_folder(store: StateStore) -> None:
     paths = {name: store.path(name) for name in NAMES}
     for name, path in paths.items():
-        assert path.parent == store.folder, name
-        assert path.resolve().parent == store.folder.resolve(), name
+        assert path.parent == store.path("a").parent, name
+        assert path.resolve().parent == store.path("a").resolve().parent, name
     clashes = [(a, b) for a, b in itertools.combinations(NAMES, 2) if paths[a] == paths[b]]
     assert clashes == []
     assert safe_name("ward-3") == "ward-3"  # plain names stay readable
@@ -214,16 +333,27 @@ def test_a_refused_client_stays_refused_until_somebody_mends_it(tmp_path: Path) 
     assert kept.round == 3
 
 
-def test_what_another_run_of_the_name_kept_is_not_this_ones(tmp_path: Path) -> None:
+def test_runs_of_one_name_neither_read_nor_overwrite_each_other(tmp_path: Path) -> None:
     store = StateStore(tmp_path, "run")
-    store.save("ben", "fedper", 7, {"head": {"w": np.ones(2, np.float32)}}, "first")
-    again = store.load("ben", "fedper", "first")
-    assert again is not None
-    assert again.round == 7
-    assert store.load("ben", "fedper", "second") is None
-    assert store.path("ben").exists()  # until the second run saves its own
-    store.save("ben", "fedper", 1, {"head": {"w": np.zeros(2, np.float32)}}, "second")
-    assert store.load("ben", "fedper", "first") is None
+    runs = {"first": 7, "second": 1, "": 4}
+    for run, t in runs.items():
+        assert store.load("ben", "fedper", run) is None
+        store.save("ben", "fedper", t, {"head": {"w": np.full(2, float(t))}}, run)
+    for run, t in runs.items():
+        kept = store.load("ben", "fedper", run)
+        assert kept is not None
+        assert (kept.round, kept.fields["head"]["w"].tolist()) == (t, [float(t)] * 2)
+    assert len({store.path("ben", run).parent for run in runs}) == 3
+
+
+def test_the_folder_of_a_run_shows_its_name_and_id(tmp_path: Path) -> None:
+    store = StateStore(tmp_path, "wards")
+    assert store.path("ben", "0123456789abcdef") == tmp_path / "wards" / "0123456789ab" / "ben.safetensors"
+
+
+def test_a_client_called_like_a_damaged_file_does_not_refuse_another(store: StateStore) -> None:
+    store.save("a.damaged", "fedper", 1, HEAD)
+    assert store.load("a", "fedper") is None
 
 
 # -------------------------------------------------------------------------------------- earlier versions
@@ -245,8 +375,8 @@ def loaded(store: StateStore, before: int | None) -> float | None:
     return kept.round
 
 
-def names_in(store: StateStore) -> set[str]:
-    return {p.name for p in store.folder.iterdir()}
+def version(store: StateStore, t: int) -> Path:
+    return store.path("a", "r").with_name(f"a@{t}.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -266,23 +396,23 @@ def test_a_round_that_is_trained_again_begins_with_what_was_kept_before_it(store
 
 def test_versions_that_no_resume_can_ask_for_are_deleted(store: StateStore) -> None:
     saves(store, *range(1, 8))
-    assert names_in(store) == {"a.safetensors", "a@6.safetensors", "a@5.safetensors"}
+    assert names_in(store, "r") == {"a.safetensors", "a@6.safetensors", "a@5.safetensors"}
 
 
 def test_of_a_client_that_takes_part_now_and_then_the_one_before_the_checkpoint_is_left(
     store: StateStore,
 ) -> None:
     saves(store, 2, 5, 17)  # a resume from 15 or 16 asks for round 5
-    assert names_in(store) == {"a.safetensors", "a@5.safetensors"}
+    assert names_in(store, "r") == {"a.safetensors", "a@5.safetensors"}
     assert [loaded(store, t) for t in (18, 17, 16)] == [17, 5, 5]
 
 
 def test_rare_checkpoints_keep_more(store: StateStore) -> None:
     saves(store, 1, 4, 6, 8, 9, every=5)
-    assert names_in(store) == {f"a{v}.safetensors" for v in ("", "@8", "@6", "@4")}
+    assert names_in(store, "r") == {f"a{v}.safetensors" for v in ("", "@8", "@6", "@4")}
     assert loaded(store, 6) == 4  # resumed from the checkpoint of round 5
     saves(store, 6, every=5)
-    assert names_in(store) == {"a.safetensors", "a@4.safetensors"}  # 8 and 9 are of rounds that never were
+    assert names_in(store, "r") == {"a.safetensors", "a@4.safetensors"}  # 8, 9 never were
     assert loaded(store, 9) == 6
 
 
@@ -310,7 +440,7 @@ def test_a_version_that_is_gone_is_refused_and_not_taken_for_a_new_client(store:
 
 def test_a_damaged_version_is_refused(store: StateStore) -> None:
     saves(store, 1, 2, 3)
-    flip_a_bit(store.folder / "a@2.safetensors")
+    flip_a_bit(version(store, 2))
     with pytest.raises(StateError, match="checksum"):
         loaded(store, 3)
     with pytest.raises(StateError, match="that is not there"):
@@ -318,11 +448,51 @@ def test_a_damaged_version_is_refused(store: StateStore) -> None:
     assert loaded(store, 4) == 3
 
 
+def test_versions_before_a_damaged_one_stay_until_it_is_mended(store: StateStore) -> None:
+    saves(store, 4, 6, 7, 8, every=5)
+    whole = version(store, 7).read_bytes()
+    flip_a_bit(version(store, 7))
+    with pytest.raises(StateError, match="checksum"):
+        loaded(store, 8)
+    saves(store, 9, every=5)
+    with pytest.raises(StateError, match=r"made from one of round 7 .* put a@7.safetensors back"):
+        loaded(store, 8)
+    version(store, 7).write_bytes(whole)
+    assert [loaded(store, t) for t in (10, 9, 8, 7, 6)] == [9, 8, 7, 6, 4]
+
+
+def test_a_version_of_another_round_is_refused_and_stays(store: StateStore) -> None:
+    """Somebody put the wrong backup there."""
+    saves(store, 1, 2, 3)
+    version(store, 2).write_bytes(store.path("a", "r").read_bytes())
+    with pytest.raises(StateError, match="expected a version of round 2; got a version of round 3"):
+        loaded(store, 3)
+    assert loaded(store, 4) == 3
+    saves(store, 4)
+    assert loaded(store, 5) == 4
+    assert version(store, 2).exists()
+
+
+def test_versions_of_an_abandoned_course_that_a_crash_left_do_not_count(store: StateStore) -> None:
+    saves(store, 1, 4, 6, 8, every=5)
+    left = {t: version(store, t).read_bytes() for t in (4, 6)} | {8: store.path("a", "r").read_bytes()}
+    store.save("a", "fedper", 6, {"head": {"w": np.array([6.5])}}, "r", oldest_resumable(6, 5))
+    for t, content in left.items():  # the save was killed before it deleted them
+        version(store, t).write_bytes(content)
+    saves(store, 9, every=5)
+    kept = store.load("a", "fedper", "r", 9)
+    assert kept is not None
+    assert kept.fields["head"]["w"].tolist() == [6.5]
+    assert loaded(store, 6) == 4
+    assert names_in(store, "r") == {f"a{v}.safetensors" for v in ("", "@6", "@4")}
+
+
 def test_versions_of_another_run_are_not_this_ones(store: StateStore) -> None:
     saves(store, 1, 2, 3)
     saves(store, 1, run="second")
-    assert names_in(store) == {"a.safetensors"}
+    assert names_in(store, "second") == {"a.safetensors"}
     assert store.load("a", "fedper", "second", 1) is None
+    assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
 
 
 def test_without_hard_links_versions_are_copied(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +502,7 @@ def test_without_hard_links_versions_are_copied(store: StateStore, monkeypatch: 
     monkeypatch.setattr("os.link", refused)
     saves(store, 1, 2, 3)
     assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
-    assert names_in(store) == {"a.safetensors", "a@2.safetensors", "a@1.safetensors"}
+    assert names_in(store, "r") == {"a.safetensors", "a@2.safetensors", "a@1.safetensors"}
 
 
 def test_a_crash_in_a_save_leaves_all_versions(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,12 +512,12 @@ def test_a_crash_in_a_save_leaves_all_versions(store: StateStore, monkeypatch: p
         raise OSError("no space left on device")
 
     monkeypatch.setattr("task.files.save_file", torn)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StateError, match="no space"):
         saves(store, 3)
     monkeypatch.undo()
     assert [loaded(store, t) for t in (3, 2)] == [2, 1]
-    assert names_in(store) == {"a.safetensors", "a@1.safetensors"}
-    os.link(store.path("a"), store.folder / "a@2.safetensors")  # a crash that ran no handler
+    assert names_in(store, "r") == {"a.safetensors", "a@1.safetensors"}
+    os.link(store.path("a", "r"), version(store, 2))  # a crash that ran no handler
     saves(store, 3)
     assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
 

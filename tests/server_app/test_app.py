@@ -71,3 +71,35 @@ def test_a_finished_run_can_be_lengthened(tmp_path: Path) -> None:
 def test_a_run_name_is_one_folder(name: str) -> None:
     with pytest.raises(ConfigError, match="one folder"):
         run_path(read_config({"run-name": name}))
+
+
+def test_models_of_the_clients_that_nobody_measures_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r'"fraction-evaluate": .* "fedper" are the clients'):
+        go(tmp_path, algorithm="fedper", fraction_evaluate=0.0)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_personalised_run_is_measured_on_its_clients_and_sends_their_shared_part_only(
+    tmp_path: Path,
+) -> None:
+    from safetensors.numpy import load_file
+
+    folder = go(tmp_path, algorithm="fedper")
+    assert set(load_file(folder / "model.safetensors")) == {"1.weight", "1.bias"}
+    result = json.loads((folder / "result.json").read_text())
+    assert result["measured_on"] == "clients"
+    assert result["accuracy"] == result["clients"]["weighted_mean"] > 0.1
+    assert result["clients_after"]["count"] == 5
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [r["accuracy"] for r in rounds] == [None] * 3
+
+
+def test_a_target_counts_on_the_clients_where_nothing_is_measured_centrally(tmp_path: Path) -> None:
+    keys = {"algorithm": "local-only", "fraction_train": 1.0, "num_server_rounds": 12, "target_accuracy": 0.6}
+    folder = go(tmp_path, **keys)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert len(rounds) < 13
+    seen = [r["client_accuracy"] for r in rounds[1:]]
+    assert seen[-1] >= 0.6 > max(seen[:-1], default=0.0)

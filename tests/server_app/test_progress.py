@@ -59,14 +59,26 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
     console, stream = plain()
     none = {"loss": None, "accuracy": None}
     with Progress("log", 2, "run", console) as progress:
-        progress.round_done(
-            row(1, **none, train_loss=0.5, client_accuracy=0.25, quarantined=[{}], answered=8)
-        )
+        progress.round_done(row(1, **none, train_loss=0.5, quarantined=[{}], answered=8))
         progress.round_done(row(2, **none, skipped=True, answered=0, seconds={}))
     assert stream.getvalue().splitlines() == [
-        "round 1/2  train loss 0.500  client accuracy 0.250  clients 8/10  quarantined 1  0.42 s  "
-        "left 0:00:00",
+        "round 1/2  train loss 0.500  clients 8/10  quarantined 1  0.42 s  left 0:00:00",
         "round 2/2  clients 0/10  skipped  left 0:00:00",
+    ]
+
+
+def test_a_personalised_run_shows_what_its_clients_measured() -> None:
+    console, stream = plain()
+    told = {"train_loss": 0.5, "client_loss": 0.0625, "client_accuracy": 0.981}
+    with Progress("log", 3, "run", console) as progress:
+        progress.round_done(row(1, loss=None, accuracy=None, **told))
+        progress.round_done(row(2, **told))  # a central accuracy goes first
+        progress.round_done(row(3, loss=None, accuracy=None, **told | {"client_loss": float("nan")}))
+    end = "clients 10/10  0.42 s  left 0:00:0"
+    assert stream.getvalue().splitlines() == [
+        f"round 1/3  loss 0.062  accuracy 0.981 (clients)  {end}1",
+        f"round 2/3  loss 0.312  accuracy 0.914  {end}0",
+        f"round 3/3  loss nan  accuracy 0.981 (clients)  {end}0",
     ]
 
 
@@ -164,3 +176,19 @@ def test_the_closing_table(tmp_path: Path) -> None:
     ]:
         assert any(line.startswith(label) and value.strip() in line for line in lines), (label, text)
     assert "0.99:" not in text
+    assert "(clients)" not in text
+
+
+def test_the_closing_table_of_a_personalised_run(tmp_path: Path) -> None:
+    console, stream = plain(width=80)
+    after = {"mean": 0.9, "weighted_mean": 0.95, "std": 0.01}
+    result = {"measured_on": "clients", "accuracy": 0.981, "loss": 0.1, "client_accuracy": 0.981}
+    closing_table(
+        result | {"best_accuracy": 0.99, "best_round": 3, "clients_after": after}, tmp_path, console
+    )
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert "Accuracy, final        0.981 (clients)" in lines
+    assert "Accuracy, best         0.990 (round 3)" in lines
+    assert "Loss, final            0.100 (clients)" in lines
+    assert "After local training   0.950, over clients mean 0.900, std 0.010" in lines
+    assert not any(line.startswith("Client accuracy") for line in lines)

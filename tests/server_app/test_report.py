@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from server_app.report import write_report
+from server_app.report import _plots, write_report
 from server_app.results import RunFolder, summarise
+from server_app.summary import gather
 from task.errors import StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}
@@ -106,6 +108,31 @@ def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
     assert "unfinished, 1 rounds done" in text
     assert "Accuracy was not measured in this run." in text
     assert "training loss" in text
+
+
+def test_the_accuracy_of_a_personalised_run() -> None:
+    """Clients' mean, after local training, band and best so far: the points by hand, and no central curve."""
+    told = [row(t, accuracy=None, loss=None, client_accuracy=a) for t, a in ((1, 0.5), (2, 0.25), (3, 0.75))]
+    rows = [client(f"c{i}", "evaluate", {"accuracy": i / 10}) for i in range(11)]  # 0.0 to 1.0, round 3
+    after = {"test-accuracy": 0.5, "test-examples": 1.0}, {"test-accuracy": 1.0, "test-examples": 3.0}
+    rows += [client(name, "train", metrics) for name, metrics in zip("ab", after, strict=True)]
+    name, _, note, draw = next(iter(_plots(told, rows, gather(rows), RUN)))
+    assert name == "accuracy"
+    assert "lowest and the highest tenth" in note
+    assert draw is not None
+    axes = Figure().subplots()
+    draw(axes)
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert drawn.pop("target 0.9") == [[0, 0.9], [1, 0.9]]
+    assert drawn == {
+        "clients' own test data": [[1, 0.5], [2, 0.25], [3, 0.75]],
+        "clients, after local training": [[3, 0.875]],  # (1 * 0.5 + 3 * 1) / 4
+        "best so far": [[1, 0.5], [2, 0.5], [3, 0.75]],
+    }
+    (band,) = axes.collections
+    assert band.get_label() == "clients, 10 to 90 %"
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((0.1, 0.9))
 
 
 def test_a_run_without_rounds(folder: RunFolder) -> None:

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from server_app.summary import headline, human_bytes, human_seconds, participation, short, summarise
+from server_app.summary import (
+    gather,
+    headline,
+    human_bytes,
+    human_seconds,
+    measured_on,
+    participation,
+    short,
+    summarise,
+)
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}
 
@@ -19,14 +28,23 @@ def row(number: int, accuracy: float | None, **more: Any) -> dict[str, Any]:
     return base | moved | {"seconds": seconds, "model_sha256": f"sha-{number}"} | more
 
 
-def client(name: str, server_round: int, accuracy: float, phase: str = "evaluate") -> dict[str, Any]:
-    return {
-        "name": name,
-        "round": server_round,
-        "phase": phase,
-        "examples": 5,
-        "metrics": {"accuracy": accuracy},
-    }
+def client(
+    name: str, server_round: int, accuracy: float, phase: str = "evaluate", examples: int = 5
+) -> dict[str, Any]:
+    base = {"name": name, "round": server_round, "phase": phase, "examples": examples}
+    return base | {"metrics": {"accuracy": accuracy}}
+
+
+def trained(name: str, server_round: int, accuracy: float | None, examples: int) -> dict[str, Any]:
+    """Return a training row of clients.jsonl with the client's own model tested on so many examples."""
+    metrics = {"train-loss": 0.1, "test-accuracy": accuracy, "test-loss": 0.2, "test-examples": examples}
+    return {"name": name, "round": server_round, "phase": "train", "examples": 100, "metrics": metrics}
+
+
+def personal(number: int, accuracy: float | None) -> dict[str, Any]:
+    """Return a row of a personalised run: nothing central."""
+    loss = None if accuracy is None else 2 - accuracy
+    return row(number, None, client_accuracy=accuracy, client_loss=loss)
 
 
 def test_summary_by_hand() -> None:
@@ -47,14 +65,80 @@ def test_summary_by_hand() -> None:
     assert (found["rounds"], found["seconds"]) == (4, 9.0)
     assert (found["bytes_up"], found["bytes_down"]) == (200, 400)
     assert (found["quarantined"], found["skipped"], found["model_sha256"]) == (2, 0, "sha-4")
-    assert found["clients"] == pytest.approx(
-        {"round": 3, "count": 2, "mean": 0.5, "std": 0.25, "worst_decile": 0.25, "jain": 0.8}
-    )
+    spread = {"round": 3, "count": 2, "mean": 0.5, "std": 0.25, "worst_decile": 0.25, "jain": 0.8}
+    best = {"weighted_mean": 0.5, "best_round": 3, "best_weighted_mean": 0.5, "best_mean": 0.5}
+    assert found["clients"] == pytest.approx(spread | best)
+    assert found["clients_after"] == dict.fromkeys(found["clients"]) | {"count": 0}
+    assert found["measured_on"] == "server"
     assert {k: found[k] for k in ("algorithm", "dataset", "seed")} == {
         "algorithm": "fedavg",
         "dataset": "digits",
         "seed": 7,
     }
+
+
+def test_the_accuracy_of_a_personalised_run_is_the_clients() -> None:
+    rows = [personal(0, None), personal(1, 0.5), personal(2, None), personal(3, 1.0), personal(4, 0.75)]
+    found = summarise(rows, [], RUN, targets=[0.75])
+    assert found["measured_on"] == measured_on(rows) == "clients"
+    assert (found["accuracy"], found["loss"]) == (0.75, 1.25)
+    assert (found["best_accuracy"], found["best_round"]) == (1.0, 3)
+    # The same curve as in the test above, so the same crossings.
+    assert found["rounds_to_target"] == {"0.625": 1.5, "0.75": 2.0}
+    assert found["seconds_to_target"] == {"0.625": 4.0, "0.75": 5.0}
+    assert found["bytes_to_target"] == {"0.625": 225.0, "0.75": 300.0}
+    assert (found["client_accuracy"], found["client_loss"]) == (0.75, 1.25)
+    shown = dict(headline(found))
+    assert shown["Accuracy, final"] == "0.750 (clients)"
+    assert shown["Accuracy, best"] == "1.000 (round 3)"
+    assert shown["Loss, final"] == "1.250 (clients)"
+    assert "Client accuracy, final" not in shown  # it is the same
+
+
+def test_a_central_accuracy_is_the_headline_wherever_there_is_one() -> None:
+    rows = [row(0, 0.25), personal(1, 1.0), personal(2, 0.75)]
+    found = summarise(rows, [], RUN, targets=[])
+    assert (found["measured_on"], found["accuracy"], found["loss"]) == ("server", 0.25, 0.75)
+    assert found["rounds_to_target"] == {"0.625": None}
+    assert dict(headline(found))["Client accuracy, final"] == "0.750"
+    other = summarise(rows, [], RUN, targets=[], on="clients")
+    assert (other["measured_on"], other["accuracy"], other["best_round"]) == ("clients", 0.75, 1)
+    assert other["rounds_to_target"] == {"0.625": 1.0}
+    assert measured_on([personal(0, None), row(1, math.nan)]) is None
+
+
+def test_the_spread_over_clients_by_hand() -> None:
+    """Round 1 is better by examples, round 2 by clients; of two equal rounds the first is the best."""
+    lines = [
+        *(client("a", 1, 1.0, examples=3), client("b", 1, 0.0, examples=1)),  # 0.75; 0.5
+        *(client("a", 2, 0.5, examples=3), client("b", 2, 0.75, examples=1)),  # 0.5625; 0.625
+        *(client("a", 4, 1.0, examples=3), client("b", 4, 0.0, examples=1)),
+    ]
+    found = summarise([], lines, RUN)["clients"]
+    # Jain of 1 and 0: 1 / (2 * 1)
+    spread = {"round": 4, "count": 2, "mean": 0.5, "std": 0.5, "worst_decile": 0.0, "jain": 0.5}
+    best = {"weighted_mean": 0.75, "best_round": 1, "best_weighted_mean": 0.75, "best_mean": 0.5}
+    assert found == pytest.approx(spread | best)
+    # Neither the order of the lines nor reading them beforehand changes a number.
+    assert summarise([], lines[::-1], RUN)["clients"] == found
+    assert summarise([], gather(iter(lines)), RUN)["clients"] == found
+
+
+def test_after_local_training_by_hand() -> None:
+    lines = [
+        trained("a", 1, 0.5, 10),
+        trained("b", 1, 1.0, 30),  # 0.875 by examples, 0.75 by clients
+        trained("c", 1, 0.0, 0),  # without test data of its own
+        trained("a", 2, 0.25, 10),
+        trained("b", 2, None, 30),
+    ]
+    found = summarise([], lines, RUN)
+    spread = {"round": 2, "count": 1, "mean": 0.25, "std": 0.0, "worst_decile": 0.25, "jain": 1.0}
+    best = {"weighted_mean": 0.25, "best_round": 1, "best_weighted_mean": 0.875, "best_mean": 0.75}
+    assert found["clients_after"] == pytest.approx(spread | best)
+    assert found["clients"]["count"] == 0
+    assert found["participation"]["clients"] == 3
+    assert dict(headline(found))["After local training"] == "0.250, over clients mean 0.250, std 0.000"
 
 
 def test_simulated_seconds_are_added_up_like_the_others() -> None:
@@ -70,7 +154,8 @@ def test_participation_by_hand() -> None:
     """Of five clients a took part in three rounds, b in one; that c was evaluated is no taking part."""
     rows = [row(0, None, population=0), row(1, None, population=5), row(2, None, population=4)]
     lines = [client(name, t, 0.5, phase="train") for name, t in (("a", 1), ("a", 2), ("b", 2), ("a", 3))]
-    took = participation(rows, [*lines, client("c", 3, 0.5)])
+    times = gather([*lines, client("c", 3, 0.5)]).times
+    took = participation(rows, times)
     # Jain: 4^2 / (5 * (9 + 1)) = 0.32
     assert took == {
         "population": 5, "clients": 2, "most": 3, "jain": pytest.approx(0.32),
@@ -80,7 +165,7 @@ def test_participation_by_hand() -> None:
     found = summarise(rows, lines, RUN)
     assert found["participation"] == took
     assert dict(headline(found))["Took part"] == "2 of 5 clients, at most 3 times"
-    assert participation([], []) == {"population": 0, "clients": 0, "most": 0, "jain": None, "histogram": {}}
+    assert participation([], {}) == {"population": 0, "clients": 0, "most": 0, "jain": None, "histogram": {}}
 
 
 def test_a_loss_that_went_to_nan_does_not_bring_back_an_old_one() -> None:

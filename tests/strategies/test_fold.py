@@ -11,7 +11,8 @@ from flwr.app import RecordDict
 from client_app.app import _Merge
 from strategies.fold import Fold
 from task import wire
-from task.algorithms import ALGORITHMS, ArrayField
+from task.algorithms import ALGORITHMS
+from task.entry import ArrayField
 from task.errors import FieldError
 
 FIELDS = (ArrayField("arrays", "state", "model"), ArrayField("control", "state", "variate"))

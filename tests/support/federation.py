@@ -19,9 +19,9 @@ from strategies import STRATEGIES, Strategy
 from strategies.journal import Journal, Snapshot
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, state_of, trainable_names
+from task.arrays import Arrays, state_of
 from task.config import as_run_config, read_config
-from task.models import build_model
+from task.contract import model_of, parts_of
 from task.seeds import rng_for
 from tests.support.grid import LocalGrid
 
@@ -142,15 +142,16 @@ def play(
     grid = grid_type(make_app(), configs, as_run_config(config), tamper=tamper, seed=seed)
     strategy.roster.refresh(grid, 0)
     shape, classes = strategy.roster.shape_of_data()
-    model = build_model(config.model, shape, classes, seed=config.seed)
+    model = model_of(config, shape, classes)
+    parts = parts_of(model, config)
     keep = journal or Keep()
     strategy.start(
         grid,
-        wire.pack_arrays(state_of(model)),
+        wire.pack_arrays({n: a for n, a in state_of(model).items() if n in parts.shared}),
         num_rounds=config.server.num_server_rounds,
         timeout=config.server.round_timeout,
         journal=keep,
-        trainable=trainable_names(model),
+        trainable=parts.trainable,
     )
     return Played(strategy, grid, keep, tuple(strategy.roster.names))
 

@@ -8,24 +8,44 @@ from typing import Any
 
 from flwr.app import Message
 
-from client_app.state import StateStore
+from client_app.state import KeptState, StateStore
 from task.arrays import Arrays
 from task.config import read_config
+from task.kept import SUFFIX, read_header, safe_name
 from tests.support.federation import Played
 from tests.support.grid import LocalGrid
 
 
+class OnlyRun(StateStore):
+    """The store of a run that is the only one of its name, whatever its id is."""
+
+    def path(self, client: str, run: str = "") -> Path:
+        """Return the file of a client; one that is not there if it keeps nothing."""
+        name = f"{safe_name(client)}{SUFFIX}"
+        found = [*(self.root / safe_name(self.run_name)).glob(f"*/{name}")]
+        assert len(found) <= 1, found
+        return found[0] if found else self.root / name
+
+    def load(self, client: str, algorithm: str, run: str = "", *more: Any, **named: Any) -> KeptState | None:
+        """Return what a client kept in that run."""
+        path = self.path(client)
+        run = read_header(path).run if path.exists() else ""
+        return super().load(client, algorithm, run, *more, **named)
+
+
 def store_of(keys: dict[str, Any]) -> StateStore:
-    """Return the store of a run whose config sets ``state-dir``."""
+    """Return the store of the only run of a config that sets ``state-dir``."""
     config = read_config(keys)
-    return StateStore(Path(config.output.state_dir), config.run_name)
+    return OnlyRun(Path(config.output.state_dir), config.run_name)
 
 
 def kept_by(keys: dict[str, Any], played: Played, field: str) -> dict[str, Arrays]:
     """Return what each client kept after the last round; clients that kept nothing are left out."""
     store, name = store_of(keys), read_config(keys).algorithm
     found = {c: store.load(c, name) for c in played.names}
-    return {c: state.fields[field] for c, state in found.items() if state is not None}
+    return {
+        c: state.fields[field] for c, state in found.items() if state is not None and field in state.fields
+    }
 
 
 def losing(act: Callable[[int], object]) -> type[LocalGrid]:

@@ -10,10 +10,12 @@ from torch import nn
 
 from client_app.loop import Examples, LocalTask
 from client_app.programs import Single
-from task import seeds
+from client_app.solvers import SOLVERS, Solver
+from task import seeds, wire
 from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, holdings, state_of
-from task.config import TrainConfig
+from task.arrays import holdings, state_of
+from task.config import Config, TrainConfig
+from task.entry import Algorithm
 from task.seeds import rng_for
 
 
@@ -88,12 +90,23 @@ def task_on(
     return LocalTask(Single(model), state_of(model), examples, [epochs], lr, TrainConfig(**train), [rng])
 
 
-def given(solver: str, task: LocalTask) -> tuple[dict[str, float], dict[str, Arrays]]:
-    """Return scalars and array records as this solver may be sent them: ones, and the model itself."""
-    entries = [e for a in ALGORITHMS.values() for e in (a, a.before) if e is not None and e.solver == solver]
-    held = holdings(task.received, task.program.names)
-    scalars = {s.name: 1.0 for e in entries for s in e.down_scalars}
-    return {"lr": task.lr, **scalars}, {f.name: held[f.holds] for e in entries for f in e.down}
+def solver_of(name: str, task: LocalTask) -> Solver:
+    """Return a solver of client "a", which keeps nothing, as it may be sent ones and the model itself."""
+    held = holdings(task.received, task.program.names, population=2)
+    scalars = {"lr": task.lr} | {s.name: 1.0 for e in _entries(name) for s in e.down_scalars}
+    records = {f.name: held[f.holds] for e in _entries(name) for f in e.down if f.reduce != "stack"}
+    gifts = {
+        f.name: dict.fromkeys("ab", task.received)
+        for e in _entries(name)
+        for f in e.down
+        if f.reduce == "stack"
+    }
+    order = wire.TrainOrder(1, {}, clients=("a",), epochs=(0,), population=("a", "b"))
+    return SOLVERS[name](Config(), scalars, records, [{}], [gifts], order)
+
+
+def _entries(solver: str) -> list[Algorithm]:
+    return [e for a in ALGORITHMS.values() for e in (a, a.before) if e is not None and e.solver == solver]
 
 
 def flat(model: nn.Module) -> torch.Tensor:

@@ -1,15 +1,21 @@
 import gzip
+import io
 import subprocess
 import sys
 import threading
+import zipfile
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from server_app.evaluate import central_evaluation
 from task.config import DataConfig, SyntheticConfig
-from task.datasets import DATASETS, base, cache, idx, load_dataset
+from task.datasets import DATASETS, base, cache, idx, load_dataset, load_owned
 from task.errors import ConfigError, DataError
+from task.models import build_model
+from task.partition import load_partition
 from tests.task.helpers import load, write_idx, write_mnist
 
 
@@ -250,6 +256,81 @@ def test_max_examples_keeps_a_seeded_subset_and_the_whole_test_set(tmp_path):
         load(dataset="synthetic", max_examples=5)
 
 
+def test_pool_test_deals_the_test_set_too(tmp_path):
+    write_mnist(tmp_path / "data")
+    plain, pooled = load(dataset="mnist"), load(dataset="mnist", pool_test=True)
+    assert (plain.num_train, pooled.num_train, len(pooled.y)) == (50, 70, 70)
+    assert pooled.test_rows == slice(70, 70)
+    np.testing.assert_array_equal(pooled.x, plain.x)
+    assert len(list((tmp_path / "cache/datasets").iterdir())) == 1  # nothing is copied
+    assert len({data.fingerprint for data in (plain, pooled, load(dataset="mnist", pool_test=True))}) == 2
+    config = DataConfig(dataset="mnist", pool_test=True, num_clients=7)
+    partition = load_partition(pooled, config, 1)
+    dealt = np.concatenate([rows for i in range(7) for rows in (partition.train(i), partition.test(i))])
+    np.testing.assert_array_equal(np.sort(dealt), np.arange(70))
+    assert (
+        central_evaluation(build_model("logistic", (1, 4, 4), 10, seed=1), pooled, torch.device("cpu"))
+        is None
+    )
+
+
+def test_pool_test_is_drawn_from_by_max_examples(tmp_path):
+    x, _ = write_mnist(tmp_path / "data")
+    some = load(dataset="mnist", pool_test=True, max_examples=60)
+    assert (some.num_train, len(some.y)) == (60, 60)
+    rows = [next(i for i, whole in enumerate(x) if np.array_equal(whole, image)) for image in some.x]
+    assert len(set(rows)) == 60
+    assert max(rows) >= 50
+    few = load(dataset="mnist", pool_test=True, max_examples=12)
+    assert few.num_train == 12
+    assert few.fingerprint != load(dataset="mnist", max_examples=12).fingerprint
+    assert load(dataset="mnist", pool_test=True, max_examples=70).num_train == 70
+
+
+def test_pool_test_is_refused_where_the_test_set_has_owners(tmp_path):
+    with pytest.raises(ConfigError, match=r'"pool-test": data set "synthetic" has natural owners.*false'):
+        load(dataset="synthetic", pool_test=True)
+    config = DataConfig(dataset="csv", num_classes=2, pool_test=True)
+    with pytest.raises(ConfigError, match=r'"pool-test": a node brings its own data \(data-path "a.csv"\)'):
+        load_owned(config, "a.csv", "ward-3", 1)
+
+
+def test_cifar_as_pictures(tmp_path):
+    """A zip of pictures does where the batches are not: its classes in alphabetical order, CIFAR's own."""
+    folder = tmp_path / "data/cifar10"
+    names = ("cat", "airplane", "dog", "bird", "automobile", "deer", "frog", "horse", "truck", "ship")
+    write_pictures(folder / "some.zip", {name: 10 * i for i, name in enumerate(names)})
+    data = load(dataset="cifar10")
+    assert (data.num_train, len(data.y), data.input_shape, data.num_classes) == (20, 30, (3, 32, 32), 10)
+    assert data.classes == tuple(sorted(names))
+    assert data.y[:4].tolist() == [0, 0, 1, 1]
+    assert (data.x[:2] == 10).all()  # airplanes
+    assert float(data.inputs(slice(0, 1))[0, 1, 5, 5]) == pytest.approx(
+        (10 / 255 - 0.4822) / 0.2435, abs=1e-6
+    )
+    assert "a copy as pictures" in data.description
+    write_pictures(folder / "some.zip", dict.fromkeys(names, 1), size=(16, 16))
+    with pytest.raises(DataError, match=r"some.zip: expected pictures of cifar10, 32x32 RGB; got 16x16 RGB"):
+        load(dataset="cifar10")
+    write_pictures(folder / "some.zip", dict.fromkeys(names[1:], 1))
+    with pytest.raises(DataError, match=r"expected num-classes = 10 class folders .* got 9"):
+        load(dataset="cifar10")
+    write_pictures(folder / "other.zip", {})
+    with pytest.raises(DataError, match=r"expected one zip file .* got other.zip, some.zip"):
+        load(dataset="cifar10")
+
+
+def write_pictures(path, greys, size=(32, 32)):
+    """Write a zip of two training pictures and a test picture of each class, each of one grey in RGB."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for label, grey in greys.items():
+            buffer = io.BytesIO()
+            Image.new("RGB", size, (grey, grey, grey)).save(buffer, "PNG")
+            for name in ("train/{}/1.png", "train/{}/2.png", "test/{}/1.png"):
+                archive.writestr(name.format(label), buffer.getvalue())
+
+
 def test_fingerprint_follows_the_content_not_the_file(tmp_path):
     write_mnist(tmp_path / "data")
     zipped = load(dataset="mnist").fingerprint
@@ -257,6 +338,15 @@ def test_fingerprint_follows_the_content_not_the_file(tmp_path):
         path.unlink()
     write_mnist(tmp_path / "data", zipped=False)
     assert load(dataset="mnist").fingerprint == zipped
+
+
+@pytest.mark.data
+def test_real_cifar_subset(data_folder):
+    if not (data_folder / "cifar10/cifar10-jpeg-subset.zip").exists():
+        pytest.skip("no cifar10/cifar10-jpeg-subset.zip in $BOUQUET_DATA")
+    data = load(dataset="cifar10", pool_test=True)
+    assert np.bincount(data.y[: data.num_train]).tolist() == [2880] * 10
+    assert data.classes[:3] == ("airplane", "automobile", "bird")
 
 
 @pytest.mark.data

@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from task.metrics import crossing, jain, monotone, rounds_to_target, spread, worst_decile
+from task.metrics import (
+    crossing,
+    jain,
+    mean_and_std,
+    monotone,
+    rounds_to_target,
+    spread,
+    weighted_mean,
+    worst_decile,
+)
 
 
 def test_monotone_is_the_best_so_far() -> None:
@@ -97,6 +106,21 @@ def test_spread_by_hand() -> None:
     assert found == pytest.approx({"mean": 0.5, "std": 0.25, "worst_decile": 0.25, "jain": 0.8})
     assert spread([]) == {"mean": None, "std": None, "worst_decile": None, "jain": None}
     assert spread([-1.0, 1.0])["jain"] is None
+
+
+def test_weighted_mean_by_hand() -> None:
+    # (1 * 0.5 + 3 * 1.0) / 4
+    assert weighted_mean([0.5, 1.0], [1, 3]) == 0.875
+    # Added up from left to right, the middle one is lost.
+    assert weighted_mean([1e16, 1.0, -1e16], [1, 2, 1]) == 0.5
+
+
+def test_mean_and_std_over_seeds_by_hand() -> None:
+    # Deviations -1, 0, 1: sum of squares 2 over n - 1 = 2 (over n it would be 0.816).
+    assert mean_and_std([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_std([0.5]) == (0.5, None)
+    with pytest.raises(ValueError, match="at least one value"):
+        mean_and_std([])
 
 
 def test_no_values_or_negative_ones_are_refused() -> None:

@@ -182,6 +182,85 @@ def test_classes_are_exactly_c():
         deal(data, partition="classes", classes_per_client=11)
 
 
+@pytest.mark.parametrize(
+    ("clients", "c", "classes"), [(20, 2, 10), (20, 10, 100), (6, 2, 10), (5, 3, 10), (4, 7, 7)]
+)
+def test_classes_unbalanced_goes_to_the_first_who_need_more(clients, c, classes):
+    """Against the rule read off literally: class by class, the first ceil(K c / C) that still need one."""
+    data = dataset(train=9000, classes=classes)
+    counts = label_counts(
+        data, deal(data, partition="classes-unbalanced", num_clients=clients, classes_per_client=c)
+    )
+    need, holds = [c] * clients, [set() for _ in range(clients)]
+    for label in range(classes):
+        for client in [k for k in range(clients) if need[k]][: -(-clients * c // classes)]:
+            need[client] -= 1
+            holds[client].add(label)
+    assert [set(np.flatnonzero(row)) for row in counts] == holds
+    assert {len(held) for held in holds} == {c}
+
+
+def test_classes_unbalanced_sizes():
+    """C = 4, K = 4, c = 2: two share a class of 45; the first has 2..22 of it, the last 45 - that.
+
+    With 24 examples for training and a test quarter a client needs 32, so at least 16 of each class.
+    """
+
+    def firsts(**keys):
+        seen = set()
+        for seed in range(300):
+            config = DataConfig(partition="classes-unbalanced", num_clients=4, classes_per_client=2, **keys)
+            labels = np.arange(180) % 4
+            parts = DEALS["classes-unbalanced"](Deal(180, labels, 4, config, seed))
+            counts = np.array([np.bincount(labels[part], minlength=4) for part in parts])
+            np.testing.assert_array_equal(counts.sum(0), [45] * 4)
+            assert (counts[:2, 2:] == 0).all()
+            assert (counts[2:, :2] == 0).all()
+            seen |= set(counts[0, :2]) | set(counts[2, 2:])
+        return seen
+
+    assert firsts() == set(range(2, 23))
+    assert firsts(min_client_examples=24, local_test_fraction=0.25) == set(range(16, 23))
+    assert firsts(min_client_examples=100) == {22}  # no more than the even share
+
+
+def test_classes_unbalanced_is_pfllibs():
+    """K = 20, c = 2: four share two classes; a quarter is for the test, and sizes differ widely."""
+    data = dataset(train=14_000, test=0)
+    keys = {"partition": "classes-unbalanced", "local_test_fraction": 0.25, "min_client_examples": 30}
+    partition = deal(data, **keys)
+    np.testing.assert_array_equal(np.sort(everything(partition)), np.arange(14_000))
+    assert partition.skew["classes_mean"] == 2
+    assert partition.skew["size_gini"] > 0.2
+    for i in range(20):
+        total = len(partition.train(i)) + len(partition.test(i))
+        assert len(partition.test(i)) == round(total / 4)
+        assert total >= 700 if i % 4 == 3 else 70 <= total <= 700
+
+
+def test_classes_unbalanced_refuses_what_leaves_clients_short():
+    keys = {"partition": "classes-unbalanced", "classes_per_client": 3}
+    with pytest.raises(ConfigError, match=r"to 6 of the 20 clients, so expected 12 classes, .* got 10"):
+        deal(dataset(), **keys)
+    with pytest.raises(ConfigError, match=r"to 40 of the 20 clients, so expected 20 classes, .* got 10"):
+        deal(dataset(), **keys | {"classes_per_client": 20})
+    with pytest.raises(DataError, match=r"class 0 has 3 examples; expected one at least for each of 4"):
+        deal(dataset(train=30), partition="classes-unbalanced")
+
+
+def test_dirichlet_capped_gives_pfllibs_practical_split():
+    """At least 40 of each client's examples, of which 30 train: with 39, the test quarter of 10 leaves 29."""
+    assert deals._with_test_part(DataConfig(min_client_examples=30, local_test_fraction=0.25)) == 40
+    data = dataset(train=20_000, test=0)
+    keys = {"partition": "dirichlet-capped", "dirichlet_alpha": 0.1, "local_test_fraction": 0.25}
+    (free, enough), (short, drawn_again) = (
+        [deal(data, seed=seed, min_client_examples=least, **keys).num_train().min() for least in (1, 30)]
+        for seed in (3, 4)
+    )
+    assert free == enough >= 30
+    assert short < 30 <= drawn_again
+
+
 def test_labels_gives_whole_classes_and_shares_them_among_more_clients():
     data = dataset()
     counts = label_counts(data, deal(data, partition="labels", num_clients=4))

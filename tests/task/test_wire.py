@@ -11,8 +11,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from task import checks, wire
-from task.algorithms import ALGORITHMS, ScalarField
+from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
+from task.entry import ScalarField
 from task.errors import FieldError
 from tests.support.records import MODEL, through
 

@@ -1,0 +1,44 @@
+"""FedAMP, client half. Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, AAAI 2021, arXiv 2007.03797, Algorithm 1.
+
+w_i = argmin_w F_i(w) + lambda / (2 alpha) |w - u_i|^2, by E epochs of SGD from u_i
+
+=======  ===================  ==============================================  =====================
+symbol   variable             meaning                                         where
+=======  ===================  ==============================================  =====================
+u_i      task.start           the client's own cloud model                    down ``cloud``
+w_i      task.params          the client's own model                          up, kept ``personal``
+lambda   ``fedamp.lambda``    weight of the pull towards u_i                  run config
+alpha    ``fedamp.alpha``     alpha_k, that of the message passing            run config
+=======  ===================  ==============================================  =====================
+
+Each round begins at u_i, so that the w_i that is kept is for evaluation alone: a client's model between its
+rounds is its last w_i, and the run's initial model before the first. Neutral value of the pull: lambda = 0.
+"""
+
+from __future__ import annotations
+
+from client_app.loop import LocalTask, Tensors
+from client_app.solvers.own_model import OwnModelSolver
+from task.errors import WireError
+
+
+class FedAMPSolver(OwnModelSolver):
+    """SGD from the cloud model, held at it."""
+
+    def begin(self, task: LocalTask) -> None:
+        """Start from u_i.
+
+        Raises:
+            WireError: None came down for a client.
+        """
+        clouds = [next(iter(gift["cloud"].values()), None) for gift in self.gifts]
+        if None in clouds:
+            raise WireError(
+                "training message: expected a record 'cloud' (u_i) for each client; got none", "cloud"
+            )
+        task.start_from([u for u in clouds if u is not None])
+
+    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+        """Return lambda/alpha (w - u_i)."""
+        pull = self.config.fedamp.lambda_ / self.config.fedamp.alpha
+        return [(pull, task.params), (-pull, task.start)] if pull else []

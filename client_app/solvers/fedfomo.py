@@ -1,0 +1,97 @@
+"""FedFomo, client half. Zhang, Sapra, Fidler, Yeung, Alvarez, ICLR 2021, arXiv 2012.08565, section 3.
+
+w_n = max(0, (L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|), divided by their sum        (eq. 6)
+theta_i <- theta_i + sum_n w_n (theta_n - theta_i),  then E epochs of SGD
+
+========  ========================  ===============================================  =====================
+symbol    variable                  meaning                                          where
+========  ========================  ===============================================  =====================
+theta_i   kept ``personal``         the client's own model after its last training   up, kept
+theta_n   ``models``                others' models that the server chose             down
+L_i       `_loss`                   mean loss on the client's validation examples    here
+w_n       ``affinity``              0 of clients whose models did not come           up
+          ``fedfomo.validation``    share of the training examples                   run config
+========  ========================  ===============================================  =====================
+
+The validation examples are drawn once, by (seed, client), and are the same in every round. As in the paper
+they are no training examples: local training takes the rest, with a single example both. n_k counts all.
+Distances are over the parameters; the mixture is of parameters and buffers, in float64, rounded once.
+
+Where no model is better all w_n are 0 and theta_i stays, as it does of a client that gets none. A client that
+is new, or lost its state, begins with the run's initial model as theta_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from client_app.loop import Examples, LocalTask
+from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import Finished
+from task import seeds, wire
+from task.arrays import Arrays
+from task.evaluate import evaluate
+from task.seeds import rng_for
+
+
+class FedFomoSolver(OwnModelSolver):
+    """Steps towards the models that are better for the client, then plain SGD."""
+
+    def begin(self, task: LocalTask) -> None:
+        """Weigh the models that came, mix, and set the validation examples aside."""
+        assert self.order is not None
+        (client,) = self.order.clients
+        data, n = task.examples, len(task.examples.y)
+        order = rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
+        size = max(int(n * self.config.fedfomo.validation), 1)
+        held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
+        theta = task.received | self.kept[0].get("personal", {})
+        others = self.gifts[0]["models"]
+        self.weights = self._weigh(task, theta, others, data.x[held_out], data.y[held_out])
+        task.start_from([mixture(theta, others, self.weights)])
+        if len(rest):
+            task.examples = Examples(data.x[rest], data.y[rest], [len(rest)])
+
+    def _weigh(
+        self, task: LocalTask, theta: Arrays, others: Mapping[str, Arrays], x: torch.Tensor, y: torch.Tensor
+    ) -> dict[str, float]:
+        """Return w_n by client."""
+
+        def loss(model: Arrays) -> float:
+            task.load([model])
+            return evaluate(task.program.model, x, y)["loss"]
+
+        own, found = loss(theta), {}
+        for name, other in others.items():
+            distance = math.sqrt(math.fsum(_squared(other[n], theta[n]) for n in task.program.names))
+            found[name] = max(0.0, (own - loss(other)) / distance) if distance else 0.0
+        total = math.fsum(found.values())
+        return {name: w / total for name, w in found.items()} if total else found
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return theta_i and the w_n, in the order of the population."""
+        assert self.order is not None
+        ((upload, keep),) = super().finish(task, stats)
+        w = np.array([self.weights.get(name, 0.0) for name in self.order.population], np.float32)
+        return [(wire.Upload(upload.arrays | {"affinity": {"clients": w}}, upload.scalars), keep)]
+
+
+def mixture(theta: Arrays, others: Mapping[str, Arrays], weights: Mapping[str, float]) -> Arrays:
+    """Return theta + sum_n w_n (theta_n - theta); integers are rounded to the nearest, halves up."""
+    out = {}
+    for name, a in theta.items():
+        wide = a.astype(np.float64)
+        for client, w in weights.items():
+            if w:
+                wide = wide + w * (others[client][name].astype(np.float64) - a)
+        out[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
+    return out
+
+
+def _squared(a: np.ndarray, b: np.ndarray) -> float:
+    """Return |a - b|^2 in float64."""
+    return float(np.square(a.astype(np.float64) - b).sum())

@@ -1,0 +1,293 @@
+"""What a node does for the clients that a message names: train them, or measure models on their test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from client_app.ala import AdaptiveAggregation
+from client_app.attacks import flip_labels, malicious
+from client_app.loop import Examples, LocalTask, steps_of
+from client_app.measure import add_losses
+from client_app.node import Node, OneClient
+from client_app.programs import Program, Single, program_of
+from client_app.solvers import SOLVERS
+from client_app.solvers.sgd import Solver
+from client_app.state import oldest_resumable
+from task import checks, seeds, wire
+from task.arrays import Arrays, holdings
+from task.config import TrainConfig
+from task.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.errors import BouquetError, DataError, FieldError
+from task.evaluate import evaluate
+from task.seeds import rng_for, seed_for
+
+Outcome = tuple[str, wire.Upload | Exception]
+
+
+def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Train the clients of an order from the received model, those that can together as one program.
+
+    Yields:
+        Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
+    """
+    config = _train_config(node, order)
+    epochs = {c: e or config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)}
+    rows: dict[str, np.ndarray] = {}
+    for client in order.clients:
+        try:
+            rows[client] = _rows(node, entry, client)
+        except BouquetError as err:
+            yield client, err
+    _, size = _program(node, entry)
+    for cohort in _cohorts({c: len(r) for c, r in rows.items()}, epochs, config, size):
+        try:
+            outcomes = _train_cohort(node, entry, order, cohort, rows, epochs)
+        except Exception as err:
+            if len(cohort) == 1:
+                outcomes = [(cohort[0], err)]
+            else:  # find the one whose failure it is
+                outcomes = [o for c in cohort for o in _alone(node, entry, order, c, rows, epochs)]
+        yield from outcomes
+
+
+def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
+    """Return the rows that a client trains on: its own, or everybody's."""
+    clients, number = node.clients, node.clients.index(client)
+    if not entry.pooled:
+        return clients.train(number)
+    if isinstance(clients, OneClient):
+        raise DataError(
+            f'client {client}: run-config key "algorithm": {entry.name} trains on the data of all clients, '
+            "which no node has where each brings its own; run it in the simulation, on pooled data"
+        )
+    return np.unique(np.concatenate([clients.train(i) for i in range(len(clients.names))]))
+
+
+def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
+    return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
+
+
+def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
+    """Return the configured local work; a rule may set the number of steps in each round."""
+    steps = int(order.scalars.get(wire.LOCAL_STEPS, 0))
+    return replace(node.config.train, local_steps=steps) if steps else node.config.train
+
+
+def _cohorts(
+    sizes: Mapping[str, int], epochs: Mapping[str, int], config: TrainConfig, most: int
+) -> list[list[str]]:
+    """Return who trains together: clients of like many steps, so that few wait for the others.
+
+    With B = infinity only clients of one size have batches of one size.
+    """
+    if config.batch_size:
+        steps = {c: steps_of(config, n, epochs[c]) for c, n in sizes.items()}
+        groups = [sorted(sizes, key=lambda c: (-steps[c], c))]
+    else:
+        by_size = sorted(sizes, key=lambda c: (sizes[c], -epochs[c], c))
+        groups = [list(g) for _, g in groupby(by_size, key=lambda c: sizes[c])]
+    return [g[i : i + most] for g in groups for i in range(0, len(g), most)]
+
+
+def _alone(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    client: str,
+    rows: Mapping[str, np.ndarray],
+    epochs: Mapping[str, int],
+) -> list[Outcome]:
+    try:
+        return _train_cohort(node, entry, order, [client], rows, epochs)
+    except Exception as err:
+        return [(client, err)]
+
+
+def _task(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    program: Program,
+    cohort: Sequence[str],
+    rows: Sequence[np.ndarray],
+    epochs: Sequence[int],
+    server_round: int,
+) -> tuple[LocalTask, Solver, AdaptiveAggregation | None]:
+    """Return clients ready to train in a round: data, received model with what they kept, and solver."""
+    config, parts = node.config, node.parts()
+    pool = np.concatenate(rows)
+    x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
+    if config.attack.kind == "label-flip":
+        bad = malicious(config, tuple(node.clients.names))
+        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], [len(r) for r in rows]))
+        flipped = flipped.to(node.device).view(-1, *[1] * (y.dim() - 1))
+        y = torch.where(flipped, flip_labels(y, node.dataset.num_classes), y)
+    # Somebody else's strategy may not say which round it is.
+    before = server_round or None
+    forms = _forms(node, entry)
+    found = [
+        node.store().load(c, entry.name, order.run, before, forms) if entry.keeps else None for c in cohort
+    ]
+    kept = [k.fields if k else {} for k in found]
+    received = order.arrays.get(wire.ARRAYS, {})
+    task = LocalTask(
+        program,
+        node.initial() | received if len(received) < len(node.initial()) else received,
+        Examples(x, y, [len(r) for r in rows]),
+        epochs,
+        order.scalars.get("lr", config.train.learning_rate),
+        _train_config(node, order),
+        [rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
+        [k.get("personal", {}) for k in kept] if entry.private else (),
+        frozenset(parts.private),
+    )
+    gifts = [{f: order.stacks[f].get(c, {}) for f in order.stacks} for c in cohort]
+    mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
+    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, gifts, mine)
+    ala = None
+    if entry.ala:
+        rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
+        ala = AdaptiveAggregation(config.fedala, parts.top, kept, rngs)
+    return task, solver, ala
+
+
+def _forms(node: Node, entry: Algorithm) -> dict[str, Arrays]:
+    """Return arrays of the forms that kept records must have, where the model says them."""
+    whole, parts = node.initial(), node.parts()
+    shared = {n: whole[n] for n in parts.shared}
+    held = holdings(shared, parts.trainable) | {
+        "whole": whole,
+        "private": {n: whole[n] for n in parts.private},
+        "top": {n: whole[n] for n in parts.top},
+    }
+    return {f.name: held[f.holds] for f in entry.keeps if f.holds in held}
+
+
+def _train_cohort(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    cohort: Sequence[str],
+    rows: Mapping[str, np.ndarray],
+    epochs: Mapping[str, int],
+) -> list[Outcome]:
+    """Train some clients together and keep what the entry says they keep."""
+    config = node.config
+    program, _ = _program(node, entry)
+    devices = [node.device] if node.device.type == "cuda" else []
+    with ExitStack() as stack:
+        if entry.keeps:  # from before the old state is read until the new one is there
+            for client in cohort:
+                stack.enter_context(node.store().lock(client, order.run))
+        task, solver, ala = _task(
+            node,
+            entry,
+            order,
+            program,
+            cohort,
+            [rows[c] for c in cohort],
+            [epochs[c] for c in cohort],
+            order.round,
+        )
+        # What trains together draws nothing; dropout and the like are of clients that train alone.
+        stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
+        if not program.stacks:
+            torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
+        if ala is not None:
+            ala.apply(task)
+        solver.begin(task)
+        stats = solver.run(task) if solver.trains else []
+        finished = solver.finish(task, stats)
+        if ala is not None:
+            finished = ala.keep(finished)
+        uploads = [upload for upload, _ in finished]
+        if entry.personal and config.server.clients_evaluate(order.round):
+            _add_tests(node, cohort, solver, solver.own_models(task), uploads)
+        add_losses(node, entry, order, cohort, uploads)
+        if not entry.keeps:
+            return list(zip(cohort, uploads, strict=True))
+        pairs = zip(cohort, finished, strict=True)
+        return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
+
+
+def _add_tests(
+    node: Node,
+    cohort: Sequence[str],
+    solver: Solver,
+    models: Sequence[Arrays],
+    uploads: Sequence[wire.Upload],
+) -> None:
+    """Add to the uploads how the clients' own models do on their test data after local training."""
+    for client, state, upload in zip(cohort, models, uploads, strict=True):
+        x, y = node.data(client, "test")
+        if len(x):
+            model = node.model()
+            Single(model).load(state, 1)
+            found = evaluate(model, x, y)
+            upload.scalars[TEST_LOSS.name] = found["loss"]
+            upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
+            upload.scalars[TEST_EXAMPLES.name] = found[wire.NUM_EXAMPLES]
+
+
+def _keep(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    client: str,
+    upload: wire.Upload,
+    keep: dict[str, Arrays],
+) -> wire.Upload | Exception:
+    """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
+    try:
+        checks.check_scalars(entry, upload.scalars)
+        for name, arrays in (*upload.arrays.items(), *keep.items()):
+            checks.check_arrays(name, arrays, arrays)
+    except FieldError as err:
+        return err
+    resumable = oldest_resumable(order.round, node.config.output.checkpoint_every)
+    node.store().save(client, entry.name, order.round, keep, order.run, resumable)
+    return upload
+
+
+def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Measure, on the own test data of each client of an order, the received model or the client's own."""
+    model = node.model()
+    if not entry.personal:
+        Single(model).load(order.arrays[wire.ARRAYS], 1)
+    for client in order.clients:
+        try:
+            x, y = node.data(client, "test")
+            if len(x) == 0:
+                wanted = 'own test examples (run-config key "local-test-fraction")'
+                raise FieldError("test data", wanted, "none")
+            found = _own(node, entry, order, client, x, y) if entry.personal else evaluate(model, x, y)
+            yield client, wire.Upload({}, found)
+        except Exception as err:
+            yield client, err
+
+
+def _own(
+    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
+) -> dict[str, float]:
+    """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
+    model, server_round = node.model(), order.round + 1
+    adapts = SOLVERS[entry.solver].adapts or entry.ala
+    rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
+    train = node.config.train
+    eta = {"lr": train.learning_rate * train.lr_decay**order.round}  # of the next round
+    order = replace(order, scalars={**eta, **order.scalars})
+    epochs = [train.local_epochs]
+    task, solver, ala = _task(node, entry, order, Single(model), [client], [rows], epochs, server_round)
+    devices = [node.device] if node.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed_for(node.config.seed, seeds.TORCH, server_round, client))
+        if ala is not None:
+            ala.apply(task)
+        solver.personalise(task)
+    return solver.measure(model, x, y)

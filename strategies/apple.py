@@ -1,0 +1,62 @@
+"""APPLE, server half. Luo and Wu, IJCAI 2022, arXiv 2110.08394, Algorithm 1.
+
+The server keeps everybody's core models and sends all of them to each client of the round, which mixes them
+to a model of its own and trains its core model within the mixture.
+
+=======  ======================  ==================  =======================
+symbol   variable                shape, dtype        where
+=======  ======================  ==================  =======================
+w_j      state.models            as the model        server, down ``models``
+w_i      up ``arrays``           as the model        wire
+p0_j     down ``start-ratios``   float32 [N]         down
+n_j      of the roll call        positive integer    server
+=======  ======================  ==================  =======================
+
+w_j of a client that is not known yet (see `strategies.models`) is the run's initial model; every client has
+it and it does not travel. p0_j = n_j / n, over the N clients that are online, is told to all: the clients do
+not know how many examples the others have. The relationships p_ij stay at their client i.
+
+A core model whose reply is lost stays the one before, while its client's p_i goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.base import Gifts, Strategy
+from strategies.models import M, ModelsState, models_of, take_in
+from strategies.state import Number, Reduced, ServerState
+from task.arrays import Arrays
+from task.config import Config
+
+
+def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+    """Take the core models in."""
+    return take_in(state, reduced), {}
+
+
+class Apple(Strategy):
+    """Adaptive personalised cross-silo learning; see the module."""
+
+    algorithm: ClassVar[str] = "apple"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays) -> ModelsState:
+        """Start without core models."""
+        return ModelsState(arrays)
+
+    def down_record(self, state: ServerState, name: str) -> Arrays:
+        """Return p0."""
+        names = sorted(self.roster.names)
+        counts = self.roster.num_examples(names)
+        n = np.array([counts[name] for name in names], np.float64)
+        return {"clients": (n / n.sum()).astype(np.float32)}
+
+    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+        """Give each client all core models."""
+        assert isinstance(state, ModelsState)
+        core = models_of(state, names)
+        return {"models": dict.fromkeys(clients, core)}

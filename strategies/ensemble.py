@@ -1,0 +1,50 @@
+"""Ensemble of local models, server half. Lakshminarayanan, Pritzel, Blundell, 2017, arXiv 1612.01474, 2.4.
+
+p(y | x) = (1/M) sum_m p_m(y | x)
+
+=======  =====================  ==================  ======================
+symbol   variable               shape, dtype        where
+=======  =====================  ==================  ======================
+w_k      up ``arrays``          as the model        wire
+M, w_m   state.models           as the model        server, down ``models``
+=======  =====================  ==================  ======================
+
+The baseline between local training only and federated learning: every client trains a member for itself,
+nothing comes down to train with, and the members are never averaged. To be evaluated, each client gets all
+members that the server knows (see `strategies.models`) and lets them vote on its own test data; a node gets
+each member once. The members differ by their data alone, as all start from the run's initial model; in the
+paper each has all data and an initial model of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from strategies.base import Gifts, Strategy
+from strategies.models import M, ModelsState, models_of, take_in
+from strategies.state import Number, Reduced, ServerState
+from task.arrays import Arrays
+from task.config import Config
+
+
+def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+    """Take the members in."""
+    return take_in(state, reduced), {}
+
+
+class Ensemble(Strategy):
+    """Rounds in which every client trains a member of its own; see the module."""
+
+    algorithm: ClassVar[str] = "ensemble"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays) -> ModelsState:
+        """Start without members."""
+        return ModelsState(arrays)
+
+    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+        """Give each client all members."""
+        assert isinstance(state, ModelsState)
+        members = models_of(state, names)
+        return {"models": dict.fromkeys(clients, members)}

@@ -1,0 +1,223 @@
+"""Per-FedAvg against its slow reference and by hand, on a model of one number."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import Examples, LocalTask, train
+from client_app.programs import Batch, Dense, Gradient, Single
+from client_app.solvers import SOLVERS
+from client_app.solvers.per_fedavg import PerFedAvgSolver
+from client_app.solvers.sgd import Solver
+from task.algorithms import ALGORITHMS
+from task.arrays import state_of
+from task.config import Config, PerFedAvgConfig
+from tests.client_app.test_personal_layers import Case, Reference, case_of, check_metrics, close
+from tests.reference import perfedavg
+from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
+
+
+def solver_of(alpha: float = 0.1, form: str = "fo", delta: float = 1e-3) -> PerFedAvgSolver:
+    knobs = PerFedAvgConfig(alpha=alpha, form=form, delta=delta)
+    return PerFedAvgSolver(Config(per_fedavg=knobs), {}, {}, [{}])
+
+
+def reference_of(case: Case) -> Reference:
+    knobs = {name: case.keys[f"per-fedavg.{name}"] for name in ("alpha", "form", "delta")}
+    return lambda cohorts: perfedavg.run(case.train, case.w0, cohorts=cohorts, **knobs, **case.common)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "first order": {"per_fedavg__form": "fo"},
+    "with the Hessian": {"per_fedavg__form": "hf", "nodes": 2},
+    "odd batches, stragglers": {"per_fedavg__form": "hf", "batch_size": 5, "stragglers": 0.7},
+    "one batch": {"per_fedavg__form": "fo", "batch_size": 0},
+    "batches of one": {"per_fedavg__form": "hf", "batch_size": 1, "learning_rate": 0.05},
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_runs_are_the_references_and_everybody_is_measured_after_one_step(which: str, tmp_path: Path) -> None:
+    """Also who has not trained yet; and after its training a client with its local model, adapted."""
+    more = {"per_fedavg__alpha": 0.2, "per_fedavg__delta": 0.01} | CASES[which]
+    case = case_of(tmp_path, "per-fedavg", **more)
+    trace = reference_of(case)(case.cohorts)
+    assert len(case.cohorts[0]) < len(case.played.names)
+    for t, want in enumerate(trace.models):
+        assert close(case.played.arrays(t), want, 1e-4), t
+    check_metrics(case, trace, reference_of(case))
+
+
+def test_the_forms_differ(tmp_path: Path) -> None:
+    more = {"per_fedavg__alpha": 0.2, "num_server_rounds": 2, "local_epochs": 1}
+    fo, hf = (case_of(tmp_path, "per-fedavg", per_fedavg__form=form, **more) for form in ("fo", "hf"))
+    assert not close(fo.played.arrays(1), hf.played.arrays(1), 1e-3)
+
+
+def test_nothing_is_kept(tmp_path: Path) -> None:
+    entry = ALGORITHMS["per-fedavg"]
+    assert (entry.keeps, entry.stacks, entry.solver) == ((), False, "per-fedavg")
+    case = case_of(tmp_path, "per-fedavg", num_server_rounds=1)
+    assert not list(Path(case.keys["state-dir"]).rglob("*.safetensors"))
+
+
+# --------------------------------------------------------------------------------------------- by hand
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def pair(w: float = 0.0, **options: Any) -> LocalTask:
+    """D is x = 2 of class 1, -2 sigmoid(-2w) its gradient; D' is x = 1 of class 0, with sigmoid(w)."""
+    return task_on(OneNumber(w), torch.tensor([2.0, 1.0]), torch.tensor([1, 0]), batch_size=0, **options)
+
+
+@pytest.mark.parametrize(("form", "curvature"), [("fo", 0.0), ("hf", 1.0)])
+def test_a_step_by_hand(form: str, curvature: float) -> None:
+    # w~ = 0 + 0.4 * 2 sigmoid(0) = 0.4, g' = sigmoid(0.4); on D f'' = 4 sigmoid(0)^2 = 1 at w = 0
+    task, solver = pair(lr=0.5), solver_of(0.4, form)
+    (stats,) = train(task, solver)
+    want = -0.5 * (1 - 0.4 * curvature) * sigmoid(0.4)
+    assert task.states()[0]["w"].tolist() == pytest.approx([want], rel=1e-4)
+    assert stats["train-loss"] == pytest.approx(math.log1p(math.exp(0.4)))
+
+
+def test_the_difference_of_gradients_becomes_the_hessian() -> None:
+    """In float64 the error falls with the square of delta, to (I - alpha H) g'."""
+    w, alpha = 0.3, 0.4
+    task = task_on(OneNumber(w).double(), torch.tensor([2.0, 1.0]).double(), torch.tensor([1, 0]))
+    batch = Batch(task.examples.x[None], task.examples.y[None], torch.ones(1))
+    w = float(task.params[0])
+    meta = sigmoid(w + alpha * 2 * sigmoid(-2 * w))
+    hessian = 4 * sigmoid(2 * w) * sigmoid(-2 * w)
+    errors = []
+    for delta in (0.2, 0.02, 0.002):
+        _, gradient = solver_of(alpha, "hf", delta).gradient(task, batch)
+        errors.append(abs(float(gradient.tensors()[0]) - (1 - alpha * hessian) * meta))
+    assert errors[0] > 1e-5
+    assert [a / b for a, b in zip(errors[1:], errors[:-1], strict=True)] == pytest.approx([0.01] * 2, rel=0.1)
+
+
+def test_its_gradient_is_that_of_the_loss_after_the_step() -> None:
+    """With the Hessian, on a net, in float64: by central differences."""
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    x, y = blobs(7)
+    task = task_on(net, x.double(), y)
+    batch = Batch(task.examples.x[None], y[None], torch.full((1,), 1 / 7))
+    start = [p.clone() for p in task.params]
+    _, gradient = solver_of(0.3, "hf", 1e-4).gradient(task, batch)
+    direction = [torch.randn(p.shape, dtype=p.dtype) for p in start]
+
+    def loss(step: float) -> float:
+        task.params = [p + step * d for p, d in zip(start, direction, strict=True)]
+        return float(solver_of(0.3).gradient(task, batch)[0])
+
+    slope = sum(float((g * d).sum()) for g, d in zip(gradient.tensors(), direction, strict=True))
+    assert (loss(1e-5) - loss(-1e-5)) / 2e-5 == pytest.approx(slope, rel=1e-5)
+
+
+def test_one_example_is_both_halves() -> None:
+    task = task_on(OneNumber(), torch.tensor([2.0]), torch.tensor([1]), lr=0.5)
+    train(task, solver_of(0.4))
+    # w~ = 0.4, g' = -2 sigmoid(-0.8)
+    assert task.states()[0]["w"].tolist() == pytest.approx([0.5 * 2 * sigmoid(-0.8)])
+
+
+class SecondHalves(Solver):
+    """SGD on the second half of each batch."""
+
+    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+        b = batch.x.shape[1]
+        half = b // 2
+        scale = torch.tensor([1 / (b - half)])
+        loss, gradient = task.program.gradient(
+            task.params, Batch(batch.x[:, half:], batch.y[:, half:], scale)
+        )
+        return loss, Dense(gradient.tensors())
+
+
+@pytest.mark.parametrize("form", ["fo", "hf"])
+def test_alpha_0_is_sgd_on_the_second_halves(form: str) -> None:
+    x, y = blobs(23)
+    found = []
+    for solver in (solver_of(0.0, form), SecondHalves(Config(), {}, {}, [{}])):
+        torch.manual_seed(0)
+        task = task_on(torch.nn.Linear(3, 2), x, y, epochs=3, batch_size=5, momentum=0.9)
+        stats = train(task, solver)
+        found.append((task.states()[0], stats))
+    (got, stats), (want, losses) = found
+    assert close(got, want, 1e-6)
+    assert stats[0]["train-loss"] == pytest.approx(losses[0]["train-loss"])
+
+
+def test_the_parts_of_text_are_weighed_by_their_bytes() -> None:
+    """At alpha = 0 the loss is the mean over the bytes of D' that count; padding does not."""
+    x = torch.tensor([[0, 1, 2], [3, 4, 0], [1, 1, 1]])
+    y = torch.tensor([[1, -100, -100], [4, 0, -100], [2, 3, 4]])
+    model = Bytes()
+    task = task_on(model, x, y)
+    loss, _ = solver_of(0.0).gradient(task, Batch(x[None], y[None], torch.tensor([1 / 6])))
+    want = torch.nn.functional.cross_entropy(model(x[1:]), y[1:])
+    assert float(loss) == pytest.approx(float(want.detach()))
+
+
+# ---------------------------------------------------------------------------------------- its own model
+
+
+def test_a_client_adapts_by_one_step_on_all_its_data() -> None:
+    task = pair(0.2)
+    solver_of(0.4).personalise(task)
+    w = 0.2 - 0.4 * (-2 * sigmoid(-0.4) + sigmoid(0.2)) / 2
+    assert task.states()[0]["w"].tolist() == pytest.approx([w])
+    # and what it is measured with after training is w_k, adapted; what goes up is w_k
+    task, solver = pair(0.2, lr=0.5), solver_of(0.4)
+    ((upload, keep),) = solver.finish(task, train(task, solver))
+    w = float(upload.arrays["arrays"]["w"][0])
+    assert keep == {}
+    (own,) = solver.own_models(task)
+    assert own["w"].tolist() == pytest.approx([w - 0.4 * (-2 * sigmoid(-2 * w) + sigmoid(w)) / 2], abs=1e-6)
+    assert float(upload.arrays["arrays"]["w"][0]) == w
+
+
+def test_adapting_draws_nothing_and_leaves_the_statistics_alone() -> None:
+    received = state_of(Noisy())
+    before = torch.get_rng_state()
+    task = task_on(Noisy(), *blobs(11))
+    solver_of(0.4).personalise(task)
+    assert torch.equal(torch.get_rng_state(), before)
+    (state,) = task.states()
+    moved = {n for n, a in state.items() if not np.array_equal(a, received[n])}
+    assert moved == {"norm.weight", "norm.bias", "out.weight", "out.bias"}
+
+
+@pytest.mark.parametrize("form", ["fo", "hf"])
+def test_statistics_move_with_the_first_halves_at_w_alone(form: str) -> None:
+    model = Noisy()
+    x, y = blobs(8)
+    task = LocalTask(
+        Single(model),
+        state_of(model),
+        Examples(x, y, [8]),
+        [1],
+        0.1,
+        Config().train,
+        [np.random.default_rng(1)],
+    )
+    task.program.train(True)
+    solver_of(0.4, form).gradient(task, Batch(x[None], y[None], torch.tensor([1 / 8])))
+    (state,) = task.states()
+    assert state["norm.num_batches_tracked"] == 1
+    want = 0.1 * model.frozen(x[:4]).mean(0).detach()
+    assert state["norm.running_mean"] == pytest.approx(want.numpy(), rel=1e-5)
+
+
+def test_it_is_registered() -> None:
+    assert SOLVERS["per-fedavg"] is PerFedAvgSolver

@@ -1,0 +1,485 @@
+"""Models of which a part stays at the client, and training alone or on pooled data, against slow references.
+
+FedPer, FedRep, FedBN, FENDA, local-only and centralised run for real, over messages and kept files; the
+references get the very cohorts, batches and splits of the run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from client_app.node import open_node
+from client_app.work import train_clients
+from task import wire
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays
+from task.config import read_config
+from task.contract import parts_of
+from task.errors import DataError
+from task.models import MODELS, ModelSpec
+from task.models.batch_norm import BatchNorm1d
+from tests.reference import fedper, fenda, mlp
+from tests.reference.mlp import Batches, Data, Params, Trace
+from tests.support.federation import Played, batches_of, owners_config, play, write_owners
+from tests.support.grid import LocalGrid
+from tests.support.kept import kept_by, losing
+
+SETTINGS: dict[str, Any] = {
+    "model": "mlp",
+    "num_server_rounds": 3,
+    "fraction_train": 0.6,
+    "fraction_evaluate": 1.0,
+    "local_test_fraction": 0.3,
+    "local_epochs": 3,
+    "batch_size": 4,
+    "learning_rate": 0.2,
+    "lr_decay": 0.9,
+}
+BODY, HEAD = {"1.weight", "1.bias"}, {"3.weight", "3.bias"}
+AFTER = frozenset({"test-loss", "test-accuracy", "test-examples"})
+Reference = Callable[[list[list[str]]], Trace]
+Score = Callable[[Params, np.ndarray, np.ndarray], tuple[float, float]]
+
+
+def keys_of(folder: Path, algorithm: str, **more: Any) -> dict[str, Any]:
+    """Return the config of a run of the owners with a state folder of its own."""
+    owners = folder / "owners.npz"
+    if not owners.exists():
+        write_owners(owners)
+    state = tempfile.mkdtemp(dir=folder)
+    return owners_config(owners, algorithm=algorithm, state_dir=state, **SETTINGS | more)
+
+
+@dataclass
+class Case:
+    """A run, with what a reference needs of it.
+
+    Attributes:
+        keys: Its config.
+        played: What it left.
+        train: Each client's examples.
+        test: Each client's own test examples.
+        w0: The whole initial model.
+    """
+
+    keys: dict[str, Any]
+    played: Played
+    train: Data
+    test: Data
+    w0: Params
+
+    @property
+    def cohorts(self) -> list[list[str]]:
+        return self.played.selected()
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """Arguments of every reference but data, initial model and cohorts."""
+        keys = self.keys
+        more = {"batches": self.batches(), "epochs": keys["local-epochs"]}
+        return more | {"lr": keys["learning-rate"], "lr_decay": keys["lr-decay"]}
+
+    def batches(self, *, stragglers: bool = True) -> Batches:
+        """Return the batches that the run drew, from the seeds alone; "x again" draws those of x.
+
+        The references do not know stragglers: the passes that those leave out at the end of a phase are
+        empty, and the next phase goes on with what they draw next.
+        """
+        names, full = list(self.played.names), self.keys["local-epochs"]
+        sizes = {c: len(y) for c, (_, y) in self.train.items()}
+        drawn = batches_of(self.keys["seed"], names, sizes, self.keys["batch-size"])
+        told = self.played.epochs() if stragglers else {}
+
+        def batches(t: int, k: str, draw: int) -> list[np.ndarray]:
+            phase, i = divmod(draw, full)
+            client = k.removesuffix(" again")
+            epochs = told.get((t, client)) or full
+            return drawn(t, names.index(client), phase * epochs + i) if i < epochs else []
+
+        return batches
+
+    def kept(self) -> dict[str, Arrays]:
+        return kept_by(self.keys, self.played, "personal")
+
+    def lines(self, phase: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield (round, client, metrics) of ``clients.jsonl``, with the number of examples."""
+        for line in self.played.keep.clients:
+            if line["phase"] == phase:
+                yield line["round"], line["name"], line["metrics"] | {"examples": line["examples"]}
+
+
+def case_of(folder: Path, algorithm: str, *, nodes: int = 1, grid: Any = LocalGrid, **more: Any) -> Case:
+    """Run the owners' federation."""
+    keys = keys_of(folder, algorithm, **more)
+    played = play(keys, nodes=nodes, grid_type=grid)
+    assert [row["quarantined"] for row in played.rows] == [[]] * len(played.rows)
+    node = open_node(read_config(keys), {})
+    train, test = (
+        {c: cast(Any, tuple(a.numpy() for a in node.data(c, part))) for c in played.names}
+        for part in ("train", "test")
+    )
+    return Case(keys, played, train, test, dict(node.initial()))
+
+
+def close(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], tolerance: float = 2e-5) -> bool:
+    """Return whether models have the same names and, relative to each tensor, the same numbers."""
+    assert set(got) == set(want)
+    off = {n: np.abs(got[n] - want[n]).max() / max(np.abs(want[n]).max(), 1e-3) for n in want}
+    return max(off.values(), default=0.0) <= tolerance
+
+
+def score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return loss and accuracy of the net with one hidden layer."""
+    scores = mlp.features(w, x) @ w["3.weight"].T + w["3.bias"]
+    return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
+
+
+def check(case: Case, reference: Reference, private: Iterable[str], score: Score = score) -> None:
+    """Hold a run to its reference: shared part by round, what is kept, and the clients' metrics."""
+    trace = reference(case.cohorts)
+    for t, want in enumerate(trace.models):
+        assert close(case.played.arrays(t), want), t
+    kept = case.kept()
+    assert set(kept) == {c for cohort in case.cohorts for c in cohort}
+    for c, arrays in kept.items():
+        assert close(arrays, {n: trace.personal[-1][c][n] for n in private}), c
+    check_metrics(case, trace, reference, score)
+
+
+def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score = score) -> None:
+    """Hold metrics to the reference's models: before, of everybody, and after, of who trained."""
+    before = list(case.lines("evaluate"))
+    assert len(before) == len(case.played.names) * len(case.cohorts)
+    for t, c, got in before:
+        x, y = case.test[c]
+        assert (got["loss"], got["accuracy"]) == pytest.approx(
+            score(trace.personal[t][c], x, y), rel=2e-4, abs=2e-5
+        )
+        assert got["examples"] == len(y)
+    after = list(case.lines("train"))
+    assert [(t, c) for t, c, _ in after] == [(t, c) for t, cs in enumerate(case.cohorts, 1) for c in cs]
+    for t, c, got in (line for line in after if line[0] != 2):
+        x, y = case.test[c]
+        # were it alone in its last round, a client's own model would be the one that it ends with
+        own = reference([*case.cohorts[: t - 1], [c]]).personal[t][c]
+        assert (got["test-loss"], got["test-accuracy"]) == pytest.approx(score(own, x, y), rel=2e-4, abs=2e-5)
+        assert (got["test-examples"], got["examples"]) == (len(y), len(case.train[c][1]))
+
+
+def told(case: Case, *, hide: Iterable[str] = ()) -> Any:
+    """Return what is equal in equal runs: models by round, and each client's metrics but the hidden ones."""
+    lines = case.played.keep.clients
+    return [row["model_sha256"] for row in case.played.rows], [
+        line | {"metrics": {m: v for m, v in line["metrics"].items() if m not in hide}} for line in lines
+    ]
+
+
+# ------------------------------------------------------------------- FedPer, FedRep, training alone
+
+CASES: dict[str, dict[str, Any]] = {
+    "stragglers in a stack": {"stragglers": 0.7},
+    "alone, with momentum and decay": {
+        "stack": 1, "momentum": 0.7, "weight_decay": 0.02, "learning_rate": 0.05, "nodes": 2,
+    },
+    "one batch": {"batch_size": 0},
+}  # fmt: skip
+PRIVATE = {"fedper": HEAD, "fedrep": HEAD, "local-only": BODY | HEAD}
+
+
+def layers_of(case: Case, data: Data | None = None) -> Reference:
+    """Return the reference of FedPer, FedRep or local-only under a run's settings."""
+    name, keys = case.keys["algorithm"], case.keys
+    data, decay = data or case.train, keys.get("weight-decay", 0.0)
+
+    def by(w: Params, x: np.ndarray, y: np.ndarray) -> Params:
+        return mlp.plus(mlp.gradient(w, x, y), w, decay)
+
+    more = case.common | {"momentum": keys.get("momentum", 0.0), "by": by}
+    if name == "local-only":
+        return lambda cohorts: fedper.local_only(data, case.w0, cohorts=cohorts, **more)
+    more["head"] = HEAD
+    if name == "fedper":
+        return lambda cohorts: fedper.fedper(data, case.w0, cohorts=cohorts, **more)
+    more["head_epochs"] = keys.get("personal.epochs", 0)
+    return lambda cohorts: fedper.fedrep(data, case.w0, cohorts=cohorts, **more)
+
+
+@pytest.mark.parametrize("which", CASES)
+@pytest.mark.parametrize("name", PRIVATE)
+def test_layers_are_trained_kept_shared_and_measured_as_in_the_reference(
+    name: str, which: str, tmp_path: Path
+) -> None:
+    case = case_of(tmp_path, name, **CASES[which])
+    # somebody comes in late, with a private part of the beginning on a shared part of now
+    assert not set(case.cohorts[0]) >= {c for cohort in case.cohorts for c in cohort}
+    check(case, layers_of(case), PRIVATE[name])
+
+
+def test_fedrep_takes_so_many_epochs_on_the_head(tmp_path: Path) -> None:
+    case = case_of(tmp_path, "fedrep", personal__epochs=5)
+    check(case, layers_of(case), HEAD)
+
+
+def test_fedrep_tells_the_loss_of_its_second_phase(tmp_path: Path) -> None:
+    """With one full batch a phase: the loss at the new head on the received body."""
+    case = case_of(tmp_path, "fedrep", batch_size=0, local_epochs=1, num_server_rounds=1)
+    for _, c, got in case.lines("train"):
+        g = mlp.gradient(mlp.double(case.w0), *case.train[c])
+        headed = {n: a - 0.2 * g[n] if n in HEAD else a for n, a in case.w0.items()}
+        assert got["train-loss"] == pytest.approx(mlp.loss_and_gradient(headed, *case.train[c])[0], rel=1e-5)
+
+
+def test_without_a_private_layer_they_are_fedavg_to_the_bit(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"stragglers": 0.5, "momentum": 0.5, "nodes": 2}
+    plain = told(case_of(tmp_path, "fedavg", **more))
+    assert len(set(plain[0])) == 4
+    for name in ("fedper", "fedrep"):
+        assert told(case_of(tmp_path, name, personal__layers=0, **more), hide=AFTER) == plain
+
+
+def test_with_private_layers_only_they_are_training_alone_to_the_bit(tmp_path: Path) -> None:
+    alone = case_of(tmp_path, "local-only", nodes=2)
+    for name in ("fedper", "fedrep"):
+        private = case_of(tmp_path, name, personal__layers=2, nodes=2)
+        assert told(private) == told(alone)
+        for c, arrays in alone.kept().items():
+            assert all(np.array_equal(private.kept()[c][n], a) for n, a in arrays.items())
+
+
+@pytest.mark.parametrize("name", ["fedper", "local-only"])
+def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(name: str, tmp_path: Path) -> None:
+    """It is as if dora left after round 2, and another client with her data came."""
+
+    def lose(server_round: int) -> None:
+        if server_round == 3:
+            files = list(tmp_path.glob("*/*/*/dora*"))
+            assert files
+            for path in files:
+                path.unlink()
+
+    case = case_of(tmp_path, name, grid=losing(lose))
+    assert all("dora" in cohort for cohort in case.cohorts)
+    reference = layers_of(case, case.train | {"dora again": case.train["dora"]})
+    here, last = case.cohorts[:2], sorted(case.cohorts[2])
+    trace, unaware = (
+        reference([*here, ["dora again" if c == "dora" else c for c in last]]),
+        reference([*here, last]),
+    )
+    for t, want in enumerate(trace.models):
+        assert close(case.played.arrays(t), want)
+    assert close(case.kept()["dora"], {n: trace.personal[3]["dora again"][n] for n in PRIVATE[name]})
+    assert not close(case.kept()["dora"], {n: unaware.personal[3]["dora"][n] for n in PRIVATE[name]}, 1e-2)
+
+
+# -------------------------------------------------------------------------------------------- FENDA
+
+
+def fenda_of(case: Case, data: Data | None = None) -> Reference:
+    return lambda cohorts: fenda.run(data or case.train, case.w0, cohorts=cohorts, **case.common)
+
+
+def fenda_score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    hidden = [np.maximum(mlp.flat(x) @ w[f"{n}.weight"].T + w[f"{n}.bias"], 0) for n in fenda.EXTRACTORS]
+    scores = np.concatenate(hidden, axis=1) @ w["head.weight"].T + w["head.bias"]
+    return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
+
+
+@pytest.mark.parametrize("which", ["stragglers in a stack", "one batch"])
+def test_a_twin_shares_one_of_its_extractors(which: str, tmp_path: Path) -> None:
+    case = case_of(tmp_path, "fenda", **CASES[which])
+    private = {n for n in case.w0 if not n.startswith("shared.")}
+    assert private == {"local.1.weight", "local.1.bias", "head.weight", "head.bias"}
+    assert case.w0["head.weight"].shape == (3, 128)
+    check(case, fenda_of(case), private, fenda_score)
+
+
+# -------------------------------------------------------------------------------------------- FedBN
+
+NORM = {f"2.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+
+
+def small_bn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(shape[0], 5), BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes)
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a model of one hidden layer with batch normalisation."""
+    spec = ModelSpec("", "features", small_bn, lambda *_: True, frozenset({"features"}))
+    monkeypatch.setitem(MODELS, "small-bn", spec)
+    return "small-bn"
+
+
+def tensors(w: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {n: torch.tensor(a, dtype=torch.float64 if a.dtype.kind == "f" else None) for n, a in w.items()}
+
+
+def fedbn_of(case: Case) -> Reference:
+    """FedBN by PyTorch in float64: plain SGD, all but the normalisation averaged by n_k."""
+    more = case.common
+
+    def run(cohorts: list[list[str]]) -> Trace:
+        model, w0 = small_bn((4,), 3).double(), tensors(case.w0)
+        shared = {n: t for n, t in w0.items() if n not in NORM}
+        own = {c: {n: t for n, t in w0.items() if n in NORM} for c in case.train}
+        traced = [({n: t.numpy() for n, t in shared.items()}, {c: shared | own[c] for c in own})]
+        for t, cohort in enumerate(cohorts, 1):
+            sent = list[Params]()
+            for c in cohort:
+                model.load_state_dict(shared | own[c])
+                model.train()
+                x, y = torch.from_numpy(case.train[c][0]).double(), torch.from_numpy(case.train[c][1])
+                for rows in mlp.passes(more["batches"], t, c, 0, more["epochs"]):
+                    model.zero_grad()
+                    cross_entropy(model(x[rows]), y[rows]).backward()
+                    with torch.no_grad():
+                        for p in model.parameters():
+                            p -= more["lr"] * more["lr_decay"] ** (t - 1) * cast(torch.Tensor, p.grad)
+                state = {n: p.detach().clone() for n, p in model.state_dict().items()}
+                own[c] = {n: p for n, p in state.items() if n in NORM}
+                sent.append({n: p.numpy() for n, p in state.items() if n not in NORM})
+            shared = tensors(mlp.average(sent, [len(case.train[c][1]) for c in cohort]))
+            traced.append(({n: t.numpy() for n, t in shared.items()}, {c: shared | own[c] for c in own}))
+        personal = [{c: {n: t.numpy() for n, t in w.items()} for c, w in of.items()} for _, of in traced]
+        return Trace([w for w, _ in traced], cast(Any, personal))
+
+    return run
+
+
+def bn_score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    model = small_bn((4,), 3).double().eval()
+    model.load_state_dict(tensors(w))
+    with torch.no_grad():
+        scores = model(torch.from_numpy(x).double()).numpy()
+    return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
+
+
+@pytest.mark.parametrize("which", ["stragglers in a stack", "one batch"])
+def test_normalisation_layers_and_their_statistics_are_each_clients_own(
+    which: str, small: str, tmp_path: Path
+) -> None:
+    """One of anna's batches has a single example, by which no statistics move."""
+    case = case_of(tmp_path, "fedbn", model=small, **CASES[which])
+    check(case, fedbn_of(case), NORM, bn_score)
+    kept = list(case.kept().values())
+    for name in NORM - {"2.num_batches_tracked"}:
+        assert len({a[name].tobytes() for a in kept}) == len(kept) > 3, name
+
+
+# ------------------------------------------------------------------------------ nothing else is sent
+
+
+class Recording(LocalGrid):
+    """Keeps every message of training and evaluation, down and up, after its way over the wire."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        given = list(messages)
+        ids = list(super().push_messages(given))
+        both = [*given, *(self.replies[i] for i in ids)]
+        kinds = {"train", "evaluate"}
+        self.seen = [*getattr(self, "seen", []), *(m for m in both if m.metadata.message_type in kinds)]
+        return ids
+
+
+def sent_names(played: Played) -> set[str]:
+    """Return the names of all arrays in all messages, and of records that have none."""
+    messages = played.grid.seen  # type: ignore[attr-defined]
+    assert len(messages) == 2 * 2 * 2 * len(played.selected())
+    records = [r for m in messages for r in m.content.array_records.values()]
+    assert all({*r} for r in records)
+    return {n for r in records for n in r}
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbn", "fenda"])
+def test_no_message_holds_a_tensor_of_the_private_part(name: str, small: str, tmp_path: Path) -> None:
+    model = small if name == "fedbn" else "mlp"
+    keys = keys_of(tmp_path, name, model=model, num_server_rounds=2, fraction_train=1.0)
+    played = play(keys, nodes=2, grid_type=Recording)
+    config = read_config(keys)
+    parts = parts_of(open_node(config, {}).model(), config)
+    assert parts.private
+    assert sent_names(played) == {*parts.shared}
+    for kept in kept_by(keys, played, "personal").values():
+        assert {*kept} == {*parts.private}
+
+
+def test_a_client_alone_sends_and_gets_no_array(tmp_path: Path) -> None:
+    keys = keys_of(tmp_path, "local-only", num_server_rounds=2)
+    played = play(keys, nodes=2, grid_type=Recording)
+    messages = played.grid.seen  # type: ignore[attr-defined]
+    assert len(messages) == 2 * 2 * 2 * 2
+    assert [len(m.content.array_records) for m in messages] == [0] * len(messages)
+    assert len({row["model_sha256"] for row in played.rows}) == 1
+    one_layer = 4 * 64 * 4
+    assert all(row["bytes_down"] + row["bytes_up"] < one_layer for row in played.rows[1:])
+
+
+def test_the_normalisation_of_the_bundled_network_stays_at_the_clients(tmp_path: Path) -> None:
+    """Pictures of 4 x 4, through two convolutions: running statistics differ and are never sent."""
+    rng, n = np.random.default_rng(8), 24
+    x = (
+        rng.normal(size=(n, 1, 4, 4)).astype(np.float32)
+        * np.linspace(1, 3, n, dtype=np.float32)[:, None, None, None]
+    )
+    owner = np.repeat(["anna", "ben"], n // 2)
+    np.savez(
+        tmp_path / "owners.npz", x=x, y=np.arange(n) % 3, client=owner, x_test=x[:3], y_test=np.arange(3)
+    )
+    keys = keys_of(tmp_path, "fedbn", model="cnn-bn", num_server_rounds=2, fraction_train=1.0, local_epochs=1)
+    played = play(keys, nodes=2, grid_type=Recording)
+    norms = {n for n in open_node(read_config(keys), {}).initial() if n.split(".")[0] in ("1", "5", "10")}
+    assert len(norms) == 3 * 5
+    assert not sent_names(played) & norms
+    anna, ben = kept_by(keys, played, "personal").values()
+    assert {*anna} == {*ben} == norms
+    assert not any(np.array_equal(anna[n], ben[n]) for n in norms if not n.endswith("num_batches_tracked"))
+
+
+# -------------------------------------------------------------------------------------- centralised
+
+
+def test_centralised_is_fedavg_of_one_client_that_owns_all_rows(tmp_path: Path) -> None:
+    """To the bit: another data set gives every training row, in the data set's order, to who was drawn."""
+    case = case_of(tmp_path, "centralised", fraction_evaluate=1.0)
+    drawn = [c for cohort in case.cohorts for c in cohort]
+    assert [len(cohort) for cohort in case.cohorts] == [1] * 3
+    node = open_node(read_config(case.keys), {})
+    rows = np.unique(np.concatenate([node.clients.train(i) for i in range(5)]))
+    assert len(rows) == sum(len(y) for _, y in case.train.values())
+    x, y = node.dataset.inputs(rows).numpy(), node.dataset.targets(rows).numpy()
+    steps = {c: batches_of(case.keys["seed"], [c], {c: len(rows)}, 4) for c in drawn}
+    w = mlp.double(case.w0)
+    for t, c in enumerate(drawn, 1):
+        w = mlp.sgd(w, (x, y), [b for e in range(3) for b in steps[c](t, 0, e)], 0.2 * 0.9 ** (t - 1))
+        assert close(case.played.arrays(t), w), t
+        got = {k: m for r, k, m in case.lines("evaluate") if r == t}
+        assert {*got} == {*case.played.names}
+        for k, m in got.items():
+            assert (m["loss"], m["accuracy"]) == pytest.approx(score(w, *case.test[k]), rel=2e-4, abs=2e-5)
+        (after,) = (m for r, _, m in case.lines("train") if r == t)
+        assert after["examples"] == len(rows)
+        assert after["test-loss"] == got[c]["loss"]
+
+
+def test_a_client_with_data_of_its_own_cannot_train_on_everybodys(tmp_path: Path) -> None:
+    write_owners(tmp_path / "owners.npz")
+    keys = keys_of(tmp_path, "centralised", num_classes=3)
+    node = open_node(read_config(keys), {"client-name": "zoe", "data-path": str(tmp_path / "owners.npz")})
+    order = wire.TrainOrder(1, {wire.ARRAYS: dict(node.initial())}, {}, ("zoe",), (0,))
+    ((client, outcome),) = train_clients(node, ALGORITHMS["centralised"], order)
+    assert client == "zoe"
+    assert isinstance(outcome, DataError)
+    assert "centralised trains on the data of all clients" in str(outcome)

@@ -1,0 +1,263 @@
+"""pFedMe, both halves, against its slow reference and by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.loop import Examples, LocalTask, train
+from client_app.programs import Dense, Single, program_of
+from client_app.solvers import SOLVERS
+from client_app.solvers.pfedme import PFedMeSolver
+from strategies import STRATEGIES
+from strategies.pfedme import PFedMe, server_update
+from strategies.state import Reduced, ServerState
+from task.algorithms import ALGORITHMS
+from task.arrays import Arrays, state_of
+from task.config import Config, PFedMeConfig, TrainConfig
+from task.models import build_model
+from task.seeds import rng_for
+from tests.client_app.test_personal_layers import Case, Reference, case_of, check, check_metrics, close, told
+from tests.reference import pfedme
+from tests.support.federation import far
+from tests.support.kept import losing
+from tests.support.models import Noisy, OneNumber, blobs, task_on
+
+WHOLE = ("1.weight", "1.bias", "3.weight", "3.bias")
+KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}
+
+
+def reference_of(case: Case, **more: Any) -> Reference:
+    names = {"lam": "lambda", "steps": "steps", "inner_lr": "inner-lr", "beta": "beta"}
+    knobs = {name: case.keys[f"pfedme.{key}"] for name, key in names.items()} | case.common | more
+    both = case.train | {f"{c} again": data for c, data in case.train.items()}
+
+    def run(cohorts: list[list[str]]) -> Any:
+        return pfedme.run(both, case.w0, cohorts=cohorts, **knobs)
+
+    return run
+
+
+def played(folder: Path, **more: Any) -> Case:
+    return case_of(folder, "pfedme", **KNOBS | {"pfedme__beta": 1.0} | more)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "in a stack": {"num_server_rounds": 4},
+    "alone": {"stack": 1, "nodes": 2},
+    "half a step of the server": {"pfedme__beta": 0.5},
+    "beyond the mean, stragglers": {"pfedme__beta": 1.4, "stragglers": 0.7},
+    "one batch": {"batch_size": 0, "pfedme__steps": 1},
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_runs_are_the_references_and_theta_is_kept_and_measured(which: str, tmp_path: Path) -> None:
+    """A client that has not taken part yet is measured with the received model."""
+    case = played(tmp_path, **CASES[which])
+    check(case, reference_of(case), WHOLE)
+    last = case.played.arrays(len(case.cohorts))
+    assert not any(close(theta, last, 1e-2) for theta in case.kept().values())
+
+
+def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path: Path) -> None:
+    """anna loses it before round 2 and has no other until she takes part again, in round 4."""
+
+    def act(t: int) -> None:
+        if t == 2:
+            (path,) = tmp_path.glob("tmp*/**/anna.safetensors")
+            path.unlink()
+
+    case = played(tmp_path, grid=losing(act), num_server_rounds=4)
+    assert ["anna" in cohort for cohort in case.cohorts] == [True, False, False, True]
+    again = [*case.cohorts[:3], [f"{c} again" if c == "anna" else c for c in case.cohorts[3]]]
+    trace = reference_of(case)(again)
+    for t in range(2, 5):
+        trace.personal[t]["anna"] = trace.personal[t]["anna again"]
+    untouched = played(tmp_path, num_server_rounds=4)
+    lost, kept = (
+        {t: got["loss"] for t, c, got in run.lines("evaluate") if c == "anna"} for run in (case, untouched)
+    )
+    assert [lost[t] == kept[t] for t in (1, 2, 3, 4)] == [True, False, False, True]
+    check_metrics(case, trace, reference_of(case))
+
+
+def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
+    assert told(played(tmp_path, nodes=1)) == told(played(tmp_path, nodes=5))
+
+
+def test_in_a_stack_it_is_what_it_is_alone(tmp_path: Path) -> None:
+    stacked, alone = (played(tmp_path, stack=stack) for stack in (0, 1))
+    for t in range(4):
+        pair = (tuple(case.played.arrays(t).values()) for case in (stacked, alone))
+        assert far(*pair) < 1e-5  # type: ignore[arg-type]
+    kept, kept_alone = stacked.kept(), alone.kept()
+    assert kept.keys() == kept_alone.keys()
+    assert all(close(kept[c], kept_alone[c], 1e-4) for c in kept)
+
+
+# ------------------------------------------------------------------------------------------- the client
+
+
+def solver_of(lam: float, steps: int, inner_lr: float, K: int = 1) -> PFedMeSolver:
+    knobs = PFedMeConfig(lambda_=lam, steps=steps, inner_lr=inner_lr)
+    return PFedMeSolver(Config(pfedme=knobs), {}, {}, [{}] * K)
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def test_two_batches_by_hand() -> None:
+    """One example x = 2 of class 1: f'(w) = -2 sigmoid(-2w). K = 2, then w; theta goes on in batch 2."""
+    lam, i, eta = 3.0, 0.1, 0.05
+    task = task_on(OneNumber(0.5), torch.tensor([2.0]), torch.tensor([1]), epochs=2, lr=eta)
+    solver = solver_of(lam, 2, i)
+    solver.begin(task)
+    (stats,) = train(task, solver)
+    w = theta = 0.5
+    losses = []
+    for _ in range(2):
+        losses.append(math.log1p(math.exp(-2 * theta)))
+        for _ in range(2):
+            theta -= i * (-2 * sigmoid(-2 * theta) + lam * (theta - w))
+        w -= eta * lam * (w - theta)
+    ((upload, keep),) = solver.finish(task, [stats])
+    assert upload.arrays["arrays"]["w"].tolist() == pytest.approx([w], rel=1e-6)
+    assert keep["personal"]["w"].tolist() == pytest.approx([theta], rel=1e-6)
+    assert theta - w > 0.05
+    assert stats["train-loss"] == pytest.approx(sum(losses) / 2)
+    assert solver.own_models(task)[0]["w"].tolist() == keep["personal"]["w"].tolist()
+
+
+class Quadratic:
+    """f(theta) = a/2 |theta - c|^2 of one tensor."""
+
+    def __init__(self, a: float, c: torch.Tensor) -> None:
+        self.a, self.c = a, c
+
+    def gradient(self, params: list[torch.Tensor], batch: Any) -> tuple[torch.Tensor, Dense]:
+        away = params[0] - self.c
+        return self.a / 2 * away.square().sum(1), Dense([self.a * away])
+
+
+@pytest.mark.parametrize("steps", [1, 4, 60])
+def test_theta_goes_to_the_proximal_point_of_a_quadratic(steps: int) -> None:
+    """theta* = (a c + lambda w) / (a + lambda), and each step leaves 1 - i (a + lambda) of the way."""
+    a, lam, i = 2.0, 3.0, 0.05
+    w, c, theta = (torch.tensor([v], dtype=torch.float64) for v in ([1.0, -2.0], [4.0, 0.0], [0.0, 5.0]))
+    task: Any = SimpleNamespace(program=Quadratic(a, c), params=[w], memory={"theta": [theta.clone()]})
+    loss, gradient = solver_of(lam, steps, i).gradient(task, None)  # type: ignore[arg-type]
+    nearest = (a * c + lam * w) / (a + lam)
+    got = task.memory["theta"][0]
+    torch.testing.assert_close(got - nearest, (1 - i * (a + lam)) ** steps * (theta - nearest))
+    torch.testing.assert_close(gradient.tensors()[0], lam * (w - got))
+    assert loss.tolist() == [a / 2 * (16 + 25)]  # before the steps
+    if steps == 60:  # then a step of w is one along the gradient of the envelope
+        torch.testing.assert_close(gradient.tensors()[0], a * (nearest - c), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_clients_of_a_stack_are_what_they_are_alone(model: str) -> None:
+    """Short batches, and clients that are done before others, theta too."""
+    sizes, shape = [9, 8, 5], (1, 8, 8)
+    x = torch.from_numpy(np.random.default_rng(7).normal(size=(sum(sizes), *shape)).astype(np.float32))
+    y = torch.arange(sum(sizes)) % 3
+
+    def run(rows: slice, sizes: list[int], names: str) -> list[tuple[Arrays, Arrays]]:
+        program, K = program_of(build_model(model, shape, 3, seed=2), len(names))
+        assert len(names) == K
+        rngs = [rng_for(1, "batches", 1, c) for c in names]
+        received = state_of(build_model(model, shape, 3, seed=2))
+        examples, config = Examples(x[rows], y[rows], sizes), TrainConfig(batch_size=4, momentum=0.5)
+        task = LocalTask(program, received, examples, [2] * K, 0.1, config, rngs)
+        solver = solver_of(2.0, 2, 0.1, K)
+        solver.begin(task)
+        finished = solver.finish(task, train(task, solver))
+        return [(upload.arrays["arrays"], keep["personal"]) for upload, keep in finished]
+
+    together = run(slice(None), sizes, "abc")
+    for k, c in enumerate("abc"):
+        first = sum(sizes[:k])
+        (alone,) = run(slice(first, first + sizes[k]), [sizes[k]], c)
+        assert all(close(a, b, 1e-5) for a, b in zip(together[k], alone, strict=True))
+        assert not close(*alone, 1e-3)
+
+
+def test_running_statistics_follow_theta_go_up_and_are_kept() -> None:
+    x, y = blobs(12)
+    task = task_on(Noisy(), x, y, epochs=2, batch_size=6, lr=0.1)
+    received = {n: a.copy() for n, a in task.received.items()}
+    solver = solver_of(2.0, 3, 0.1)
+    solver.begin(task)
+    ((upload, keep),) = solver.finish(task, train(task, solver))
+    up, own = upload.arrays["arrays"], keep["personal"]
+    assert own["norm.num_batches_tracked"] == up["norm.num_batches_tracked"] == 2 * 2 * 3
+    for n in ("norm.running_mean", "norm.running_var"):
+        assert np.array_equal(own[n], up[n])
+        assert not np.array_equal(own[n], received[n])
+    assert not np.array_equal(own["out.weight"], up["out.weight"])
+    assert np.array_equal(own["frozen.weight"], received["frozen.weight"])
+    # the client's own model is that, whole, when it comes back
+    back = PFedMeSolver(Config(), {}, {}, [{"personal": own}])
+    task = LocalTask(
+        Single(Noisy()), received, Examples(x, y, [12]), [1], 0.1, TrainConfig(), [np.random.default_rng(1)]
+    )
+    back.personalise(task)
+    assert all(np.array_equal(a, own[n]) for n, a in task.states()[0].items())
+    solver_of(2.0, 3, 0.1).personalise(task)
+    assert all(np.array_equal(a, received[n]) for n, a in task.states()[0].items())
+
+
+def test_the_next_round_begins_with_theta_at_the_received_model() -> None:
+    """Whatever was kept."""
+    found = []
+    for kept in ({}, {"personal": {"w": np.array([9.0], np.float32)}}):
+        task = task_on(OneNumber(0.5), torch.tensor([2.0]), torch.tensor([1]))
+        solver = PFedMeSolver(Config(), {}, {}, [kept])
+        solver.begin(task)
+        train(task, solver)
+        found.append(solver.own_models(task)[0]["w"].tolist())
+    assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------------------------------- the server
+
+
+@pytest.mark.parametrize(("beta", "want"), [(1.0, [3.0, 8.0]), (0.25, [1.5, 3.5]), (2.0, [5.0, 14.0])])
+def test_the_server_steps_with_beta_and_averages_buffers(beta: float, want: list[float]) -> None:
+    state = ServerState({"w": np.array([1, 2], np.float32), "norm.count": np.array(7)})
+    mean = {"w": np.array([3, 8], np.float32), "norm.count": np.array(9)}
+    reduced = Reduced({"arrays": mean}, ("a", "b"), np.array([1, 99]), trainable=("w",))
+    new, metrics = server_update(state, reduced, Config(pfedme=PFedMeConfig(beta=beta)))
+    assert new.arrays["w"].tolist() == want
+    assert new.arrays["w"].dtype == np.float32
+    assert new.arrays["norm.count"] == 9
+    assert metrics == {}
+
+
+def test_beta_1_is_the_mean_to_the_last_bit() -> None:
+    rng = np.random.default_rng(1)
+    w, mean = ({"w": rng.normal(size=1000).astype(np.float32)} for _ in range(2))
+    reduced = Reduced({"arrays": mean}, ("a",), np.array([1]), trainable=("w",))
+    new, _ = server_update(ServerState(w), reduced, Config())
+    assert np.array_equal(new.arrays["w"], mean["w"])
+
+
+def test_the_mean_is_uniform_whatever_the_sizes(tmp_path: Path) -> None:
+    case = played(tmp_path, num_server_rounds=1, fraction_train=1.0)
+    uniform, by_size = (reference_of(case, uniform=u)(case.cohorts).models[1] for u in (True, False))
+    assert close(case.played.arrays(1), uniform)
+    assert not close(case.played.arrays(1), by_size, 1e-3)
+
+
+def test_it_is_registered() -> None:
+    assert SOLVERS["pfedme"] is PFedMeSolver
+    assert STRATEGIES["pfedme"] is PFedMe
+    assert (ALGORITHMS["pfedme"].rule, ALGORITHMS["pfedme"].weight) == ("pfedme", "uniform")
