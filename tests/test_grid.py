@@ -27,7 +27,7 @@ def test_the_table_ranks_by_rounds_and_then_by_accuracy() -> None:
         return {"keys": {"algorithm": name, key: value}, "accuracy": list(accuracy)}
 
     found = [
-        run("fedavg", 0.0215, 0.1, 0.5, 0.6),
+        run("fedavg", 0.464, 0.1, 0.5, 0.6),
         run("fedavg", 0.0464, 0.1, 0.6, 0.9),  # crosses 0.9 in round 2
         run("fedavg", 0.1, 0.1, 0.9),  # in round 1
         run("fedavgm", 0.1, 0.1, 0.2),
@@ -35,7 +35,7 @@ def test_the_table_ranks_by_rounds_and_then_by_accuracy() -> None:
     ]
     lines = table(found, 0.9).splitlines()
     assert lines[2:] == [
-        "| FedAvg | `learning-rate` | 0.1 | 1 | 0.0215: not (60.00 % by round 2); 0.0464: 2 |",
+        "| FedAvg | `learning-rate` | 0.1 | 1 | 0.0464: 2; 0.464: not (60.00 % by round 2) |",
         "| FedAvgM | `fedavgm.server-lr` | 1 | not (30.00 % by round 1) | 0.1: not (20.00 % by round 1) |",
     ]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,37 +32,25 @@ from tests.support.grid import LocalGrid
 
 RECIPE = "mnist-2nn-noniid-servers"
 GRID: dict[str, tuple[str, tuple[float, ...]]] = {
-    "fedavg": ("learning-rate", (0.0215, 0.0464, 0.1, 0.215)),
+    "fedavg": ("learning-rate", (0.0464, 0.1, 0.215, 0.464)),
     "fedavgm": ("fedavgm.server-lr", (0.1, 0.316, 1.0, 3.16)),
     "fedadagrad": ("fedopt.server-lr", (0.01, 0.0316, 0.1, 0.316)),
     "fedadam": ("fedopt.server-lr", (0.00316, 0.01, 0.0316, 0.1)),
     "fedyogi": ("fedopt.server-lr", (0.00316, 0.01, 0.0316, 0.1)),
-    "scaffold": ("learning-rate", (0.0215, 0.0464, 0.1, 0.215)),
+    "scaffold": ("learning-rate", (0.0464, 0.1, 0.215, 0.464)),
     "feddyn": ("feddyn.alpha", (0.001, 0.01, 0.1, 1.0)),
 }
 
 
-class GivenUpError(Exception):
-    """A run that is too far behind to be the best of its algorithm."""
-
-
 class Curve(Journal):
-    """Keeps the accuracy of every round.
+    """Keeps the accuracy of every round."""
 
-    Args:
-        patience: Round at which a run is given up whose best accuracy is below `least`; 0 = never.
-        least: That accuracy.
-    """
-
-    def __init__(self, patience: int, least: float) -> None:
+    def __init__(self) -> None:
         self.accuracy: list[float] = []
-        self.patience, self.least = patience, least
 
     def round_done(self, row: Any, clients: Any, snapshot: Any, clock: Any) -> None:
         """Take the central accuracy; round 0 is the initial model."""
         self.accuracy.append(row["accuracy"])
-        if row["round"] == self.patience and max(self.accuracy) < self.least:
-            raise GivenUpError
 
 
 class Forgetful(LocalGrid):
@@ -75,29 +62,22 @@ class Forgetful(LocalGrid):
         return super().push_messages(messages)
 
 
-def play(keys: dict[str, Any], patience: int = 0, least: float = 0.0) -> dict[str, Any]:
-    """Run to the target or to the last round; return settings, accuracies and seconds of CPU.
-
-    Args:
-        keys: The run config.
-        patience: See `Curve`.
-        least: See `Curve`.
-    """
+def play(keys: dict[str, Any]) -> dict[str, Any]:
+    """Run to the target or to the last round; return settings, accuracies and seconds of CPU."""
     began = time.process_time()
     config = read_config(keys)
     strategy = STRATEGIES[ALGORITHMS[config.algorithm].rule](config)
     dataset = load_dataset(config.data, config.synthetic, config.seed)
     model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
-    curve = Curve(patience, least)
-    with suppress(GivenUpError):
-        strategy.start(
-            Forgetful(make_app(), [{"partition-id": 0, "num-partitions": 1}], as_run_config(config)),
-            wire.pack_arrays(state_of(model)),
-            num_rounds=config.server.num_server_rounds,
-            evaluate_fn=central_evaluation(model, dataset, torch.device("cpu")),
-            journal=curve,
-            trainable=trainable_names(model),
-        )
+    curve = Curve()
+    strategy.start(
+        Forgetful(make_app(), [{"partition-id": 0, "num-partitions": 1}], as_run_config(config)),
+        wire.pack_arrays(state_of(model)),
+        num_rounds=config.server.num_server_rounds,
+        evaluate_fn=central_evaluation(model, dataset, torch.device("cpu")),
+        journal=curve,
+        trainable=trainable_names(model),
+    )
     return {"keys": keys, "accuracy": curve.accuracy, "cpu_s": round(time.process_time() - began, 1)}
 
 
@@ -128,8 +108,6 @@ def outcome(accuracy: list[float], target: float) -> tuple[tuple[float, float], 
 def main(
     only: Annotated[list[str] | None, typer.Argument(help="Algorithms of the grid; none = all.")] = None,
     rounds: Annotated[int, typer.Option(help="Most rounds of a run.")] = 700,
-    patience: Annotated[int, typer.Option(help="Give a run up at this round if below --least; 0 = not.")] = 0,
-    least: Annotated[float, typer.Option(help="Accuracy that a run must have had by then.")] = 0.95,
     target: Annotated[float, typer.Option(help="Accuracy on the test set.")] = 0.97,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/grid"),
 ) -> None:
@@ -142,7 +120,7 @@ def main(
         for value in values:
             path = out / f"{name}-{value:g}.json"
             if not path.exists():
-                played = play(recipe | {"algorithm": name, key: value}, patience, least)
+                played = play(recipe | {"algorithm": name, key: value})
                 path.with_suffix(".tmp").write_text(json.dumps(played), encoding="utf-8")
                 os.replace(path.with_suffix(".tmp"), path)
                 print(path.name, outcome(played["accuracy"], target)[1], f"{played['cpu_s']} s", flush=True)
