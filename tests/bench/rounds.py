@@ -165,6 +165,7 @@ def state_memory(bench: Bench) -> Iterator[Row]:
     """Subtract the peak memory of FedAvg from that of FedALA, whose clients all keep a model and weights."""
     clients = 20 if bench.quick else 1_000
     keys = W1 | {"num-clients": clients, "fraction-train": 1.0, "num-server-rounds": bench.rounds or 3}
+    keys |= {"local-test-fraction": 0.1, "fraction-evaluate": 0.01}
     peaks: list[list[Outcome]] = []
     for _ in range(bench.repetitions):
         pair = ({"algorithm": "fedavg"}, {"algorithm": "fedala"})
