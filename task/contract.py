@@ -9,7 +9,7 @@ from task.algorithms import ALGORITHMS
 from task.config import Config
 from task.entry import Algorithm
 from task.models import build_model
-from task.parts import private_names, top_parameters
+from task.parts import last_linear, private_names, top_parameters
 from task.personalised import ALA_KEEPS
 from task.selections import with_selection
 
@@ -46,13 +46,15 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     """Return the parts of a run's model.
 
     Raises:
-        ConfigError: The model has no such part.
+        ConfigError: The model has no such part, or is not of the form that the algorithm needs.
     """
     entry = contract_of(config)
     private = private_names(model, entry.private, config.personal.layers, "personal.layers")
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
+    if entry.name == "moon" and config.moon.mu:
+        last_linear(model, "MOON")  # it compares what that layer reads
     top = top_parameters(trainable, config.fedala.layers) if entry.ala else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

@@ -41,7 +41,6 @@ from client_app.solvers.sgd import Finished, Solver
 from task import wire
 from task.arrays import Arrays
 from task.checks import check_arrays
-from task.parts import last_linear
 
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 
@@ -53,15 +52,12 @@ class MoonSolver(Solver):
         """Compute what the models that stand still make of the clients' examples.
 
         Raises:
-            ConfigError: The model is not a chain of layers that ends with a linear one.
             FieldError: A client kept models of another form.
         """
         moon = self.config.moon
         self._previous = [_numbered(fields.get("previous", {}))[: moon.buffer] for fields in self.kept]
         self._groups: dict[int, list[tuple[int, torch.Tensor]]] = {}
         self._counts = [len(models) if moon.mu else 0 for models in self._previous]
-        if moon.mu:
-            last_linear(task.program.model, "MOON")
         if any(self._counts):
             self._directions = self._look(task)
 

@@ -18,6 +18,7 @@ from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
 from task.arrays import Arrays, state_of
 from task.config import Config, MoonConfig, TrainConfig
+from task.contract import parts_of
 from task.errors import ConfigError, FieldError
 from task.models import build_model
 from task.seeds import rng_for
@@ -351,11 +352,11 @@ def test_groups_are_put_together_in_the_clients_order() -> None:
 # ------------------------------------------------------------------------------------------- refusals
 
 
-def test_a_model_without_a_last_linear_layer_is_refused_in_round_1() -> None:
-    task = task_of(Single(Noisy()), state_of(Noisy()), Examples(*blobs(4), [4]), "a")
+def test_a_model_without_a_last_linear_layer_is_refused_before_round_1() -> None:
+    model = Noisy()
     with pytest.raises(ConfigError, match=r'"model": MOON needs a chain of layers .*moon-cnn'):
-        solver_of([{}]).begin(task)
-    solver_of([{}], mu=0.0).begin(task)  # there it is not needed
+        parts_of(model, Config(algorithm="moon"))
+    assert parts_of(model, Config(algorithm="moon", moon=MoonConfig(mu=0.0))).shared  # not needed there
 
 
 def test_kept_models_of_another_form_are_refused() -> None:
