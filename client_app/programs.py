@@ -29,6 +29,7 @@ from torch.func import functional_call
 from torch.nn.functional import conv2d, cross_entropy
 
 from task.arrays import Arrays, state_of, trainable_names
+from task.models.layers import Conv2d
 from task.parts import last_linear
 
 Tensors = list[torch.Tensor]
@@ -231,7 +232,14 @@ class Layers:
     """
 
     stacks: ClassVar[bool] = True
-    LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (nn.Conv2d, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.ReLU)
+    LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (
+        nn.Conv2d,
+        Conv2d,
+        nn.Flatten,
+        nn.Linear,
+        nn.MaxPool2d,
+        nn.ReLU,
+    )
 
     def __init__(self, model: nn.Sequential) -> None:
         self.model = model

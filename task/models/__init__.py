@@ -61,7 +61,7 @@ def _mlp_bn(shape: Shape, num_classes: int) -> nn.Module:
     """Return the small perceptron with batch normalisation before its ReLU."""
     from torch import nn
 
-    from task.models.batch_norm import BatchNorm1d
+    from task.models.layers import BatchNorm1d
 
     return nn.Sequential(
         nn.Flatten(),
@@ -78,14 +78,16 @@ def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
     def build(shape: Shape, num_classes: int) -> nn.Module:
         from torch import nn
 
+        from task.models.layers import Conv2d
+
         height, width = _after_convolutions(shape, pad)
         return nn.Sequential(
-            nn.Conv2d(shape[0], 32, 5, padding=pad),
-            nn.ReLU(),
+            Conv2d(shape[0], 32, 5, padding=pad),
             nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=pad),
             nn.ReLU(),
+            Conv2d(32, 64, 5, padding=pad),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64 * height * width, 512),
             nn.ReLU(),
@@ -99,18 +101,18 @@ def _cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
     """Return the padded CNN with batch normalisation before each ReLU."""
     from torch import nn
 
-    from task.models.batch_norm import BatchNorm1d
+    from task.models.layers import BatchNorm1d, Conv2d
 
     height, width = _after_convolutions(shape, 2)
     return nn.Sequential(
-        nn.Conv2d(shape[0], 32, 5, padding=2),
+        Conv2d(shape[0], 32, 5, padding=2),
         nn.BatchNorm2d(32),
-        nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        Conv2d(32, 64, 5, padding=2),
         nn.BatchNorm2d(64),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(64 * height * width, 512),
         BatchNorm1d(512),
@@ -129,14 +131,16 @@ def _lenet(*projection: int) -> Callable[[Shape, int], nn.Module]:
     def build(shape: Shape, num_classes: int) -> nn.Module:
         from torch import nn
 
+        from task.models.layers import Conv2d
+
         height, width = _after_convolutions(shape, 0)
         layers: list[nn.Module] = [
-            nn.Conv2d(shape[0], 6, 5),
-            nn.ReLU(),
+            Conv2d(shape[0], 6, 5),
             nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5),
             nn.ReLU(),
+            Conv2d(6, 16, 5),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
         ]
         features = 16 * height * width

@@ -28,7 +28,7 @@ from task.config import read_config
 from task.contract import parts_of
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
-from task.models.batch_norm import BatchNorm1d
+from task.models.layers import BatchNorm1d
 from tests.reference import fedper, fenda, mlp
 from tests.reference.mlp import Batches, Data, Params, Trace
 from tests.support.federation import Played, batches_of, owners_config, play, write_owners

@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 
 from task.errors import ConfigError
 from task.models import MODELS, build_model
-from task.models.batch_norm import BatchNorm1d
+from task.models.layers import BatchNorm1d
 from task.models.twin import Twin
 
 MNIST = (1, 28, 28)
