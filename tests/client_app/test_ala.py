@@ -28,7 +28,13 @@ from task.errors import ConfigError
 from task.models import build_model
 from task.parts import top_parameters
 from task.seeds import rng_for
-from tests.client_app.test_personal_layers import (
+from tests.reference import fedala, mlp
+from tests.reference.mlp import Data, Params
+from tests.support.federation import Keep, play
+from tests.support.grid import LocalGrid
+from tests.support.kept import kept_by, losing
+from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
+from tests.support.personal import (
     AFTER,
     BODY,
     HEAD,
@@ -40,12 +46,6 @@ from tests.client_app.test_personal_layers import (
     small_bn,
     told,
 )
-from tests.reference import fedala, mlp
-from tests.reference.mlp import Data, Params
-from tests.support.federation import Keep, play
-from tests.support.grid import LocalGrid
-from tests.support.kept import kept_by, losing
-from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
 
 # ------------------------------------------------------------------------------------ one client
 

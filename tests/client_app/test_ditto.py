@@ -11,8 +11,13 @@ import pytest
 from task import seeds
 from task.models import MODELS, ModelSpec
 from task.seeds import rng_for
-from tests.client_app.test_personal_layers import (
-    PRIVATE,
+from tests.reference import ditto, fedala, mlp
+from tests.reference.mlp import Data, Params, Trace
+from tests.support.kept import losing
+from tests.support.models import Noisy
+from tests.support.personal import (
+    BODY,
+    HEAD,
     Case,
     Reference,
     case_of,
@@ -22,12 +27,8 @@ from tests.client_app.test_personal_layers import (
     small_bn,
     told,
 )
-from tests.reference import ditto, fedala, mlp
-from tests.reference.mlp import Data, Params, Trace
-from tests.support.kept import losing
-from tests.support.models import Noisy
 
-WHOLE = PRIVATE["local-only"]
+WHOLE = BODY | HEAD
 
 
 @pytest.fixture(autouse=True)

@@ -22,12 +22,12 @@ from task.contract import parts_of
 from task.errors import ConfigError, FieldError
 from task.models import build_model
 from task.seeds import rng_for
-from tests.client_app.test_personal_layers import Case, case_of, close, told
 from tests.reference import moon
 from tests.reference.mlp import Data
 from tests.support.federation import far
 from tests.support.kept import kept_by, losing, store_of
 from tests.support.models import Noisy, blobs
+from tests.support.personal import Case, case_of, close, told
 
 
 def reference(run: Case, cohorts: list[list[str]], **knobs: Any) -> moon.MoonTrace:

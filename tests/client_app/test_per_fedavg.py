@@ -18,9 +18,9 @@ from client_app.solvers.sgd import Solver
 from task.algorithms import ALGORITHMS
 from task.arrays import state_of
 from task.config import Config, PerFedAvgConfig
-from tests.client_app.test_personal_layers import Case, Reference, case_of, check_metrics, close
 from tests.reference import perfedavg
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
+from tests.support.personal import Case, Reference, case_of, check_metrics, close
 
 
 def solver_of(alpha: float = 0.1, form: str = "fo", delta: float = 1e-3) -> PerFedAvgSolver:

@@ -23,11 +23,11 @@ from task.arrays import Arrays, state_of
 from task.config import Config, PFedMeConfig, TrainConfig
 from task.models import build_model
 from task.seeds import rng_for
-from tests.client_app.test_personal_layers import Case, Reference, case_of, check, check_metrics, close, told
 from tests.reference import pfedme
 from tests.support.federation import far
 from tests.support.kept import losing
 from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.personal import Case, Reference, case_of, check, check_metrics, close, told
 
 WHOLE = ("1.weight", "1.bias", "3.weight", "3.bias")
 KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}

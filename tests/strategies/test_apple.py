@@ -16,7 +16,13 @@ from task.arrays import Arrays, sha256
 from task.config import AppleConfig, Config, read_config
 from task.errors import ConfigError
 from task.models import MODELS, ModelSpec
-from tests.client_app.test_personal_layers import (
+from tests.reference import apple, mlp
+from tests.strategies.test_models import held
+from tests.support.federation import SIZES, play, write_owners
+from tests.support.joining import joining
+from tests.support.kept import kept_by, losing
+from tests.support.models import OneNumber, task_on
+from tests.support.personal import (
     BODY,
     HEAD,
     Case,
@@ -27,12 +33,6 @@ from tests.client_app.test_personal_layers import (
     keys_of,
     small_bn,
 )
-from tests.reference import apple, mlp
-from tests.strategies.test_models import held
-from tests.support.federation import SIZES, play, write_owners
-from tests.support.joining import joining
-from tests.support.kept import kept_by, losing
-from tests.support.models import OneNumber, task_on
 from tests.support.rules import w
 
 # --------------------------------------------------------------------------------------- the client

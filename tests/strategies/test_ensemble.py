@@ -14,10 +14,10 @@ from torch import nn
 from client_app.solvers import SOLVERS
 from task.arrays import Arrays, sha256, state_of
 from task.config import Config
-from tests.client_app.test_personal_layers import case_of
 from tests.reference import mlp
 from tests.strategies.test_models import held
 from tests.support.models import Bytes, Noisy, OneNumber
+from tests.support.personal import case_of
 from tests.support.rules import w
 
 

@@ -17,10 +17,10 @@ from task import wire
 from task.arrays import Arrays
 from task.config import Config, FedAMPConfig, read_config
 from task.errors import ConfigError, WireError
-from tests.client_app.test_personal_layers import BODY, HEAD, Case, Reference, case_of, check, close
 from tests.reference import fedamp, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.models import OneNumber, task_on
+from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, close
 from tests.support.rules import w
 
 

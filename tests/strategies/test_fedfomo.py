@@ -23,11 +23,11 @@ from task.config import Config, FedFomoConfig, read_config
 from task.errors import ConfigError
 from task.seeds import rng_for
 from task.wire import ANSWERED
-from tests.client_app.test_personal_layers import BODY, HEAD, Case, Reference, case_of, check, told
 from tests.reference import fedfomo, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.grid import LocalGrid
 from tests.support.models import OneNumber, task_on
+from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, told
 from tests.support.rules import w
 
 

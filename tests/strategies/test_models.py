@@ -16,10 +16,10 @@ from strategies.models import ModelsState, known_clients, models_of, take_in
 from strategies.state import Reduced, dump_state, load_state
 from task.arrays import Arrays, sha256
 from task.reduce import Stack
-from tests.client_app.test_personal_layers import Case, case_of, close, keys_of, told
 from tests.support.federation import Keep, Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by
+from tests.support.personal import Case, case_of, close, keys_of, told
 from tests.support.rules import w
 
 RULES = ["apple", "ensemble", "fedamp", "fedfomo"]

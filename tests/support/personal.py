@@ -1,0 +1,187 @@
+"""Runs of personalised algorithms over messages and kept files, held against references round by round."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from torch import nn
+
+from client_app.node import open_node
+from task.arrays import Arrays
+from task.config import read_config
+from task.models.layers import BatchNorm1d
+from tests.reference import mlp
+from tests.reference.mlp import Batches, Data, Params, Trace
+from tests.support.federation import Played, batches_of, owners_config, play, write_owners
+from tests.support.grid import LocalGrid
+from tests.support.kept import kept_by
+
+SETTINGS: dict[str, Any] = {
+    "model": "mlp",
+    "num_server_rounds": 3,
+    "fraction_train": 0.6,
+    "fraction_evaluate": 1.0,
+    "local_test_fraction": 0.3,
+    "local_epochs": 3,
+    "batch_size": 4,
+    "learning_rate": 0.2,
+    "lr_decay": 0.9,
+}
+BODY, HEAD = {"1.weight", "1.bias"}, {"3.weight", "3.bias"}
+AFTER = frozenset({"test-loss", "test-accuracy", "test-examples"})
+Reference = Callable[[list[list[str]]], Trace]
+Score = Callable[[Params, np.ndarray, np.ndarray], tuple[float, float]]
+
+
+def keys_of(folder: Path, algorithm: str, **more: Any) -> dict[str, Any]:
+    """Return the config of a run of the owners with a state folder of its own."""
+    owners = folder / "owners.npz"
+    if not owners.exists():
+        write_owners(owners)
+    state = tempfile.mkdtemp(dir=folder)
+    return owners_config(owners, algorithm=algorithm, state_dir=state, **SETTINGS | more)
+
+
+@dataclass
+class Case:
+    """A run, with what a reference needs of it.
+
+    Attributes:
+        keys: Its config.
+        played: What it left.
+        train: Each client's examples.
+        test: Each client's own test examples.
+        w0: The whole initial model.
+    """
+
+    keys: dict[str, Any]
+    played: Played
+    train: Data
+    test: Data
+    w0: Params
+
+    @property
+    def cohorts(self) -> list[list[str]]:
+        return self.played.selected()
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """Arguments of every reference but data, initial model and cohorts."""
+        keys = self.keys
+        more = {"batches": self.batches(), "epochs": keys["local-epochs"]}
+        return more | {"lr": keys["learning-rate"], "lr_decay": keys["lr-decay"]}
+
+    def batches(self, *, stragglers: bool = True) -> Batches:
+        """Return the batches that the run drew, from the seeds alone; "x again" draws those of x.
+
+        The references do not know stragglers: the passes that those leave out at the end of a phase are
+        empty, and the next phase goes on with what they draw next.
+        """
+        names, full = list(self.played.names), self.keys["local-epochs"]
+        sizes = {c: len(y) for c, (_, y) in self.train.items()}
+        drawn = batches_of(self.keys["seed"], names, sizes, self.keys["batch-size"])
+        told = self.played.epochs() if stragglers else {}
+
+        def batches(t: int, k: str, draw: int) -> list[np.ndarray]:
+            phase, i = divmod(draw, full)
+            client = k.removesuffix(" again")
+            epochs = told.get((t, client)) or full
+            return drawn(t, names.index(client), phase * epochs + i) if i < epochs else []
+
+        return batches
+
+    def kept(self) -> dict[str, Arrays]:
+        return kept_by(self.keys, self.played, "personal")
+
+    def lines(self, phase: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield (round, client, metrics) of ``clients.jsonl``, with the number of examples."""
+        for line in self.played.keep.clients:
+            if line["phase"] == phase:
+                yield line["round"], line["name"], line["metrics"] | {"examples": line["examples"]}
+
+
+def case_of(folder: Path, algorithm: str, *, nodes: int = 1, grid: Any = LocalGrid, **more: Any) -> Case:
+    """Run the owners' federation."""
+    keys = keys_of(folder, algorithm, **more)
+    played = play(keys, nodes=nodes, grid_type=grid)
+    assert [row["quarantined"] for row in played.rows] == [[]] * len(played.rows)
+    node = open_node(read_config(keys), {})
+    train, test = (
+        {c: cast(Any, tuple(a.numpy() for a in node.data(c, part))) for c in played.names}
+        for part in ("train", "test")
+    )
+    return Case(keys, played, train, test, dict(node.initial()))
+
+
+def close(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], tolerance: float = 2e-5) -> bool:
+    """Return whether models have the same names and, relative to each tensor, the same numbers."""
+    assert set(got) == set(want)
+    off = {n: np.abs(got[n] - want[n]).max() / max(np.abs(want[n]).max(), 1e-3) for n in want}
+    return max(off.values(), default=0.0) <= tolerance
+
+
+def score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return loss and accuracy of the net with one hidden layer."""
+    scores = mlp.features(w, x) @ w["3.weight"].T + w["3.bias"]
+    return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
+
+
+def check(case: Case, reference: Reference, private: Iterable[str], score: Score = score) -> None:
+    """Hold a run to its reference: shared part by round, what is kept, and the clients' metrics."""
+    trace = reference(case.cohorts)
+    for t, want in enumerate(trace.models):
+        assert close(case.played.arrays(t), want), t
+    kept = case.kept()
+    assert set(kept) == {c for cohort in case.cohorts for c in cohort}
+    for c, arrays in kept.items():
+        assert close(arrays, {n: trace.personal[-1][c][n] for n in private}), c
+    check_metrics(case, trace, reference, score)
+
+
+def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score = score) -> None:
+    """Hold metrics to the reference's models: before, of everybody, and after, of who trained."""
+    before = list(case.lines("evaluate"))
+    assert len(before) == len(case.played.names) * len(case.cohorts)
+    for t, c, got in before:
+        x, y = case.test[c]
+        assert (got["loss"], got["accuracy"]) == pytest.approx(
+            score(trace.personal[t][c], x, y), rel=2e-4, abs=2e-5
+        )
+        assert got["examples"] == len(y)
+    after = list(case.lines("train"))
+    assert [(t, c) for t, c, _ in after] == [(t, c) for t, cs in enumerate(case.cohorts, 1) for c in cs]
+    for t, c, got in (line for line in after if line[0] != 2):
+        x, y = case.test[c]
+        # were it alone in its last round, a client's own model would be the one that it ends with
+        own = reference([*case.cohorts[: t - 1], [c]]).personal[t][c]
+        assert (got["test-loss"], got["test-accuracy"]) == pytest.approx(score(own, x, y), rel=2e-4, abs=2e-5)
+        assert (got["test-examples"], got["examples"]) == (len(y), len(case.train[c][1]))
+
+
+def told(case: Case, *, hide: Iterable[str] = ()) -> Any:
+    """Return what is equal in equal runs: models by round, and each client's metrics but the hidden ones."""
+    lines = case.played.keep.clients
+    return [row["model_sha256"] for row in case.played.rows], [
+        line | {"metrics": {m: v for m, v in line["metrics"].items() if m not in hide}} for line in lines
+    ]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "stragglers in a stack": {"stragglers": 0.7},
+    "alone, with momentum and decay": {
+        "stack": 1, "momentum": 0.7, "weight_decay": 0.02, "learning_rate": 0.05, "nodes": 2,
+    },
+    "one batch": {"batch_size": 0},
+}  # fmt: skip
+
+
+def small_bn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(shape[0], 5), BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes)
+    )
