@@ -1,0 +1,1 @@
+"""A federation on machines of its own: provisioning, the server machine, the nodes."""

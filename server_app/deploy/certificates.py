@@ -1,0 +1,187 @@
+"""Keys and certificates of a federation: its authority, the SuperLink's certificate, the nodes' key pairs.
+
+Every key is ECDSA P-384, the curve that Flower's own commands make for SuperNodes.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import ipaddress
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from task.errors import ConfigError
+
+AUTHORITY_DAYS = 3650  # at least; always a year more than the first certificate of the SuperLink
+SKEW = dt.timedelta(
+    days=1
+)  # by how much a node's clock may be slow: small boards often have none that runs on
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def now() -> dt.datetime:
+    """Return the time, UTC, whole seconds, as certificates carry it."""
+    return dt.datetime.now(dt.UTC).replace(microsecond=0)
+
+
+def make_authority(days: int) -> tuple[bytes, bytes]:
+    """Make a certificate authority.
+
+    Args:
+        days: For how long the first certificate that it signs is to be good.
+
+    Returns:
+        Its private key and its certificate, PEM.
+    """
+    key = make_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet federation authority")])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        _builder(subject, subject, key.public_key(), max(AUTHORITY_DAYS, days + 365))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+        )
+        .sign(key, hashes.SHA384())
+    )
+    return private_pem(key), certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def make_key() -> ec.EllipticCurvePrivateKey:
+    """Make a private key."""
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM (PKCS 8), as TLS servers read it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def make_server_certificate(
+    authority_key: bytes, authority: bytes, server_key: bytes, host: str, days: int
+) -> bytes:
+    """Sign a certificate of a server that is reached as `host`, and on its own machine as localhost.
+
+    Args:
+        authority_key: PEM.
+        authority: Certificate of the authority, PEM.
+        server_key: Private key of the server, PEM.
+        host: A name or an IP address.
+        days: For how long it is good.
+
+    Returns:
+        The certificate, PEM.
+
+    Raises:
+        ConfigError: The authority's key is not that of its certificate, or the certificate would outlive
+            the authority's.
+    """
+    issuer = x509.load_pem_x509_certificate(authority)
+    signer = serialization.load_pem_private_key(authority_key, None)
+    key = serialization.load_pem_private_key(server_key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise ConfigError(
+            "ca.key: expected the private key of ca.crt; got another one. Bring back the folder ca as it was"
+        )
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError("server.key: expected an elliptic curve key, as `bouquet provision` makes it")
+    left = (issuer.not_valid_after_utc - now()).days
+    if days > left:
+        raise ConfigError(
+            f"--days: expected at most {max(left, 0)}, as the authority's certificate ends then; "
+            f"got {days}. For longer, provision anew into another folder"
+        )
+    names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL_NAMES))]
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet SuperLink")])
+    certificate = (
+        _builder(subject, issuer.subject, key.public_key(), days)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+        .sign(signer, hashes.SHA384())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def make_node_keys(name: str) -> tuple[bytes, bytes]:
+    """Make the key pair of a node, as Flower's SuperNode and its ``supernode register`` read them.
+
+    Args:
+        name: The node's name, the comment of its public key.
+
+    Returns:
+        The private key (OpenSSH's PEM) and the public key (one line of OpenSSH).
+    """
+    key = make_key()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private, public + f" {name}\n".encode()
+
+
+def node_fingerprint(public: bytes) -> str:
+    """Return the fingerprint of a node's public key, as ``ssh-keygen -lf node.pub`` shows it."""
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def certificate_facts(pem: bytes) -> dict[str, str]:
+    """Return a certificate's fingerprint and its last moment.
+
+    The fingerprint is what ``openssl x509 -noout -fingerprint -sha256 -in FILE`` shows.
+    """
+    certificate = x509.load_pem_x509_certificate(pem)
+    return {
+        "fingerprint": certificate.fingerprint(hashes.SHA256()).hex(":").upper(),
+        "expires": certificate.not_valid_after_utc.isoformat(),
+    }
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() - SKEW)
+        .not_valid_after(now() + dt.timedelta(days=days))
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
