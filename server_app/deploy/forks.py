@@ -1,0 +1,251 @@
+"""The parent of the tasks' processes: acquires a task, forks, hears, reaps, and answers for the dead."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from server_app.deploy.edge import MemoryLimit, spell
+from server_app.deploy.guard import Task, client_task, report, server_task, teller
+from server_app.deploy.installed import OF_A_NODE, PACKAGES, installed
+from server_app.deploy.policy import Order, Site
+from server_app.deploy.processes import end_with_parent, how_it_ended, say
+from task.files import write_json
+
+POLL_S = 0.1  # between looks for tasks
+ANSWER_S = 5.0  # that the Runtime API may take to answer
+RETRY_S = 0.5  # after a look that failed
+MEMORY_S = 0.25  # between looks at the memory
+LATE_S = 5.0  # after a message's time to live before its process is ended
+HEAD_BYTES = 4
+CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"
+
+
+@dataclass
+class _Running:
+    """A process and what it told."""
+
+    task: Task
+    pipe: int
+    told: bytearray = field(default_factory=bytearray)
+    order: Order | None = None
+    pushing: bool = False
+    done: bool = False
+    until: float = float("inf")
+    why: str = ""  # the parent's reason to end it
+    reporter: bool = False
+
+
+class Warm:
+    """Acquires tasks of one Runtime API and runs each in a process of its own.
+
+    Args:
+        kind: `CLIENT` or `SERVER`: the tasks it takes.
+        address: HOST:PORT of the Runtime API.
+        site: What is allowed.
+        secret: The SuperExec secret; None where there is none.
+        certificates: Root certificates of the Runtime API; None = plaintext.
+        memory: The limit on the node's memory, if it has one.
+        rounds: File in which the training messages of each run are counted, if they are limited.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        address: str,
+        site: Site,
+        secret: bytes | None = None,
+        certificates: bytes | None = None,
+        memory: MemoryLimit | None = None,
+        rounds: Path | None = None,
+    ) -> None:
+        self.kind, self.address, self.site = kind, address, site
+        self.certificates, self.memory, self.rounds = certificates, memory, rounds
+        self.here = installed(OF_A_NODE if kind == CLIENT else PACKAGES)
+        self.running: dict[int, _Running] = {}
+        self.trained: dict[int, int] = {}
+        if rounds is not None and rounds.exists():
+            with contextlib.suppress(ValueError):
+                self.trained = {int(k): v for k, v in json.loads(rounds.read_text("utf-8")).items()}
+        interceptors: list[ProtobufClientInterceptor]
+        interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+        if secret:
+            method = {"/flwr.proto.Runtime/AcquireTask"}
+            signer = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method)
+            interceptors.append(signer)
+        self.client = RuntimeHttpClient.from_server_address(
+            server_address=address,
+            insecure=certificates is None,
+            root_certificates=certificates,
+            interceptors=interceptors,
+        )
+        self.client._client.timeout = ANSWER_S  # while it waits, it sees to nothing else
+        self._trouble = ""
+        self._memory_looked = 0.0
+
+    def serve(self) -> None:
+        """Acquire and run tasks until the process is ended."""
+        while True:
+            pause_s = POLL_S
+            if self.kind == SERVER or not self.running:  # a SuperNode has one message at a time
+                pause_s = self._acquire()
+            self._wait(pause_s)
+
+    def _acquire(self) -> float:
+        """Look for a task once and start it; return for how long to wait."""
+        try:
+            answer = self.client.AcquireTask(AcquireTaskRequest(supported_task_types=[self.kind]))
+        except (httpx.HTTPError, ValueError) as err:
+            if str(err) != self._trouble:
+                say(f"no tasks: {self.address} does not answer as it should: {err}")
+                self._trouble = str(err)
+            return RETRY_S
+        if self._trouble:
+            say(f"{self.address} answers again")
+            self._trouble = ""
+        if answer.HasField("task") and answer.token:
+            task = Task(self.kind, self.address, answer.token, self.certificates)  # type: ignore[arg-type]
+            self._start(task, self._client_task if self.kind == CLIENT else self._server_task)
+        return POLL_S
+
+    def _client_task(self, task: Task, pipe: int) -> None:
+        limit = ""
+        if self.memory is not None:
+            limit = spell(self.memory.most)
+            data = self.memory.data_limit()
+            resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+        client_task(task, self.site, self.here, self.trained, teller(pipe), limit)
+
+    def _server_task(self, task: Task, pipe: int) -> None:
+        server_task(task, self.site, self.here, teller(pipe))
+
+    def _start(self, task: Task, work: Callable[[Task, int], None], *, reporter: bool = False) -> int:
+        if threading.active_count() > 1:
+            raise RuntimeError(f"cannot fork safely: threads {threading.enumerate()}")
+        theirs, ours = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._in_the_child(parent, theirs, task, work, ours)
+        os.close(ours)
+        os.set_blocking(theirs, False)
+        self.running[pid] = _Running(task, theirs, reporter=reporter)
+        return pid
+
+    def _in_the_child(
+        self, parent: int, theirs: int, task: Task, work: Callable[[Task, int], None], pipe: int
+    ) -> None:
+        code = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            end_with_parent(parent)
+            os.close(theirs)
+            for other in self.running.values():
+                os.close(other.pipe)
+            gc.enable()
+            work(task, pipe)
+            code = 0
+        except SystemExit as err:
+            code = err.code if isinstance(err.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _wait(self, pause_s: float) -> None:
+        """Wait, and meanwhile hear what the processes tell and see to those that end."""
+        pipes = {running.pipe: pid for pid, running in self.running.items()}
+        readable, _, _ = select.select(list(pipes), [], [], pause_s)
+        for pipe in readable:
+            self._hear(pipes[pipe])
+        for pid, running in self.running.items():
+            if time.monotonic() > running.until:
+                self._kill(pid, "its message's time to live was over")
+        self._watch_memory()
+
+    def _hear(self, pid: int) -> None:
+        running = self.running[pid]
+        data = os.read(running.pipe, 65536)
+        running.told += data
+        while len(running.told) >= HEAD_BYTES:
+            end = HEAD_BYTES + int.from_bytes(running.told[:HEAD_BYTES], "big")
+            if len(running.told) < end:
+                break
+            self._told(running, pickle.loads(running.told[HEAD_BYTES:end]))
+            del running.told[:end]
+        if not data:
+            self._ended(pid)
+
+    def _told(self, running: _Running, what: object) -> None:
+        if isinstance(what, Order):
+            running.order = what
+            running.until = time.monotonic() + what.message.metadata.ttl + LATE_S
+            if what.trains and self.site.max_rounds:
+                run = what.context.run_id
+                self.trained[run] = self.trained.get(run, 0) + 1
+                if self.rounds is not None:
+                    write_json(self.rounds, {str(k): v for k, v in self.trained.items()})
+        elif what == "pushing":
+            running.pushing = True
+            running.until = float("inf")
+        elif what == "done":
+            running.done = True
+
+    def _ended(self, pid: int) -> None:
+        running = self.running.pop(pid)
+        os.close(running.pipe)
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if running.done or running.reporter:
+            return
+        how = running.why or how_it_ended(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        app = "ClientApp" if running.task.kind == CLIENT else "ServerApp"
+        why = f"the {app}'s process {how}"
+        say(f"process {pid}: {why}; reporting it")
+
+        def answer(task: Task, pipe: int) -> None:
+            report(task, running.order, why, pushing=running.pushing)
+
+        self._start(running.task, answer, reporter=True)
+
+    def _kill(self, pid: int, why: str) -> None:
+        running = self.running[pid]
+        if not running.why and not running.reporter:
+            running.why = f"was ended: {why}"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _watch_memory(self) -> None:
+        if self.memory is None or not self.running or time.monotonic() < self._memory_looked + MEMORY_S:
+            return
+        self._memory_looked = time.monotonic()
+        used = self.memory.used()
+        if used > self.memory.most:
+            for pid in list(self.running):
+                limit = spell(self.memory.most)
+                self._kill(pid, f"--max-memory: the node used {spell(used)} of the {limit} it may use")

@@ -1,0 +1,194 @@
+"""Flower's SuperNode, made to work at once and to end when it is of no more use.
+
+``python -m server_app.deploy.supernode ALIVE [--server-name NAME] -- OPTIONS``: the options are those of
+``flower-supernode``. What differs from Flower's own:
+
+- it looks for messages every 0.2 s while there are some, and after a silence as often as Flower's own does,
+  every 3 s; for its app's reply it looks every 0.05 s instead of 0.5 s;
+- it touches the file ALIVE after each successful exchange with the SuperLink, at least every 10 s;
+- a reply of which the rest does not come is given up, where Flower waits for ever;
+- it ends when its main loop has ended, where Flower's process stays up and does nothing;
+- why the SuperLink refuses a call is logged, in a line that begins with ``bouquet:``;
+- NAME is the name that the SuperLink's certificate must have, where it is reached through a relay.
+
+A version of Flower that is built otherwise keeps its own pace.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from flwr.supercore import heartbeat
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.supernode import start_client_internal as main_loop
+from flwr.supernode.cli.flower_supernode import flower_supernode
+
+from server_app.deploy import clock
+from server_app.deploy.processes import end_with_parent
+
+PREFIX = "bouquet:"
+SLEEPS = ["3", "0.5", "0.5"]  # that Flower's main loop has, in this order
+PACES = {3: 0.2, 0.5: 0.05}  # seconds instead of seconds
+SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
+GIVE_UP_S = 15.0  # without the rest of a reply
+BEAT_S = 15  # makes a heartbeat every 7 to 9 s; the SuperLink still waits 60 s for one
+LOOP_ENDED = 70  # exit code
+
+
+def tell(line: str) -> None:
+    """Log a line for the warden."""
+    print(PREFIX, line, file=sys.stderr, flush=True)
+
+
+class Pace:
+    """Takes the place of the module `time` in Flower's main loop."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, float] = {}  # begin of a wait for the rest of a reply, by stack frame
+        self._silent_since = time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, for less than asked.
+
+        Raises:
+            TimeoutError: The rest of a reply has not come for `GIVE_UP_S`.
+        """
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "yield_object_contents":
+            missing = hash(caller.f_locals.get("tree") and caller.f_locals["tree"].object_id)
+            since = self._waits.setdefault(missing, time.monotonic())
+            if time.monotonic() - since > GIVE_UP_S:
+                self._waits.clear()
+                raise TimeoutError(
+                    f"the process of the task ended in the midst of its reply, {GIVE_UP_S:g} s ago"
+                )
+        else:
+            self._waits.clear()
+        if seconds != 3:  # there is a message
+            self._silent_since = time.monotonic()
+        least = PACES.get(seconds, seconds)
+        time.sleep(min(seconds, max(least, SHARE * (time.monotonic() - self._silent_since))))
+
+
+def hasten() -> bool:
+    """Let Flower's main loop look more often; return whether it could be done."""
+    sleeps = re.findall(r"\btime\.sleep\(([\d.]+)\)", inspect.getsource(main_loop))
+    others = re.findall(r"\btime\.(?!sleep\b)\w+", inspect.getsource(main_loop))
+    if sleeps != SLEEPS or others:
+        return False
+    vars(main_loop)["time"] = Pace()
+    return True
+
+
+def watch(alive: Path) -> bool:
+    """Touch a file after each successful exchange with the SuperLink; return whether it can be done."""
+    connection = importlib.import_module("flwr.client.grpc_rere_client.connection")
+    sender, connect = connection.HeartbeatSender, main_loop._init_connection
+
+    def touching(function: Callable[..., Any]) -> Callable[..., Any]:
+        def touched(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if result is not False:  # what a heartbeat that failed returns
+                alive.touch()
+            return result
+
+        return touched
+
+    class Sender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
+        def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
+            super().__init__(touching(heartbeat_fn))
+
+    @contextmanager
+    def connected(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
+        options = inspect.signature(connect).bind(*args, **kwargs).arguments
+        _explain_refusals(options)
+        with connect(*args, **kwargs) as conn:
+            alive.touch()
+            tell(f"connected to {options['server_address']} as node {conn[0]}")
+            yield (conn[0], *[touching(function) for function in conn[1:]])
+
+    vars(connection)["HeartbeatSender"] = Sender
+    vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = BEAT_S
+    vars(main_loop)["_init_connection"] = connected
+    return True
+
+
+def _explain_refusals(options: dict[str, Any]) -> None:
+    """Log why the SuperLink refuses a call: Flower then ends without a word."""
+    make = main_loop._make_fleet_connection_retry_invoker
+    told: set[str] = set()
+
+    def explaining(*args: Any, **kwargs: Any) -> Any:
+        invoker = make(*args, **kwargs)
+        gives_up = invoker.should_giveup
+
+        def explained(err: grpc.RpcError) -> bool:
+            details = str(err.details())
+            if err.code() != grpc.StatusCode.PERMISSION_DENIED and details not in told:
+                told.add(details)
+                tell(_reason(err, options))
+            return bool(gives_up and gives_up(err))
+
+        invoker.should_giveup = explained
+        return invoker
+
+    vars(main_loop)["_make_fleet_connection_retry_invoker"] = explaining
+
+
+def _reason(err: grpc.RpcError, options: dict[str, Any]) -> str:
+    details = str(err.details())
+    if details != clock.REFUSAL:
+        return f"the SuperLink says {err.code().name}: {details}"
+    certificates = options.get("root_certificates")
+    if isinstance(certificates, str):
+        certificates = Path(certificates).expanduser().read_bytes()
+    keys = options.get("authentication_keys") or generate_key_pairs()
+    try:
+        return clock.in_words(clock.measure(options["server_address"], certificates, keys))
+    except grpc.RpcError:
+        return "this machine's clock differs too much from the SuperLink's"
+
+
+def expect_name(name: str) -> None:
+    """Verify the SuperLink's certificate against this name, not against the address that is called."""
+    secure = grpc.secure_channel
+
+    def named(target: str, credentials: Any, options: Any = None, compression: Any = None) -> grpc.Channel:
+        more = [*(options or []), ("grpc.ssl_target_name_override", name)]
+        return secure(target, credentials, options=more, compression=compression)
+
+    vars(grpc)["secure_channel"] = named
+
+
+def main() -> None:
+    """Start from the command line."""
+    end_with_parent()
+    options, flags = sys.argv[1:], []
+    if "--" in options:
+        place = options.index("--")
+        options, flags = options[:place], options[place + 1 :]
+    if len(options) == 3 and options[1] == "--server-name":
+        expect_name(options[2])
+    elif len(options) != 1:
+        sys.exit("usage: python -m server_app.deploy.supernode ALIVE [--server-name NAME] -- OPTIONS")
+    if not hasten():
+        tell("this version of Flower is built otherwise: it keeps its own pace")
+    watch(Path(options[0]))
+    sys.argv = ["flower-supernode", *flags]
+    flower_supernode()
+    tell("the exchange with the SuperLink has ended")
+    os._exit(LOOP_ENDED)  # Flower's Runtime API would keep the process up
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""A node's options, what it says of its connection, and Flower's SuperNode as it is changed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.supernode import start_client_internal as main_loop
+
+from server_app.deploy import clock, node, supernode
+from server_app.deploy.kit import NodeKit
+from server_app.deploy.node import Options, check, node_config, read_partition
+from task.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (Options(data=Path("/nowhere/at/all")), "--data: expected a file or folder; got none"),
+        (Options(data=Path("/"), partition=(0, 2)), "--partition: a node with --data"),
+        (Options(partition=(2, 2)), "I from 0 to N - 1; got 2/2"),
+        (Options(may_train="/etc/passwd"), "--may-train: expected a program"),
+        (Options(cold=True, max_memory=1), "--cold: Flower's own way"),
+        (Options(cold=True, may_train="/bin/true"), "--cold: Flower's own way"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(options: Options, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        check(options)
+
+
+def test_data_must_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(Options(data=tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # who runs this may be root
+    with pytest.raises(ConfigError, match="can read"):
+        check(Options(data=tmp_path))
+
+
+def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None:
+    own = node_config("ward-1", Options(data=tmp_path))
+    assert own == f'client-name="ward-1" data-path="{tmp_path}"'
+    assert node_config("ward-1", Options(partition=(1, 3))) == "partition-id=1 num-partitions=3"
+    assert node_config("ward-1", Options()) == ""
+    assert read_partition("1/3") == (1, 3)
+    assert read_partition("") is None
+    with pytest.raises(ConfigError, match="--partition: expected I/N"):
+        read_partition("1 of 3")
+
+
+class FakeWarden:
+    """Holds the one child that a node looks at."""
+
+    def __init__(self) -> None:
+        self.up_s = 1000.0
+        self.log = ""
+        self.children = {node.SUPERNODE: SimpleNamespace(uptime_s=lambda: self.up_s, process=object())}
+
+    def tail(self, name: str) -> str:
+        """Return the log."""
+        return self.log
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that the node says."""
+    lines: list[str] = []
+    monkeypatch.setattr(node, "say", lines.append)
+    return lines
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., Any]:
+    """Make a node whose SuperLink is at a port."""
+
+    def make(port: int) -> Any:
+        kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
+        kit.state.mkdir()
+        return node._Node(kit, Options(), FakeWarden())  # type: ignore[arg-type]
+
+    return make
+
+
+def quiet(it: Any, seconds: float) -> None:
+    """Let the last exchange be so long ago."""
+    it.kit.alive.touch()
+    os.utime(it.kit.alive, (time.time() - seconds,) * 2)
+
+
+def test_it_says_when_it_is_connected_lost_and_back(made: Callable[..., Any], said: list[str]) -> None:
+    it = made(9)  # nobody listens there
+    it.look()
+    assert said == []
+    quiet(it, 1)
+    it.look()
+    it.look()
+    quiet(it, 31)
+    it.look()
+    it.look()
+    quiet(it, 0)
+    it.look()
+    assert said == [
+        "connected to 127.0.0.1:9",
+        "lost the SuperLink since 31 s: trying again",
+        "connected to 127.0.0.1:9",
+    ]
+
+
+def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
+    made: Callable[..., Any], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lost the SuperLink holds replies: it is left alone until the port has answered for 30 s."""
+    clock_s = [1000.0]
+    monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        it = made(server.getsockname()[1])
+        quiet(it, 20)
+        it.look()
+        assert it._health() == ""
+        quiet(it, 50)
+        it._answers_since = 0.0
+        clock_s[0] += 10
+        it.look()
+        assert it._health() == ""  # the port answers only now
+        clock_s[0] += node.STALE_S + 1
+        it.look()
+        assert "no exchange with" in it._health()
+        assert it._health() == ""  # once
+    clock_s[0] += 10
+    it.look()
+    clock_s[0] += 100
+    assert it._health() == ""  # the port is closed
+
+
+@pytest.mark.parametrize(
+    ("log", "what"),
+    [
+        ("bouquet: this machine's clock is 8 s ahead of ...", "clock is 8 s ahead"),
+        ("... [code: 2004] Failed to activate SuperNode.", "was not let in by 127.0.0.1"),
+        ("... CERTIFICATE_VERIFY_FAILED ...", "has no certificate for 127.0.0.1"),
+        ("bouquet: connected to x as node 1", "ended with exit code 70"),
+    ],
+)
+def test_it_says_why_the_supernode_ended(made: Callable[..., Any], log: str, what: str) -> None:
+    assert what in made(9)._explain(70, log)
+
+
+def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was killed is let in again after 60 s, so what takes longer has another reason."""
+    it = made(9)
+    log = "[code: 2004] Failed to activate SuperNode."
+    assert "holds an earlier process" in it._explain(1, log)
+    it.refused_since -= node.NOT_LET_IN_S
+    said = it._explain(1, log)
+    assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said
+
+
+@pytest.mark.parametrize("off_s", [0.0, 8.0, 320.0, -310.0, -3600.0, 7200.0])
+def test_the_clocks_offset_is_found_from_what_is_accepted(off_s: float) -> None:
+    """A SuperLink accepts times between 5 s in its future and 305 s in its past."""
+    calls = []
+
+    def accepted(shift: float) -> bool:
+        calls.append(shift)
+        return -305 < off_s + shift < 5
+
+    assert clock.ahead_s(accepted) == pytest.approx(off_s, abs=0.3)
+    assert len(calls) < 80
+
+
+def test_a_clock_that_is_far_off_is_only_far_off() -> None:
+    assert clock.ahead_s(lambda shift: False) is None
+    assert "more than 13 h off" in clock.in_words(None)
+    assert "is 8 s ahead of" in clock.in_words(8.1)
+    assert "is 400 s behind" in clock.in_words(-400.0)
+
+
+def test_flowers_main_loop_is_as_expected_and_looks_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_loop, "time", main_loop.time)
+    assert supernode.hasten()
+    began = time.monotonic()
+    main_loop.time.sleep(3)
+    main_loop.time.sleep(0.5)
+    assert 0.25 <= time.monotonic() - began < 2
+
+
+def test_another_main_loop_keeps_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = main_loop.time
+    monkeypatch.setattr(supernode, "SLEEPS", ["3"])
+    assert not supernode.hasten()
+    assert main_loop.time is before
+
+
+def test_a_reply_whose_rest_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supernode, "GIVE_UP_S", 0.3)
+    pace = supernode.Pace()
+
+    def yield_object_contents(waits: int) -> None:
+        tree = SimpleNamespace(object_id="part")
+        assert tree
+        for _ in range(waits):
+            pace.sleep(0.5)
+
+    yield_object_contents(3)
+    pace.sleep(0.5)  # another wait begins
+    with pytest.raises(TimeoutError, match="in the midst of its reply"):
+        yield_object_contents(100)

@@ -1,0 +1,141 @@
+"""The warden: what ends is started again, what is stopped leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server_app.deploy import processes
+from server_app.deploy.processes import Child, Warden, how_it_ended, only_one
+from task.errors import BouquetError
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def until(warden: Warden, true: object, within_s: float = 30.0) -> None:
+    """Let the warden look until something holds."""
+    deadline = time.monotonic() + within_s
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        warden.look()
+        time.sleep(0.02)
+
+
+def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Warden(tmp_path, told.append) as warden:
+        child = warden.add(Child("brief", [sys.executable, "-c", "print('here', flush=True); exit(3)"]))
+        until(warden, lambda: child.starts == 3)
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s", "1 s"]
+    assert told[0].startswith("brief ended with exit code 3")
+    log = (tmp_path / "brief.log").read_text()
+    assert log.count("here") >= 2
+    assert log.count("---- start") == 3
+
+
+def test_a_child_that_lived_long_begins_with_the_first_pause_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "STEADY_S", 0.0)
+    told: list[str] = []
+    with Warden(tmp_path, told.append) as warden:
+        child = warden.add(Child("unwell", SLEEP, health=lambda: "does not answer"))
+        until(warden, lambda: child.starts == 3)
+    assert told[:2] == ["unwell: does not answer; starting it again in 0.5 s"] * 2
+
+
+def test_an_unwell_child_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    """Also a process that left the process group and outlives its parent."""
+    pid = tmp_path / "pid"
+    script = (
+        "import subprocess, sys, time, pathlib\n"
+        f"p = subprocess.Popen({SLEEP!r}, start_new_session=True)\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(p.pid))\n"
+        "time.sleep(600)\n"
+    )
+    ill: list[str] = []
+    with Warden(tmp_path, lambda line: None) as warden:
+        child = warden.add(Child("parent", [sys.executable, "-c", script], health=lambda: "".join(ill)))
+        until(warden, lambda: pid.exists() and pid.read_text())
+        first = psutil.Process(int(pid.read_text()))
+        ill.append("ill")
+        warden.look()
+        assert not first.is_running() or first.status() == psutil.STATUS_ZOMBIE
+        ill.clear()
+        pid.unlink()
+        until(warden, lambda: child.starts == 2 and pid.exists() and pid.read_text())
+        second = psutil.Process(int(pid.read_text()))
+    assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOP_S", 0.5)
+    script = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    with Warden(tmp_path, lambda line: None) as warden:
+        child = warden.add(Child("deaf", [sys.executable, "-c", script]))
+        until(warden, lambda: "deaf\n" in warden.tail("deaf").partition("\n")[2])
+        assert child.process is not None
+        process = psutil.Process(child.process.pid)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    assert not process.is_running()
+
+
+def test_a_child_ends_when_the_warden_is_killed(tmp_path: Path) -> None:
+    child = (
+        "from server_app.deploy.processes import end_with_parent; end_with_parent()\n"
+        "import time; time.sleep(600)"
+    )
+    script = (
+        "import sys, pathlib, time\n"
+        "from server_app.deploy.processes import Child, Warden\n"
+        f"w = Warden(pathlib.Path({str(tmp_path)!r}))\n"
+        f"c = w.add(Child('c', [sys.executable, '-c', {child!r}]))\n"
+        "time.sleep(1.5)\n"
+        "print(c.process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as warden:
+        assert warden.stdout is not None
+        process = psutil.Process(int(warden.stdout.readline()))
+        assert process.is_running()
+        warden.kill()
+        deadline = time.monotonic() + 20
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_log_that_grows_too_long_moves_aside_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LOG_BYTES", 5000)
+    script = "import time\nwhile True: print('x' * 99, flush=True); time.sleep(0.002)"
+    with Warden(tmp_path, lambda line: None) as warden:
+        child = warden.add(Child("loud", [sys.executable, "-c", script]))
+        until(warden, lambda: (tmp_path / "loud.log.1").exists())
+        until(warden, lambda: (tmp_path / "loud.log").stat().st_size > 1000)
+        assert (tmp_path / "loud.log").stat().st_size < 50_000
+        assert child.starts == 1
+
+
+def test_two_cannot_hold_one_lock(tmp_path: Path) -> None:
+    lock, what = tmp_path / "lock", "the node ward-1"
+    refusal = f"{what} runs already, as process {os.getpid()}"
+    with only_one(lock, what), pytest.raises(BouquetError, match=refusal), only_one(lock, what):
+        pass
+    with only_one(lock, what):
+        pass
+
+
+def test_exit_codes_in_words() -> None:
+    assert how_it_ended(-9) == "was killed by SIGKILL"
+    assert how_it_ended(0) == "ended with exit code 0"

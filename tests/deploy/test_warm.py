@@ -1,0 +1,127 @@
+"""Which code may run, and who may say no."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.app.metadata import Metadata
+
+from server_app.deploy import policy
+from server_app.deploy.guard import Task
+from server_app.deploy.installed import CONTENT, OF_A_NODE, PACKAGES, difference, installed
+from server_app.deploy.policy import Order, RefusedError, Site
+from tests.support.runtime import own_bundle
+
+
+def bundle(files: dict[str, bytes]) -> bytes:
+    """Return an archive that lists files."""
+    listed = "\n".join(f"{p},{hashlib.sha256(b).hexdigest()},{8 * len(b)}" for p, b in files.items())
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(CONTENT, listed)
+    return out.getvalue()
+
+
+HERE = {p: hashlib.sha256(b).hexdigest() for p, b in {"task/a.py": b"1", "task/b.py": b"2"}.items()}
+
+
+def test_this_apps_own_bundle_is_the_installed_app() -> None:
+    content = own_bundle()
+    assert difference(content, installed()) == ""
+    assert difference(content, installed(OF_A_NODE)) == ""
+    assert set(OF_A_NODE) < set(PACKAGES)
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"task/a.py": b"1", "task/b.py": b"2", "strategies/c.py": b"3", "task/x.toml": b"4"}, ""),
+        ({"task/a.py": b"9", "task/b.py": b"2"}, "task/a.py differ"),
+        ({"task/a.py": b"1"}, "task/b.py differ"),
+        ({"task/a.py": b"1", "task/b.py": b"2", "task/c.py": b"3"}, "task/c.py differ"),
+        ({"task/a.py": b"9", "task/b.py": b"9"}, "task/a.py and 1 more files differ"),
+        ({"other/a.py": b"1"}, "it is another app"),
+    ],
+)
+def test_a_bundle_differs_by_each_file_that_would_run(files: dict[str, bytes], what: str) -> None:
+    assert difference(bundle(files), HERE) == what
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
+    assert "cannot be read" in difference(content, HERE)
+
+
+def order(kind: str) -> Order:
+    """Return an order of run 7."""
+    meta = Metadata(7, "id", 1, 3, "", "1", 0.0, 600.0, kind)
+    message = Message(metadata=meta, content=RecordDict())  # type: ignore[call-overload]
+    return Order(message, Context(7, 3, {}, RecordDict(), {}))
+
+
+@pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.before", True), ("evaluate", False)])
+def test_what_counts_as_training(kind: str, trains: bool) -> None:
+    assert order(kind).trains is trains
+
+
+def test_the_number_of_rounds_is_limited_by_run() -> None:
+    site, one = Site(max_rounds=2), order("train")
+    policy.may_train(one, one.context, site, {7: 1, 8: 99}, installed=True)
+    with pytest.raises(RefusedError, match="max-rounds = 2"):
+        policy.may_train(one, one.context, site, {7: 2}, installed=True)
+
+
+def test_another_apps_examples_cannot_be_counted() -> None:
+    one = order("train")
+    with pytest.raises(RefusedError, match="min-examples = 5; another app's cannot be counted"):
+        policy.may_train(one, one.context, Site(apps="any", min_examples=5), {}, installed=False)
+
+
+def test_the_fewest_examples_of_a_client_decide(tmp_path: Path) -> None:
+    table = tmp_path / "ward.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(20)))
+    config = {"dataset": "csv", "model": "logistic", "num-classes": 2, "cache-dir": str(tmp_path / "cache")}
+    node = {"client-name": "ward", "data-path": str(table)}
+    one = Order(order("train").message, Context(7, 3, node, RecordDict(), config))  # type: ignore[arg-type]
+    few = policy.fewest_examples(one.context)
+    assert 10 <= few <= 20
+    policy.may_train(one, one.context, Site(min_examples=few), {}, installed=True)
+    with pytest.raises(RefusedError, match=f"min-examples = {few + 1}; a client has {few}"):
+        policy.may_train(one, one.context, Site(min_examples=few + 1), {}, installed=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 0", ""),
+        ("echo on battery; exit 1", "said on battery"),
+        ("exit 4", "said exit code 4"),
+        ("sleep 30", "did not answer within 0.5 s"),
+    ],
+)
+def test_a_hook_says_yes_by_its_exit_code(
+    script: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "HOOK_S", 0.5 if "sleep" in script else 30.0)
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\n{script}\n")
+    hook.chmod(0o755)
+    if not says:
+        policy.ask(str(hook))
+        return
+    with pytest.raises(RefusedError, match=says):
+        policy.ask(str(hook))
+
+
+def test_a_hook_that_cannot_be_run_says_no(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="cannot be run"):
+        policy.ask(str(tmp_path / "none"))
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "hush" not in repr(Task("flwr-clientapp", "127.0.0.1:1", "hush"))

@@ -1,0 +1,146 @@
+"""The warm SuperExec on a real Runtime API: every way to end a task, policy, memory, tokens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from server_app.deploy.edge import proportional_bytes
+from tests.support.runtime import Runtime, crashing_bundle, own_bundle, running_runtime
+
+pytestmark = pytest.mark.system
+
+ENDS = {
+    "SIGTERM": "was killed by SIGTERM",
+    "SIGKILL": "was killed by SIGKILL (out of memory?)",
+    "SIGSEGV": "was killed by SIGSEGV",
+    "os._exit": "ended with exit code 0",
+    "sys.exit": "called sys.exit(3)",
+    "None": "returned NoneType; expected a Message",
+    "raises": "boom",
+    "MemoryError": "MemoryError",
+}
+
+
+@pytest.fixture(scope="module")
+def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    folder = tmp_path_factory.mktemp("crashing")
+    with running_runtime(folder, crashing_bundle(folder / "app"), "--apps", "any") as runtime:
+        runtime.ask()  # the first one installs the bundle
+        yield runtime
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_however_a_task_ends_its_message_is_answered_and_the_next_one_works(
+    crashing: Runtime, how: str
+) -> None:
+    began = time.monotonic()
+    reply = crashing.ask(how=how)
+    took_s = time.monotonic() - began
+    assert reply.has_error()
+    assert ENDS[how] in reply.error.reason
+    assert took_s < 5 * max(1.0, os.getloadavg()[0] / 2), took_s
+    assert not crashing.ask().has_error()
+
+
+def test_a_task_past_its_messages_time_to_live_is_ended(crashing: Runtime) -> None:
+    """A reply to it would be refused, and the node would be busy with it for nothing."""
+    reply = crashing.ask(how="sleeps 600", ttl=1)
+    assert "its message's time to live was over" in reply.error.reason
+    assert not crashing.ask().has_error()
+
+
+def alone(runtime: Runtime) -> int:
+    """Wait until the parent has no process below it; return what it uses then, in bytes."""
+    deadline = time.monotonic() + 20
+    while runtime.children():
+        assert time.monotonic() < deadline, runtime.children()
+        time.sleep(0.05)
+    return proportional_bytes(runtime.warm.pid)
+
+
+def test_the_parent_stays_small_and_leaves_no_process_behind(crashing: Runtime) -> None:
+    for i in range(6):
+        crashing.ask(how=("", "SIGKILL", "raises")[i % 3])
+    before = alone(crashing)
+    for i in range(30):
+        crashing.ask(how=("", "SIGKILL", "raises")[i % 3])
+    after = alone(crashing)
+    print(f"{before} -> {after} bytes over 30 tasks")
+    assert after < before * 1.02, (before, after)
+    # 1, or 2 with the pool of a linear algebra library
+    assert psutil.Process(crashing.warm.pid).num_threads() <= 2
+
+
+def test_no_token_is_on_a_command_line_or_in_an_environment(crashing: Runtime) -> None:
+    state = crashing.states.state()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(crashing.ask, how="sleeps 3")
+        while not crashing.children() or not (tokens := [*state.task_token_to_task_id]):
+            time.sleep(0.02)
+        processes = [psutil.Process(crashing.warm.pid), *crashing.children()]
+        seen = "".join(f"{p.cmdline()}{p.environ()}" for p in processes)
+        assert len(processes) == 2
+        assert not answer.result().has_error()
+    assert tokens
+    assert not any(token in seen for token in tokens)
+
+
+def test_another_app_is_refused_and_this_is_written_down(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), "--audit", str(audit)) as runtime:
+        reply = runtime.ask(how="SIGKILL")
+    assert reply.has_error()
+    assert "runs its installed app only" in reply.error.reason
+    assert "it is another app" in reply.error.reason
+    assert "refused train of run 7" in audit.read_text()
+
+
+def test_the_hook_and_the_limit_of_rounds_say_no(tmp_path: Path) -> None:
+    hook = tmp_path / "on-battery"
+    hook.write_text(f"#!/bin/sh\ntest -e {tmp_path}/mains || {{ echo on battery; exit 1; }}\n")
+    hook.chmod(0o755)
+    options = ("--may-train", str(hook), "--max-rounds", "2", "--rounds", str(tmp_path / "rounds.json"))
+    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), "--apps", "any", *options) as runtime:
+        assert "not training: " in runtime.ask().error.reason
+        assert not runtime.ask("evaluate").has_error()
+        (tmp_path / "mains").touch()
+        assert not runtime.ask().has_error()
+        assert "max-rounds = 2 of this run are done" in runtime.ask().error.reason
+    assert (tmp_path / "rounds.json").read_text().strip()
+
+
+def test_the_installed_app_runs_in_the_fork(tmp_path: Path) -> None:
+    """What comes back shows that this app answered: it refuses a message that holds nothing of its own."""
+    with running_runtime(tmp_path, own_bundle(), "--preload", "client_app.app") as runtime:
+        reply = runtime.ask()
+    assert "installed app only" not in reply.error.reason
+    assert "run-config key" in reply.error.reason or "expected" in reply.error.reason
+
+
+def test_a_task_that_wants_too_much_memory_gets_an_error(tmp_path: Path) -> None:
+    app = crashing_bundle(tmp_path / "app")
+    with running_runtime(tmp_path, app, "--apps", "any", "--max-memory", str(2**30)) as runtime:
+        assert not runtime.ask(how="allocates 100").has_error()
+        reason = runtime.ask(how="allocates 1500").error.reason
+        assert "--max-memory: this task needs more than 1024M" in reason
+        assert not runtime.ask().has_error()
+
+
+def test_a_task_ends_with_its_parent(tmp_path: Path) -> None:
+    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), "--apps", "any") as runtime:
+        runtime.ask()
+        with pytest.raises(AssertionError):
+            runtime.ask(how="sleeps 600", within_s=3)
+        children = runtime.children()
+        assert children
+        runtime.warm.kill()
+        runtime.warm.wait()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
