@@ -11,6 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server_app.evaluate import central_evaluation
+from server_app.holding import holding
 from server_app.progress import Progress, closing_table
 from server_app.recorder import Recorder
 from server_app.report import write_report
@@ -21,16 +22,24 @@ from task.arrays import state_of
 from task.config import Config, as_run_config, read_config
 from task.contract import contract_of, model_of, parts_of
 from task.datasets import DATASETS, Dataset, load_dataset
-from task.errors import ConfigError
+from task.errors import BouquetError, ConfigError
 from task.partition import load_partition
+
+HOLD_WAIT_S = 90.0  # a ServerApp whose SuperLink has given up on it has ended by then
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Flower's entry point."""
-    run(grid, read_config(context.run_config))
+    """Flower's entry point.
+
+    Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node.
+    """
+    try:
+        run(grid, read_config(context.run_config), wait_s=HOLD_WAIT_S)
+    except BouquetError as err:
+        raise RuntimeError(f"{type(err).__name__}: {err}") from err
 
 
 def prepare(run_config: Mapping[str, Any]) -> None:
@@ -47,7 +56,12 @@ def prepare(run_config: Mapping[str, Any]) -> None:
 
 
 def run(
-    grid: Grid, config: Config, rounds_over: Callable[[], object] = lambda: None, *, overlap: bool = True
+    grid: Grid,
+    config: Config,
+    rounds_over: Callable[[], object] = lambda: None,
+    *,
+    overlap: bool = True,
+    wait_s: float = 0.0,
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
@@ -56,11 +70,18 @@ def run(
         config: The run.
         rounds_over: Called when no message will be sent any more, before the results are written.
         overlap: Evaluate centrally while the next round trains.
+        wait_s: How long to wait for another run that writes into the result folder.
 
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
     """
     check_measured(config)
+    path = run_path(config)
+    with holding(path, wait_s):
+        return _run(grid, config, path, rounds_over, overlap)
+
+
+def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], object], overlap: bool) -> Path:
     entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
     dataset = _server_data(config)
@@ -71,7 +92,6 @@ def run(
     central = dataset is not None and not entry.personal  # else the models to test are at the clients
     evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if central and dataset else None
     server, output = config.server, config.output
-    path = run_path(config)
     if output.resume:
         check_same_run(RunFolder(path), config)
     record = {"run": as_run_config(config), "data": _data_card(config, dataset)}

@@ -30,6 +30,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+DETACHED = 3  # exit code of a watch that ended before the run
+
 Recipe = Annotated[
     str, typer.Option("--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.")
 ]
@@ -57,7 +59,8 @@ def _keys(recipe: str, pairs: list[str] | None, run_name: str, runs_dir: str) ->
 
 @app.command(
     epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
-    '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]'
+    '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
+    "[bold]bouquet run --link kits/link --recipe demo[/bold]"
 )
 def run(
     recipe: Recipe = "",
@@ -73,14 +76,30 @@ def run(
     help_keys: Annotated[
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
+    link: Annotated[
+        Path | None, typer.Option("--link", help="Kit of a link: run on its nodes instead of here.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --link: submit only; the run goes on by itself.")
+    ] = False,
+    attach: Annotated[str, typer.Option("--attach", help="With --link: follow the run of this name.")] = "",
+    stop: Annotated[str, typer.Option("--stop", help="With --link: end the run of this name.")] = "",
 ) -> None:
-    """Run a federation in Flower's simulation engine, on this machine."""
+    """Run a federation in Flower's simulation engine, on this machine, or on the nodes of a link.
+
+    On a link the run goes on whatever happens to this command: Ctrl-C only ends the watching.
+    """
     if help_keys:
         _list_keys()
         return
     keys = _keys(recipe, config, run_name, runs_dir)
     if resume:
         keys["resume"] = True
+    if link is not None:
+        _run_at_link(link, keys, detach, attach, stop)
+        return
+    if detach or attach or stop:
+        raise ConfigError("--detach, --attach and --stop: expected them with --link KIT; got none")
     checked = _check(keys)
     if checked.output.progress != "none":
         typer.echo("starting the simulation engine ...", err=True)
@@ -88,6 +107,59 @@ def run(
         with _importing():
             from server_app.simulate import simulate
         simulate(keys, nodes)
+
+
+def _run_at_link(folder: Path, keys: dict[str, object], detach: bool, attach: str, stop: str) -> None:
+    """Submit a run to a link, follow it, or end it."""
+    from server_app.deploy import follow
+    from server_app.deploy.jobs import Jobs
+    from server_app.deploy.kit import read_link_kit
+
+    kit = read_link_kit(folder)
+    if stop:
+        Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
+        typer.echo(f"asked the link to end {stop}; what it has so far stays in {kit.runs / stop}")
+        return
+    job = follow.attach(kit, attach) if attach else follow.submit(kit, keys)
+    again = f"bouquet run --link {folder} --attach {job.name}"
+    if detach:
+        typer.echo(f"job {job.name} is {job.state}; watch it: {again}")
+        return
+    try:
+        with _sigterm_is_ctrl_c():
+            follow.follow(kit, job)
+    except KeyboardInterrupt:
+        typer.echo(f"detached; job {job.name} goes on. Watch it again: {again}", err=True)
+        raise typer.Exit(DETACHED) from None
+
+
+@app.command("link", epilog="Example: [bold]bouquet link kits/link[/bold]")
+def run_link(
+    kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
+) -> None:
+    """Run the SuperLink of a federation, with the kit that it was given, until it is stopped."""
+    from server_app.deploy.kit import read_link_kit
+    from server_app.deploy.link import run_link as serve
+
+    serve(read_link_kit(kit))
+
+
+@app.command(epilog="Examples: [bold]bouquet status kits/link[/bold]  ·  [bold]... --json[/bold]")
+def status(
+    kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
+) -> None:
+    """Show a link's nodes and runs; the exit code is 1 if something is wrong with the link."""
+    from server_app.deploy import status as statuses
+    from server_app.deploy.kit import read_link_kit
+
+    found = statuses.read_status(read_link_kit(kit))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _console().print(*statuses.tables(found), sep="\n")
+    if found["state"] == statuses.RED:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: [bold]bouquet federation --recipe demo --nodes 3[/bold]")
@@ -260,6 +332,101 @@ def state(
         typer.echo(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}")
     else:
         _console().print(statecard.table(runs) if runs else "no run has kept state")
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet provision --link host:9092 --node ward-1 --node ward-2 --out kits[/bold]"
+    "  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]"
+)
+def provision(
+    out: Annotated[str, typer.Option("--out", help="Folder of all kits; it stays with you.")],
+    link: Annotated[
+        str, typer.Option("--link", help="HOST:PORT by which nodes reach the SuperLink; none = as before.")
+    ] = "",
+    node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
+    revoke: Annotated[
+        list[str] | None, typer.Option("--revoke", help="Node whose key is no longer good; may be repeated.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option("--days", help="Days that a new certificate of the SuperLink is good.")
+    ] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new certificate of the SuperLink, for the same key.")
+    ] = False,
+) -> None:
+    """Make the start kits of a real deployment: certificates, keys, one folder per machine.
+
+    Run it again to add nodes: no key is ever written over. Another --link is written into the kits, and
+    another host gets a new certificate. A revoked name that is given as --node gets a new key.
+    """
+    from server_app.deploy import handout
+    from server_app.deploy.provision import provision as bring
+
+    result = bring(out, link, node or (), revoke or (), days, renew)
+    _console().print(handout.table(result))
+    for remark in result.remarks:
+        typer.echo(f"note: {remark}")
+    for step in handout.next_steps(result):
+        typer.echo(f"next: {step}")
+
+
+@app.command(epilog="Examples: [bold]bouquet monitor runs[/bold]  ·  [bold]bouquet monitor kits/link[/bold]")
+def monitor(
+    folder: Annotated[Path, typer.Argument(help="The kit of a link, or a folder of result folders.")],
+    host: Annotated[str, typer.Option(help="Address to listen on. The page has no password.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8100,
+) -> None:
+    """Serve a local web page about runs and nodes; it reads files and changes nothing."""
+    with _sigterm_is_ctrl_c():
+        from server_app.deploy.monitor import serve
+
+        serve(folder, host, port)
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet node kits/ward-1 --data /srv/images[/bold]  ·  "
+    "[bold]bouquet node kits/ward-1 --data /srv/images --max-memory 800M --threads 1 --bandwidth 2mbit[/bold]"
+)
+def node(
+    kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
+    data: Annotated[Path | None, typer.Option(help="This node's own data, a file or folder.")] = None,
+    partition: Annotated[
+        str, typer.Option(help="I/N: without --data, which share of the run's partition is this node's.")
+    ] = "",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Flower's own way: a fresh Python process per message.")
+    ] = False,
+    max_memory: Annotated[
+        str, typer.Option(help="Most memory that the node may use, e.g. 800M; it refuses to start with less.")
+    ] = "",
+    threads: Annotated[int, typer.Option(min=0, help="Most threads of a task; 0 = no limit.")] = 0,
+    bandwidth: Annotated[
+        str, typer.Option(help="Most that passes to and from the SuperLink, each way, e.g. 2mbit.")
+    ] = "",
+    may_train: Annotated[
+        str, typer.Option(help="Program that is asked before each training; exit code 0 = yes.")
+    ] = "",
+) -> None:
+    """Run a node of a federation, with the kit that it was given, until it is stopped."""
+    from server_app.deploy.edge import read_rate
+    from server_app.deploy.kit import read_node_kit
+    from server_app.deploy.node import Options, read_partition, run_node
+    from server_app.deploy.values import read_size
+
+    options = Options(
+        data,
+        read_partition(partition),
+        cold,
+        read_size(max_memory, "--max-memory") if max_memory else 0,
+        threads,
+        read_rate(bandwidth) if bandwidth else 0.0,
+        str(Path(may_train).resolve()) if may_train else "",
+    )
+    with _sigterm_is_ctrl_c():
+        try:
+            run_node(read_node_kit(kit), options)
+        except KeyboardInterrupt:
+            typer.echo("node stopped", err=True)
 
 
 def _check(keys: Mapping[str, object]) -> Config:

@@ -10,6 +10,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.progress import Progress
 from server_app.results import RunFolder
 from strategies.journal import Journal, Snapshot
+from strategies.roster import Participant
 from strategies.rounds import Clock
 from task.errors import StateError
 from task.files import write_safetensors
@@ -35,6 +36,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
         self.best = -1.0
+        self.nodes: list[dict[str, Any]] = []
 
     @property
     def best_path(self) -> Path:
@@ -74,6 +76,20 @@ class Recorder(Journal):
             seen = (row["client_accuracy"] for row in self.folder.rounds())
             best = max((a for a in seen if a is not None), default=best)
         return 0 < target <= best
+
+    def trained(self) -> bool:
+        """Return whether any round so far was not skipped."""
+        return any(row["round"] and not row["skipped"] for row in self.folder.rounds())
+
+    def participants(self, nodes: Sequence[Participant]) -> None:
+        """Write down who is there, when that has changed."""
+        rows = [
+            {"node": str(n.node), "clients": n.clients, "examples": n.examples, "version": n.version}
+            for n in nodes
+        ]
+        if rows != self.nodes:
+            self.folder.write_nodes(rows)
+            self.nodes = rows
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """Move the progress bar."""

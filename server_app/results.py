@@ -6,6 +6,8 @@
       config.json          every run-config key, versions, git commit, seed    before round 1
       rounds.jsonl         one object a round                                  grows
       clients.jsonl        one object per client and evaluation                grows
+      nodes.json           the nodes of the last round, what each has
+      .lock                held by the process that writes here (server_app/holding.py)
       checkpoint/          (server_app/checkpoint.py)
       model.safetensors    the final model                                     at the end
       result.json          what `summarise` makes of it all; a run that has it is finished
@@ -28,13 +30,14 @@ import re
 import subprocess
 import tomllib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from server_app.holding import keep_hold
 from server_app.summary import Row, summarise
 from task.errors import ConfigError, StateError
 from task.files import replacing, write_safetensors
@@ -46,6 +49,7 @@ ROUNDS = "rounds.jsonl"
 CLIENTS = "clients.jsonl"
 RESULT = "result.json"
 MODEL = "model.safetensors"
+NODES = "nodes.json"
 CHECKPOINT = "checkpoint"
 
 _CODE = Path(__file__).resolve().parents[1]
@@ -101,7 +105,9 @@ class RunFolder:
         if (self.path / RESULT).exists():
             same = re.compile(re.escape(self.path.name) + r"\.(\d+)")
             old = [int(m[1]) for p in self.path.parent.iterdir() if (m := same.fullmatch(p.name))]
-            self.path.rename(self.path.with_name(f"{self.path.name}.{max(old, default=0) + 1}"))
+            aside = self.path.with_name(f"{self.path.name}.{max(old, default=0) + 1}")
+            self.path.rename(aside)
+            keep_hold(aside, self.path)
             return
         rounds, checkpoint = self.path / ROUNDS, self.path / CHECKPOINT
         if _size(rounds) > 0 or (checkpoint.is_dir() and any(checkpoint.iterdir())):
@@ -125,6 +131,10 @@ class RunFolder:
         if lines:
             with (self.path / name).open("ab") as file:
                 file.write(lines)
+
+    def write_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Write nodes.json."""
+        self._write(NODES, {"nodes": list(nodes)})
 
     def offsets(self) -> dict[str, int]:
         """Return the length in bytes of the two growing files, for the checkpoint.
@@ -180,6 +190,10 @@ class RunFolder:
     def result(self) -> Row | None:
         """Return result.json, or None while the run is not finished."""
         return _read_object(self.path / RESULT)
+
+    def nodes(self) -> list[Row]:
+        """Return the nodes of the last round, [] if there was none."""
+        return list((_read_object(self.path / NODES) or {}).get("nodes", []))
 
     def rounds(self, *, unfinished: bool = False) -> list[Row]:
         """Return the rows of rounds.jsonl.

@@ -26,8 +26,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Gifts, Strategy
+from strategies.base import Strategy
 from strategies.models import M, ModelsState, models_of, take_in
+from strategies.orders import Gifts
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.config import Config

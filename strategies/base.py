@@ -15,10 +15,8 @@ import logging
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -28,35 +26,35 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from strategies import exchange
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
-from strategies.exchange import stream_replies
-from strategies.fold import Fold, Folded
+from strategies.exchange import Terms, clients_of, stream_replies
+from strategies.fold import Fold, Folded, most_bytes
 from strategies.journal import Journal, Snapshot
+from strategies.loop import EvaluateFn, Loop
+from strategies.orders import Extra, Writer
 from strategies.plan import RoundPlan, plan_round
 from strategies.quorum import too_few
 from strategies.roster import Roster
 from strategies.rounds import RoundLog
 from strategies.selection import SELECTORS, Pool
-from strategies.state import Number, Reduced, ServerState
+from strategies.state import Number, Reduced, ServerState, not_finite
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
 from task.config import Config, ServerConfig
 from task.contract import contract_of
-from task.entry import MODEL_DOWN, Algorithm, evaluation_of
+from task.entry import Algorithm, evaluation_of
 from task.errors import ConfigError, choose_from
 from task.metrics import weighted_mean
 from task.seeds import rng_for
 from task.selections import CANDIDATES, LOSS, SELECTIONS
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
-Extra = dict[str, wire.Scalar]
-Gifts = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
 
-class Strategy(FlowerStrategy):
+class Strategy(Writer, FlowerStrategy):
     """A server rule with the round loop around it.
 
     Args:
@@ -92,6 +90,7 @@ class Strategy(FlowerStrategy):
         self._preceding: list[Folded] = []  # all exchanges of the round before its training
         self._began, self._bytes = 0.0, 0
         self._plan = RoundPlan(0, (), {}, ())
+        self._good = 0  # clients with a good reply in the exchange that goes on
         self._lr = 0.0
         self.last: Folded = Folded(None, [], {}, 0)
         self.last_metrics: dict[str, Number] = {}
@@ -107,15 +106,6 @@ class Strategy(FlowerStrategy):
         """Return the state before round 1; ``self.trainable`` names the parameters among the arrays."""
         return ServerState(arrays)
 
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
-        """Return the entry's downward scalars for this round."""
-        return {}
-
-    def down_record(self, state: ServerState, name: str) -> Arrays:
-        """Return a record that goes down to all alike beside the model; the state's field of that name."""
-        arrays: Arrays = getattr(state, name.replace("-", "_"))
-        return arrays
-
     def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in what the exchange before the training gave, if the entry has one."""
         return state
@@ -123,16 +113,6 @@ class Strategy(FlowerStrategy):
     def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in a round with too few good replies; the model must stay. `reduced` has no clients."""
         return state
-
-    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
-        """Return what differs by client of the fields that go down: by field, client and name.
-
-        Args:
-            state: The server's state.
-            clients: Who will get something, sorted.
-            names: All clients that are online, sorted.
-        """
-        return {}
 
     def finished(self, state: ServerState) -> bool:
         """Return whether the rule has nothing more to do, a budget being spent."""
@@ -160,7 +140,7 @@ class Strategy(FlowerStrategy):
         """
         self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
         self._sync(arrays)
-        self.roster.refresh(grid, server_round)
+        self.call_roll(grid, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
         extra = cast(Extra, dict(config))
@@ -221,12 +201,15 @@ class Strategy(FlowerStrategy):
 
     def _exchange(self, entry: Algorithm, server_round: int, requests: list[Message], grid: Grid) -> Folded:
         """Send messages that precede the training and return what the replies came to."""
-        replies = stream_replies(grid, requests, self.timeout_s)  # a message has its id once it was sent
+        terms = self.terms(entry, server_round, requests)
+        replies = stream_replies(
+            grid, requests, self.timeout_s, terms
+        )  # a message has its id once it was sent
         fold = self._fold(entry, server_round, requests)
         fold.run(replies)
         late = f"a reply within {self.timeout_s:g} s"
         folded = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
-        self._bytes += fold.bytes_up
+        self._bytes += fold.bytes_up + terms.bytes_again
         self.journal.quarantined(folded.quarantined)
         self._preceding.append(folded)
         return folded
@@ -248,65 +231,6 @@ class Strategy(FlowerStrategy):
         """Return who took part in the exchange before the training."""
         return self._before.reduced.clients if self._before and self._before.reduced else ()
 
-    def _orders(self, entry: Algorithm, kind: str, server_round: int, extra: Extra) -> list[Message]:
-        """Return one message per node for the plan's clients; each record is packed once."""
-        state = self.state
-        assert state is not None
-        common = [f.name for f in entry.down if f.reduce != "stack"]
-        for name in common:
-            if name != wire.ARRAYS and name not in self._packed_fields:
-                self._packed_fields[name] = wire.pack_arrays(self.down_record(state, name))
-        packed = self._packed_fields | {wire.ARRAYS: self._record()}
-        records = {name: packed[name] for name in common}
-        scalars = {"lr": self._lr, **self.down_scalars(state)}
-        requests = self._messages(entry, kind, self._plan, records, scalars, extra)
-        self._bytes += sum(wire.payload_bytes(m.content) for m in requests)
-        return requests
-
-    def _messages(
-        self,
-        entry: Algorithm,
-        kind: str,
-        plan: RoundPlan,
-        records: Mapping[str, ArrayRecord],
-        scalars: Mapping[str, float],
-        extra: Extra,
-    ) -> list[Message]:
-        """Return one message per node for the clients of a plan; what is for one goes to its node alone."""
-        by_node = plan.by_node(self.roster, self.config.train.local_epochs)
-        names = self._names(entry)
-        gifts = self._packed_gifts(entry, sorted(c for cs in by_node.values() for c in cs), names)
-        requests = []
-        for node, clients in by_node.items():
-            epochs = plan.epochs_of(clients)
-            order = wire.TrainOrder(
-                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names
-            )
-            theirs = {f: {c: given[c] for c in clients if c in given} for f, given in gifts.items()}
-            content = wire.train_content(order, records, extra, theirs)
-            requests.append(wire.message(content, node, kind, plan.round, self.timeout_s))
-        return requests
-
-    def _packed_gifts(
-        self, entry: Algorithm, clients: Sequence[str], names: Sequence[str]
-    ) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
-        """Return what differs by client as records; what several get is packed once."""
-        if not any(f.reduce == "stack" for f in entry.down):
-            return {}
-        assert self.state is not None
-        packed: dict[int, ArrayRecord] = {}
-
-        def pack(arrays: Arrays) -> ArrayRecord:
-            if id(arrays) not in packed:
-                packed[id(arrays)] = wire.pack_arrays(arrays)
-            return packed[id(arrays)]
-
-        gifts = self.gifts(self.state, clients, names)  # keeps the arrays alive, so that an id is one array's
-        return {
-            f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
-            for f, by_client in gifts.items()
-        }
-
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -323,19 +247,34 @@ class Strategy(FlowerStrategy):
         reduced = self.last.reduced
         good = len(reduced.clients) if reduced else 0
         why = too_few(self.entry, self.config, good, self._plan.asked)
+        if reduced is not None and good >= self.config.server.min_replies and not why:
+            reduced = self._spent(reduced)
+            why = self._update(reduced)
+            if not why:
+                self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
+                metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
+                return self._packed, MetricRecord({**metrics, **self.last_metrics})
         if why:
             logger.warning("round %d keeps the model: %s", server_round, why)
-        if reduced is None or good < self.config.server.min_replies or why:
-            self.last_metrics = {}
-            nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self._lr, self.trainable)
-            self.state = self.skipped(self.state, self._spent(nobody))
-            self._packed_fields = {}
-            return None, None
-        reduced = self._spent(reduced)
-        self.state, self.last_metrics = type(self).update(self.state, reduced, self.config)
-        self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
-        metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
-        return self._packed, MetricRecord({**metrics, **self.last_metrics})
+        self.last_metrics = {}
+        nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self._lr, self.trainable)
+        self.state = self.skipped(self.state, self._spent(nobody))
+        self._packed_fields = {}
+        return None, None
+
+    def _update(self, reduced: Reduced) -> str:
+        """Apply the rule; return why its result is of no use, in which case nothing was changed, or ""."""
+        try:
+            state, metrics = type(self).update(self.state, reduced, self.config)
+        except (
+            ArithmeticError
+        ) as err:  # every reply was checked by itself, but not what they come to together
+            return f"the rule cannot work with these replies: {err}"
+        bad = not_finite(state)
+        if bad:
+            return f"the rule's result has NaN or infinity in {bad!r}"
+        self.state, self.last_metrics = state, metrics
+        return ""
 
     def _spent(self, reduced: Reduced) -> Reduced:
         """Return the replies with what the round has cost so far, and the population."""
@@ -343,10 +282,6 @@ class Strategy(FlowerStrategy):
         population, asked = len(self.roster.names), self._plan.asked
         names = self._names(self.entry)
         return replace(reduced, population=population, seconds=seconds, bytes=size, asked=asked, names=names)
-
-    def _names(self, entry: Algorithm) -> tuple[str, ...]:
-        """Return the names of all clients that are online, if the contract needs them."""
-        return tuple(sorted(self.roster.names)) if entry.individual else ()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -363,20 +298,6 @@ class Strategy(FlowerStrategy):
         entry = evaluation_of(self.entry)
         self._requests = self._questions(entry, server_round, clients, "evaluate", extra, arrays)
         return self._requests
-
-    def _questions(
-        self,
-        entry: Algorithm,
-        server_round: int,
-        asked: Sequence[str],
-        kind: str,
-        extra: Extra,
-        arrays: ArrayRecord | None = None,
-    ) -> list[Message]:
-        """Return one message per node that sends clients what they need to measure a model, and no more."""
-        plan = RoundPlan(server_round, tuple(asked), {}, ())
-        records = {wire.ARRAYS: arrays or self._record()} if MODEL_DOWN in entry.down else {}
-        return self._messages(entry, kind, plan, records, {}, extra)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics by their examples; None if nobody answered."""
@@ -426,102 +347,67 @@ class Strategy(FlowerStrategy):
             overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
                 nodes' work leaves the server's cores idle. Without effect where the next round depends on
                 this one's accuracy (``target-accuracy``). The journal is always written so.
+
+        Raises:
+            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies.
         """
         self.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         self.journal = journal or Journal()
         self._run_id = self.journal.run_id or self._run_id
         self.trainable = trainable or self.trainable
         self._sync(initial_arrays)
-        assert self.state is not None
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        run = _Run(grid, num_rounds, *configs, evaluate_fn, Result())
         self.summary()
-        snapshot, target = self.journal.restore(), self.config.server.target_accuracy
-        begin, stop = 0, False
-        if snapshot is not None:
-            self.state, begin = snapshot.state(type(self.state)), snapshot.round + 1
-            self.selector.load(snapshot.arrays)
-            self._packed = wire.pack_arrays(self.state.arrays)
-            stop = self.journal.reached(target) or self.finished(self.state)
-        with ThreadPoolExecutor(1, "evaluation") as background:
-            for server_round in range(begin, num_rounds + 1):
-                if stop:
-                    logger.info(
-                        "the run is over before round %d: target reached or budget spent", server_round
-                    )
-                    break
-                log = self._round(run, server_round)
-                later: list[Callable[[], None]] = [
-                    partial(self._write_down, run, log, self.state, self.selector.dump())
-                ]
-                evaluate = partial(self._evaluate, run, log, self._record())
-                if overlap and not target:
-                    later.insert(0, evaluate)
-                else:
-                    evaluate()
-                central = evaluate_fn is not None and self.config.server.evaluate_every
-                accuracy = log.values["accuracy" if central else "client_accuracy"]
-                stop = bool(target) and accuracy is not None and accuracy >= target
-                stop = stop or self.finished(self.state)
-                run.settle()  # the round before is written down first
-                run.closing = background.submit(_call_all, later)
-            run.settle()
-        run.result.arrays = self._record()
-        return run.result
+        return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
 
-    def _round(self, run: _Run, server_round: int) -> RoundLog:
-        """Do one round but for its end; round 0 is only the evaluation of the initial model."""
-        log = RoundLog(server_round)
-        if server_round > 0:
-            self._train(run, server_round, log)
-            self._evaluate_clients(run, server_round, log)
-        return log
+    def restore(self, snapshot: Snapshot) -> ServerState:
+        """Go back to a snapshot; return its state."""
+        assert self.state is not None
+        self.state = snapshot.state(type(self.state))
+        self.selector.load(snapshot.arrays)
+        self._packed = wire.pack_arrays(self.state.arrays)
+        return self.state
 
-    def _evaluate(self, run: _Run, log: RoundLog, arrays: ArrayRecord) -> None:
-        """Evaluate the model after a round, if it is due. Reads nothing that the next round changes."""
-        every = self.config.server.evaluate_every
-        if run.evaluate_fn and every and (log.round % every == 0 or log.round == run.num_rounds):
-            central = run.evaluate_fn(log.round, arrays)
-            if central is not None:
-                run.result.evaluate_metrics_serverapp[log.round] = central
-                log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
-        log.clock.lap("evaluate")
+    def call_roll(self, grid: Grid, server_round: int) -> None:
+        """See who is there for a round; wait if they are too few for it.
 
-    def _write_down(self, run: _Run, log: RoundLog, state: ServerState, memory: Arrays) -> None:
-        """Tell the journal of a round. Reads nothing that the next round changes."""
-        log.clock.begin(run.ended or log.clock.begun)
-        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory)
-        self.journal.round_done(row, log.clients, snapshot, log.clock)
-        run.ended = log.clock.now
+        Raises:
+            NodesError: They stay too few.
+        """
+        self.roster.refresh(grid, server_round, self.config.server.min_replies)
+        self.journal.participants(self.roster.participants())
 
-    def _train(self, run: _Run, server_round: int, log: RoundLog) -> None:
-        self.roster.refresh(run.grid, server_round)
-        log.clock.lap("roll-call")
-        requests = list(self.configure_train(server_round, self._record(), run.train_config, run.grid))
+    def terms(self, entry: Algorithm | None, server_round: int, requests: Sequence[Message]) -> Terms:
+        """Return how the replies to a round's messages are waited for.
+
+        Args:
+            entry: The messages' contract; None = that of evaluation, which asks for no number of replies.
+            server_round: Round t.
+            requests: The messages.
+        """
+        contract = entry or evaluation_of(self.entry)
+        self._good, like = 0, self._like(contract)
+        most = max((most_bytes(contract, like, len(clients_of(m))) for m in requests), default=0)
+        least = self.config.server.min_replies if entry else 0
+
+        def patience(lost: int) -> float:
+            """Wait for lost clients as for those that are not there, if they make the round."""
+            needed = 0 < least - self._good <= lost
+            return max(self.roster.timeout_s, exchange.COME_BACK_S) if needed else exchange.COME_BACK_S
+
+        return Terms(self.roster.presence, server_round, patience, most)
+
+    def count_down(self, log: RoundLog) -> None:
+        """Book what a round has sent before its training, and what the exchanges before it came to."""
         log.bytes_down += self._bytes
         for folded in self._preceding:
             log.preceded(folded)
             log.bytes_down -= folded.bytes_up
-        log.clock.lap("select")
-        replies = stream_replies(run.grid, requests, self.timeout_s)
-        arrays, metrics = self.aggregate_train(server_round, replies)
-        if metrics is not None:
-            run.result.train_metrics_clientapp[server_round] = metrics
-        log.trained(self._plan, self.last, self._lr, arrays is None, self.last_metrics)
-        log.values |= {"population": len(self.roster.names), "simulated_seconds": self.simulated_s}
-        log.clock.lap("train")
 
-    def _evaluate_clients(self, run: _Run, server_round: int, log: RoundLog) -> None:
-        requests = list(self.configure_evaluate(server_round, self._record(), run.evaluate_config, run.grid))
-        if not requests:
-            return
-        log.sent(requests)
-        seen = self.aggregate_evaluate(server_round, stream_replies(run.grid, requests, self.timeout_s))
-        log.folded(self.last, "evaluate")
-        if seen is not None:
-            run.result.evaluate_metrics_clientapp[server_round] = seen
-            log.values |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}
-        log.clock.lap("evaluate-clients")
+    def count_trained(self, log: RoundLog, *, skipped: bool) -> None:
+        """Book what the training came to."""
+        log.trained(self._plan, self.last, self._lr, skipped, self.last_metrics)
+        log.values |= {"population": len(self.roster.names), "simulated_seconds": self.simulated_s}
 
     # ------------------------------------------------------------------ helpers
 
@@ -536,48 +422,23 @@ class Strategy(FlowerStrategy):
         self._packed = arrays
         return self.state
 
-    def _record(self) -> ArrayRecord:
-        assert self._packed is not None
-        return self._packed
+    def _like(self, entry: Algorithm) -> dict[str, Arrays]:
+        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
+        assert self.state is not None
+        held = holdings(self.state.arrays, self.trainable, len(self.roster.names))
+        return {f.name: held[f.holds] for f in entry.up}
 
     def _fold(self, entry: Algorithm, server_round: int, requests: list[Message]) -> Fold:
-        assert self.state is not None
-        state = self.state.arrays
-        held = holdings(state, self.trainable, len(self.roster.names))
-        like = {f.name: held[f.holds] for f in entry.up}
-        asked = {m.metadata.message_id: self._clients_of(m) for m in requests}
+        asked = {m.metadata.message_id: clients_of(m) for m in requests}
         total = sum(len(c) for c in asked.values())
-        return Fold(entry, like, asked, server_round, lambda n: self.journal.replies(server_round, n, total))
 
-    def _clients_of(self, request: Message) -> list[str]:
-        return list(cast(ConfigRecord, request.content[wire.CONFIG])["clients"])  # type: ignore[arg-type]
+        def answered(good: int) -> None:
+            self._good = good
+            self.journal.replies(server_round, good, total)
 
-
-@dataclass
-class _Run:
-    """The arguments of one `Strategy.start`, and its result."""
-
-    grid: Grid
-    num_rounds: int
-    train_config: ConfigRecord
-    evaluate_config: ConfigRecord
-    evaluate_fn: EvaluateFn | None
-    result: Result
-    closing: Future[Any] | None = None
-    """The end of the round before."""
-    ended: float = 0.0
-    """When the last round was done, on the rounds' clock."""
-
-    def settle(self) -> None:
-        """Wait for the end of the round before; what went wrong there is raised here."""
-        if self.closing is not None:
-            self.closing.result()
-            self.closing = None
-
-
-def _call_all(steps: Iterable[Callable[[], None]]) -> None:
-    for step in steps:
-        step()
+        nodes = self.roster.presence.nodes
+        where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
+        return Fold(entry, self._like(entry), asked, server_round, answered, where)
 
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:

@@ -32,8 +32,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Gifts, Strategy
+from strategies.base import Strategy
 from strategies.models import ModelsState, known_clients, models_of, take_in
+from strategies.orders import Gifts
 from strategies.stacked import columns, one_thread, size_of, squared_distances
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays

@@ -12,7 +12,7 @@ from strategies.state import Reduced
 from task import checks, wire
 from task.arrays import Arrays
 from task.entry import Algorithm
-from task.errors import FieldError, WireError
+from task.errors import FieldError, StateError
 from task.reduce import REDUCTIONS, Reduction
 from task.wire import NodeReply, Quarantined
 
@@ -37,6 +37,7 @@ class Fold:
         asked: By message id: the node's clients.
         server_round: Round t.
         on_reply: Called with the number of clients answered so far after each reply.
+        where: By message id: the node, as logs call it.
     """
 
     entry: Algorithm
@@ -44,6 +45,7 @@ class Fold:
     asked: Mapping[str, Sequence[str]]
     server_round: int
     on_reply: Callable[[int], None] = lambda answered: None
+    where: Mapping[str, str] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
     bytes_up: int = 0
@@ -78,66 +80,89 @@ class Fold:
             reason = (reply.error.reason or f"error code {reply.error.code}").strip()
             self._reject(clients, "", "a reply", reason)
             return
-        self.bytes_up += wire.payload_bytes(reply.content)
         try:
-            answer = wire.read_reply(reply.content, clients, self.server_round)
-            self._check_clients(answer, clients)
-            self._fold(answer)
+            add = self._checked(reply, clients)
         except FieldError as bad:
             self._reject(clients, bad.field, bad.expected, bad.got)
-        except (WireError, KeyError, TypeError, ValueError, OverflowError) as err:
-            self._reject(clients, getattr(err, "field", ""), "a well-formed reply", str(err))
+        except StateError:  # ours
+            raise
+        except Exception as err:  # whatever somebody else's bytes lead to is their reply's fault
+            reason = str(err) or type(err).__name__
+            self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
+        else:
+            add()
+
+    def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
+        """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        size, most = wire.payload_bytes(reply.content), most_bytes(self.entry, self.like, len(clients))
+        self.bytes_up += size
+        if size > most:
+            raise FieldError("", f"at most {most} bytes, for what the catalogue says", f"{size}")
+        answer = wire.read_reply(reply.content, clients, self.server_round)
+        self._check_clients(answer, clients)
+        rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
+        for row in rows.values():
+            checks.check_scalars(self.entry, row)
+        fold: Callable[[], None] = lambda: None  # noqa: E731
+        if answer.upload is not None:
+            (client,) = answer.clients
+            fold = self._plain(client, answer.upload.arrays, self._weight(rows[client]))
+        elif rows:
+            fold = self._merged(answer, {c: self._weight(row) for c, row in rows.items()})
+
+        def add() -> None:
+            fold()
+            self.metrics |= rows
+            self.quarantined += answer.failed
+
+        return add
 
     def _check_clients(self, answer: NodeReply, asked: Sequence[str]) -> None:
         told = [*answer.clients, *(q.client for q in answer.failed)]
         if sorted(told) != sorted(asked):
-            raise FieldError(wire.ANSWERED, f"each of {sorted(asked)} once", f"{sorted(told)}")
-
-    def _fold(self, answer: NodeReply) -> None:
-        rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
-        for row in rows.values():
-            checks.check_scalars(self.entry, row)
-        if answer.upload is not None:
-            (client,) = answer.clients
-            self._fold_plain(client, answer.upload.arrays, self._weight(rows[client]))
-        elif rows:
-            self._fold_merged(answer, sum(self._weight(row) for row in rows.values()))
-        self.metrics |= rows
-        self.quarantined += answer.failed
+            odd = sorted({*told} - {*asked}) or sorted({*asked} - {*told}) or sorted(told)
+            got = f"{len(told)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
+            raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
     def _weight(self, row: Mapping[str, float]) -> int:
         return int(row[wire.NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
 
-    def _fold_plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> None:
+    def _plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> Callable[[], None]:
         self._check_fields(arrays)
         checked = {}
         for name, part in arrays.items():
             peaks = checks.check_arrays(name, part, self.like[name])
             checked[name] = self._reductions[name].check(part, weight, client, peaks)
-        for name, part in arrays.items():
-            self._reductions[name].add(part, weight, client, checked[name])
 
-    def _fold_merged(self, answer: NodeReply, weight: int) -> None:
+        def fold() -> None:
+            for name, part in arrays.items():
+                self._reductions[name].add(part, weight, client, checked[name])
+
+        return fold
+
+    def _merged(self, answer: NodeReply, weights: Mapping[str, int]) -> Callable[[], None]:
         self._check_fields(answer.partials)
         checked = {}
         for f in self.entry.up:
             records = answer.partials[f.name]
-            check_partial(f.name, f.reduce, records, self.like[f.name], answer.clients)
-            checked[f.name] = self._reductions[f.name].check_merge(records, len(answer.clients))
-        for name, records in answer.partials.items():
-            self._reductions[name].merge(records, weight, len(answer.clients), checked[name])
+            check_partial(f.name, f.reduce, records, self.like[f.name], weights)
+            checked[f.name] = self._reductions[f.name].check_merge(records, len(weights))
+
+        def fold() -> None:
+            for name, records in answer.partials.items():
+                self._reductions[name].merge(records, sum(weights.values()), len(weights), checked[name])
+
+        return fold
 
     def _check_fields(self, got: Mapping[str, object]) -> None:
         want = {f.name for f in self.entry.up}
         if got.keys() != want:
             field_name = min(want ^ got.keys())
-            raise FieldError(field_name, f"the records {sorted(want)}", f"{sorted(got)}")
+            raise FieldError(field_name[: wire.LONGEST], f"the records {sorted(want)}", f"{sorted(got)[:20]}")
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
-        one_line = " ".join(got.split())[:400]
-        self.quarantined += [
-            Quarantined(c, self.server_round, field_name, expected, one_line) for c in clients
-        ]
+        got = wire.one_line(got)
+        self.quarantined += [Quarantined(c, self.server_round, field_name, expected, got) for c in clients]
 
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.
@@ -148,7 +173,8 @@ class Fold:
             trainable: Names of the model's parameters.
         """
         for message_id in sorted(self._open):
-            self._reject(self.asked[message_id], "", late, "none")
+            node = self.where.get(message_id)
+            self._reject(self.asked[message_id], "", late, f"none from {node}" if node else "none")
         self._open.clear()
         self.quarantined.sort(key=lambda q: (q.client, q.field))
         clients = tuple(sorted(self.metrics))
@@ -167,17 +193,24 @@ def check_partial(
     reduce: str,
     records: Mapping[str, Arrays],
     like: Mapping[str, np.ndarray],
-    clients: Sequence[str],
+    weights: Mapping[str, int],
 ) -> None:
     """Refuse a node's merged reduction whose records are not what `Reduction.partial` writes.
+
+    Args:
+        name: The field.
+        reduce: How it is reduced.
+        records: What came.
+        like: Arrays of the expected names, shapes and dtypes.
+        weights: By client of the answer its weight, as its example count says.
 
     Raises:
         FieldError: Naming record and array.
     """
     if reduce == "stack":
-        if records.keys() != set(clients):
-            raise FieldError(name, f"one record for each of {sorted(clients)}", f"{sorted(records)}")
-        want = {c: {**like, "": np.array(0, np.int64)} for c in clients}
+        if records.keys() != weights.keys():
+            raise FieldError(name, f"one record for each of {len(weights)} clients", f"{len(records)}")
+        want = {c: {**like, "": np.array(0, np.int64)} for c in weights}
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
         got = records.get("high", {})
@@ -185,9 +218,33 @@ def check_partial(
         high = {k: _as(a, wide.get(k, np.int32) if k in floats else np.int64) for k, a in like.items()}
         want = {"high": high, "low": {k: _as(a, np.int32) for k, a in floats.items()}}
         if records.keys() - want.keys() or (floats and "low" not in records):
-            raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)}")
+            raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)[:20]}")
     for part, arrays in want.items():
         checks.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
+    if reduce == "stack":
+        for client, weight in weights.items():
+            if int(records[client][""]) != weight:
+                told = f"{int(records[client][''])}"
+                raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", told)
+
+
+def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], clients: int) -> int:
+    """Return the bytes that a node's reply for so many clients may have at most.
+
+    Args:
+        entry: The message's contract.
+        like: Per upward field, arrays of the expected names, shapes and dtypes.
+        clients: That were asked for.
+    """
+    most = (1 << 20) + (clients << 14)  # scalars, and lines on clients that failed
+    for f in entry.up:
+        arrays = like[f.name]
+        around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
+        # A partial sum is an int64 and an int32 for each number.
+        sums = sum(max(a.nbytes, 12 * a.size) for a in arrays.values()) + 2 * around
+        stack = clients * (sum(a.nbytes for a in arrays.values()) + around)
+        most += max(stack, sums) if f.reduce == "stack" else sums
+    return most
 
 
 def _as(a: np.ndarray, dtype: type) -> np.ndarray:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from strategies.state import Number, S, ServerState, dump_state, load_state
 from task.arrays import Arrays
+from task.errors import NodesError
 from task.wire import Quarantined
 
 if TYPE_CHECKING:
+    from strategies.roster import Participant
     from strategies.rounds import Clock
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
@@ -51,6 +53,9 @@ class Journal:
     run_id: str = ""
     """Identity of the run, the same after a resume; "" = each start is a run of its own."""
 
+    def participants(self, nodes: Sequence[Participant]) -> None:
+        """The roll was called; `nodes` are there."""
+
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """A reply came in."""
 
@@ -71,6 +76,14 @@ class Journal:
     def restore(self) -> Snapshot | None:
         """Return the snapshot to go on from, or None to begin anew."""
         return None
+
+    def trained(self) -> bool:
+        """Return whether the restored run had trained in any of its rounds."""
+        return False
+
+    def nothing_trained(self, error: NodesError) -> None:
+        """The last round is over, and no round had enough good replies; who returns has the run end well."""
+        raise error
 
     def reached(self, target: float) -> bool:
         """Return whether the restored run had reached the target accuracy (0 = no target)."""

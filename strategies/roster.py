@@ -5,9 +5,10 @@ call asks each new node for its clients. Everything that decides a result goes b
 only decide where the work is done.
 
 Nodes of the same *pool* share data and client state (they lie on the same disk) and can stand in for
-each other, so a cohort is spread evenly over them. When clients of one name are claimed by several
-pools, the node whose share of the partition it is trains it. A node that does not answer the roll call
-(somebody else's ClientApp) counts as one client named after its id.
+each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
+pools, the node whose share it is trains it; data of one's own have one owner, see `strategies.claims`. A
+node that does not answer the roll call (somebody else's ClientApp) counts as one client, named as it was
+enrolled or else after its id.
 """
 
 from __future__ import annotations
@@ -19,16 +20,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from strategies.exchange import stream_replies
+from strategies.presence import Presence
+from strategies.pull import Puller, puller
 from task import wire
-from task.errors import ConfigError, WireError
+from task.errors import ConfigError, NodesError
 from task.names import ClientNames, numbering
 from task.selections import cohort_size
 
-logger = logging.getLogger("bouquet")
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between looks for nodes
+NEW_NODE_S = 5.0  # that a round waits for the answer of a node that is new; it is taken later too
+ROLL_BYTES = 1 << 26  # of an answer: a million names
+
+
+@dataclass(frozen=True)
+class Participant:
+    """What a node said in the roll call: how many clients and training examples it has, and its app."""
+
+    node: int
+    clients: int
+    examples: int
+    version: str
 
 
 @dataclass(frozen=True)
@@ -62,72 +77,92 @@ class Roster:
     def __init__(self, timeout_s: float, min_nodes: int) -> None:
         self.timeout_s = timeout_s
         self.min_nodes = min_nodes
+        self.presence = Presence(timeout_s)
         self.names: Sequence[str] = []  # sorted
-        self._answers: dict[int, wire.RollCall] = {}
-        self._asked: set[int] = set()
+        self._answers: dict[int, wire.RollCall] = {}  # as of the last refresh; who left since is still in it
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
 
-    def refresh(self, grid: Grid, server_round: int) -> None:
+    def refresh(self, grid: Grid, server_round: int, clients: int = 0) -> None:
         """Call the roll of the nodes that are new and forget those that left.
+
+        Args:
+            grid: Where they are.
+            server_round: Round t.
+            clients: Clients that must be online to go on; fewer are waited for.
 
         Raises:
             ConfigError: A node says, before the first round, that it cannot take part, and why.
-            WireError: Fewer than `min_nodes` nodes came before the time ran out.
+            NodesError: Fewer than `min_nodes` nodes, or than `clients`, came before the time ran out.
         """
-        nodes = set(grid.get_node_ids())
-        deadline = time.monotonic() + self.timeout_s
+        began = time.monotonic()
+        deadline, pause, paused = began + self.timeout_s, FIRST_PAUSE_S, False
         # Once the run has begun it goes on with whoever is there.
+        first = not self._answers
         needed = 1 if self._answers else self.min_nodes
-        while len(nodes) < needed:
-            if time.monotonic() > deadline:
-                raise WireError(
-                    f"expected at least {needed} nodes within {self.timeout_s:g} s (run-config keys "
-                    f'"min-nodes", "roll-call-timeout"); got {len(nodes)}. Start more SuperNodes.'
-                )
-            time.sleep(0.05)
-            nodes = set(grid.get_node_ids())
-        new = nodes - self._asked
-        left = self._answers.keys() - nodes
-        for node in left:
-            del self._answers[node]
-        # A node that left and comes back has a new id or is asked anew.
-        self._asked &= nodes
-        if new:
-            self._call(grid, sorted(new), server_round)
-            # Who was silent is called again in the next round, if it is still there.
-            self._asked |= new & self._answers.keys()
-        if new or left:
-            self._index()
+        fetch = puller(grid, deadline, ROLL_BYTES)
+        try:
+            while True:
+                self.presence.look(grid, server_round)
+                if self.presence.queries:
+                    self._call(fetch, server_round, deadline if first else min(deadline, began + NEW_NODE_S))
+                admitted = self.presence.admitted()
+                if admitted.keys() != self._answers.keys() or any(
+                    admitted[n] is not self._answers[n] for n in admitted
+                ):
+                    self._answers = admitted
+                    self._index()
+                if len(self.presence.nodes) >= needed and len(self.names) >= clients:
+                    break
+                now = time.monotonic()
+                if now > deadline:
+                    raise self._too_few(server_round, needed, clients)
+                if not paused and self.names and now - began > NEW_NODE_S:
+                    paused = True
+                    logger.warning("%s", self._waits(server_round, clients))
+                time.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+        finally:
+            fetch.close()
+        guessed = self.presence.settled.guessed
+        if guessed and server_round <= 1:
+            raise ConfigError(guessed)
+        self.presence.close_roll()
+        if paused:
+            logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
-    def _call(self, grid: Grid, nodes: list[int], server_round: int) -> None:
-        """Ask nodes for their clients."""
-        messages = [
-            wire.message(RecordDict(), n, f"query.{wire.ROLL_CALL}", server_round, self.timeout_s)
-            for n in nodes
-        ]
-        for reply in stream_replies(grid, messages, self.timeout_s):
-            # By request, not by sender: an error may come from the SuperLink in the node's place.
-            asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-            node = asked[reply.metadata.reply_to_message_id]
-            try:
-                if reply.has_error():
-                    raise WireError(reply.error.reason or "no reason given")
-                self._answers[node] = wire.read_roll_call(reply.content)
-            except ConfigError as err:
-                # Before the first round somebody is there to mend it; later the others go on without.
-                if server_round <= 1:
-                    raise ConfigError(f"node {node} cannot take part: {err}") from None
-                logger.warning("node %s cannot take part: %s", node, err)
-                self._answers[node] = wire.RollCall((), np.zeros(0, np.int64), pool=f"node-{node}")
-            except (WireError, KeyError, TypeError, ValueError) as err:
-                # Flower's own apps have no roll call: such a node is one client.
-                logger.debug("node %s does not answer the roll call: %s", node, err)
-                name = f"node-{node}"
-                self._answers[node] = wire.RollCall((name,), np.array([1]), pool=name)
-        silent = [n for n in nodes if n not in self._answers]
+    def _call(self, fetch: Puller, server_round: int, until: float) -> None:
+        """Take the answers of nodes that were asked for their clients, for some time."""
+        fetch.add(self.presence.queries)
+        while self.presence.waited_for():
+            now = time.monotonic()
+            for message_id, found in fetch.get(max(min(until - now, 0.25), 0.0)):
+                if message_id in self.presence.queries:
+                    self.presence.take(message_id, found, server_round)
+            if now >= until:
+                break
+        silent = [str(self.presence.nodes[n]) for n in self.presence.silent()]
         if silent:
-            logger.warning("no answer to the roll call within %g s from nodes %s", self.timeout_s, silent)
+            self.presence.say(f"no answer to the roll call yet from {', '.join(silent)}")
+
+    def _waits(self, server_round: int, clients: int) -> str:
+        return (
+            f"round {server_round} waits: {len(self.names)} of the {clients} clients that it needs "
+            f'(run-config key "min-replies") are online: {", ".join(self.names[:9])}'
+        )
+
+    def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:
+        there = len(self.presence.nodes)
+        if there < needed:
+            return NodesError(
+                f"expected at least {needed} nodes within {self.timeout_s:g} s (run-config keys "
+                f'"min-nodes", "roll-call-timeout"); got {there}. Start more SuperNodes.'
+            )
+        return NodesError(
+            f"round {server_round}: expected at least {clients} clients online within {self.timeout_s:g} s "
+            f'(run-config keys "min-replies", "roll-call-timeout"); got {len(self.names)} on {there} nodes: '
+            f"{', '.join(self.names[:9]) or 'none'}. Start the others and resume the run."
+        )
 
     def _index(self) -> None:
         """List the clients anew from the nodes' answers.
@@ -136,8 +171,7 @@ class Roster:
         """
         self._pools = {}
         groups: dict[Sequence[str], list[int]] = {}
-        for node in sorted(self._answers):
-            answer = self._answers[node]
+        for node, answer in sorted(self._answers.items()):
             self._pools.setdefault(answer.pool, []).append(node)
             if len(answer.clients):
                 groups.setdefault(answer.clients, []).append(node)
@@ -178,6 +212,13 @@ class Roster:
             for name, i in group.among(counts):
                 counts[name] = int(told[i])
         return counts
+
+    def participants(self) -> list[Participant]:
+        """Return the nodes that are there, by id."""
+        return [
+            Participant(node, len(told.clients), int(np.sum(told.num_examples)), told.version)
+            for node, told in sorted(self._answers.items())
+        ]
 
     def shape_of_data(self) -> tuple[tuple[int, ...], int]:
         """Return the shape of an example and the number of classes that all nodes' data have.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from task.arrays import Arrays
+from task.checks import peak
 
 Number = bool | int | float
 
@@ -71,6 +72,18 @@ class Reduced:
         return math.fsum(v * int(n) for v, n in zip(values, self.num_examples, strict=True)) / int(
             self.num_examples.sum()
         )
+
+
+def not_finite(state: ServerState) -> str:
+    """Return the name of an array of a state that holds NaN or infinity, or "".
+
+    Arrays that hold much more than a model, such as every client's, are not looked through.
+    """
+    model = sum(a.nbytes for a in state.arrays.values())
+    for name, a in dump_state(state)[0].items():
+        if a.dtype.kind == "f" and a.nbytes <= 2 * model and not math.isfinite(peak(a)):
+            return name
+    return ""
 
 
 def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:

@@ -11,6 +11,9 @@ import numpy as np
 from task.entry import NUM_EXAMPLES, Algorithm
 from task.errors import FieldError
 
+MOST_SCALARS = 1000  # of one client
+LONGEST_NAME = 200  # letters
+LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
 BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
 
 
@@ -38,7 +41,7 @@ def check_arrays(
     """
     if arrays.keys() != like.keys():
         missing, extra = sorted(like.keys() - arrays.keys()), sorted(arrays.keys() - like.keys())
-        got = f"{len(arrays)} with missing {missing} and extra {extra}"
+        got = f"{len(arrays)} with missing {missing[:9]} and extra {[name[:80] for name in extra[:9]]}"
         raise FieldError(what, f"{len(like)} arrays as sent", got)
     peaks: dict[str, float] = {}
     for name, a in arrays.items():
@@ -65,10 +68,42 @@ def check_scalars(entry: Algorithm, scalars: Mapping[str, object]) -> None:
         raise FieldError(NUM_EXAMPLES.name, "a positive integer", "nothing")
     whole = isinstance(n, int) or (isinstance(n, float) and n.is_integer())
     if isinstance(n, bool) or not whole or not 0 < cast(float, n) < 2**29:
-        raise FieldError(NUM_EXAMPLES.name, "an integer from 1 to 2^29", repr(n))
+        raise FieldError(NUM_EXAMPLES.name, "an integer from 1 to 2^29", short(n))
     for f in entry.up_scalars:
         if f.required and f.name not in scalars:
             raise FieldError(f.name, f.meaning, "nothing")
     for name, value in scalars.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise FieldError(name, "a finite number", repr(value))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+            raise FieldError(name, f"a finite number below {LARGEST:.3g} in size", short(value))
+
+
+def check_columns(columns: Mapping[str, object]) -> None:
+    """Refuse more scalars than anybody means, or names that nobody can read.
+
+    Raises:
+        FieldError: Naming the scalar.
+    """
+    if len(columns) > MOST_SCALARS:
+        raise FieldError("metrics", f"at most {MOST_SCALARS} scalars", f"{len(columns)}")
+    for name in columns:
+        check_name(name)
+
+
+def check_name(name: object) -> str:
+    """Return a name that is told to us if it can stand in a log.
+
+    Raises:
+        FieldError: It is empty, long, or has letters that do not print.
+    """
+    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise FieldError(short(name), f"a name of 1 to {LONGEST_NAME} letters that print", short(name))
+    return name
+
+
+def short(value: object) -> str:
+    """Return a few words on a value of any size."""
+    if isinstance(value, list | tuple | dict) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | bytes):
+        value = value[:80]
+    return repr(value)[:80]

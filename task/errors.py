@@ -6,6 +6,8 @@
     ├── ConfigError   a run-config key, a recipe or a command-line option is wrong
     ├── DataError     a data set, a partition or a client's own data cannot be used
     ├── WireError     a message does not hold what the catalogue says it must
+    │   ├── FieldError   one field of one client's reply
+    │   └── NodesError   too few nodes, or none with a usable reply: the run can go on when they are back
     └── StateError    a checkpoint or a client's kept state cannot be used
 
 Every message says what is wrong, where (key, file, client, round), what was expected, what was got,
@@ -56,6 +58,10 @@ class FieldError(WireError):
         super().__init__(f"field {field!r}: expected {expected}; got {got}", field)
         self.expected = expected
         self.got = got
+
+
+class NodesError(WireError):
+    """Too few nodes are online, or none gives a usable reply; a resume goes on when they are back."""
 
 
 class StateError(BouquetError):

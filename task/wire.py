@@ -22,18 +22,16 @@ the server on each reply. What fails is quarantined, see `Quarantined`.
 
 from __future__ import annotations
 
-import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from numpy.lib import format as npy
 
+from task import npy
 from task.arrays import Arrays, holdings
-from task.checks import check_arrays
+from task.checks import check_arrays, check_columns, check_name, short
 from task.entry import Algorithm, ArrayField
 from task.errors import ConfigError, FieldError, WireError
 from task.names import ClientNames
@@ -44,6 +42,9 @@ ROLL_CALL = "roll_call"  # action of the query message that asks a node for its 
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
 Scalar = int | float | str | bool
+LONGEST = 200  # letters of a name that is told to us
+LONGEST_LINE = 400  # letters of a reason
+MOST_CLIENTS = 10**7  # that a node may say it can train
 
 
 @dataclass(frozen=True)
@@ -166,40 +167,7 @@ def read_arrays(record: ArrayRecord) -> Arrays:
 
 def _views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
-    out: Arrays = {}
-    for name, array in record.items():
-        _check_header(name, array)
-        try:
-            out[name] = _view(array)
-        except (ValueError, TypeError, EOFError, OverflowError) as err:
-            raise FieldError(name, "an array in NumPy's .npy form", str(err)) from None
-    return out
-
-
-def _view(array: Array) -> np.ndarray:
-    """Return the array that lies in the record's bytes, which are a ``.npy`` file; nothing is copied."""
-    if array.stype != "numpy.ndarray":
-        raise TypeError(f"the form {array.stype!r}")
-    file = io.BytesIO(array.data)
-    major, minor = npy.read_magic(file)
-    if (major, minor) not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {major}.{minor} of the format")
-    read = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("Python objects")
-    flat = np.frombuffer(memoryview(array.data)[file.tell() :], dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _check_header(name: str, array: Array) -> None:
-    """Refuse a header that claims more than the bytes hold, before anything is allocated."""
-    try:
-        claimed = math.prod(array.shape) * np.dtype(array.dtype).itemsize
-    except TypeError:
-        raise FieldError(name, "a NumPy dtype", repr(array.dtype)) from None
-    if claimed > len(array.data):
-        raise FieldError(name, f"{claimed} bytes for shape {tuple(array.shape)}", f"{len(array.data)} bytes")
+    return {name: npy.view(name[:LONGEST], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()}
 
 
 # ------------------------------------------------------------------------------------------ down
@@ -338,27 +306,44 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
         if len(metrics) != 1:
             raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
+        check_columns(scalars)
         arrays = {name: _views(record) for name, record in _of(content, ArrayRecord).items()}
         return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
-    clients = [str(c) for c in cast(list[str], _of(content, ConfigRecord)[ANSWERED]["clients"])]
+    clients = _names(_of(content, ConfigRecord)[ANSWERED].get("clients"), "clients", len(asked))
     columns = _of(content, MetricRecord).get(METRICS, MetricRecord())
+    check_columns(columns)
     lists: dict[str, list[float]] = {}
     for name, values in columns.items():
         if not isinstance(values, list) or len(values) != len(clients):
-            raise FieldError(name, f"{len(clients)} values, one a client", repr(values)[:80])
+            raise FieldError(name, f"{len(clients)} values, one a client", short(values))
         lists[name] = cast(list[float], values)
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in _of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
         partials.setdefault(field_name, {})[part] = _views(record)
-    return NodeReply(clients, lists, partials=partials, failed=_failures(content, server_round))
+    return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
 
 
-def _failures(content: RecordDict, server_round: int) -> list[Quarantined]:
-    columns = cast(dict[str, list[str]], _of(content, ConfigRecord).get(FAILED, {}))
-    names = ("client", "field", "expected", "got")
-    rows = zip(*(columns.get(k, []) for k in names), strict=True)
-    return [Quarantined(c, server_round, f, e, g) for c, f, e, g in rows]
+def _failures(content: RecordDict, most: int, server_round: int) -> list[Quarantined]:
+    columns = _of(content, ConfigRecord).get(FAILED)
+    if columns is None:
+        return []
+    lists = (_names(columns.get(k), k, most) for k in ("client", "field", "expected", "got"))
+    rows = zip(*lists, strict=True)
+    return [Quarantined(c, server_round, one_line(f), one_line(e), one_line(g)) for c, f, e, g in rows]
+
+
+def _names(values: object, what: str, most: int) -> list[str]:
+    """Return a list of texts, or refuse it."""
+    if not isinstance(values, list) or len(values) > most or not all(isinstance(v, str) for v in values):
+        raise FieldError(what, f"a list of at most {most} texts", short(values))
+    return values
+
+
+def one_line(text: str) -> str:
+    """Return a text from somebody else as one printable line that is not too long."""
+    words = " ".join(text[: 4 * LONGEST_LINE].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE]
 
 
 # ------------------------------------------------------------------------------------- roll call
@@ -399,18 +384,41 @@ def read_roll_call(content: RecordDict) -> RollCall:
     config = _of(content, ConfigRecord)[ROLL_CALL]
     if "refused" in config:
         raise ConfigError(str(config["refused"]))
-    told = config["clients"]
-    clients = ClientNames(told) if isinstance(told, int) else tuple(cast(list[str], told))
-    counts = np.array(_of(content, MetricRecord)[METRICS][NUM_EXAMPLES], np.int64)
+    told = config.get("clients")
+    if isinstance(told, int) and not isinstance(told, bool):
+        if not 1 <= told <= MOST_CLIENTS:
+            raise WireError(f"roll call: expected 1 to {MOST_CLIENTS} clients; got {told}", "clients")
+        clients: Sequence[str] = ClientNames(told)
+    else:
+        clients = tuple(check_name(c) for c in told) if isinstance(told, list) else ()
+        if not isinstance(told, list) or len(set(clients)) < len(clients):
+            raise WireError(f"roll call: expected names, each once; got {short(told)}", "clients")
+    listed = _whole(_of(content, MetricRecord)[METRICS].get(NUM_EXAMPLES), NUM_EXAMPLES, 0, 2**53)
+    counts = np.array(listed, np.int64)
     if counts.shape not in ((1,), (len(clients),)):
         raise WireError(
             f"roll call: expected {len(clients)} example counts, or one; got {counts.size}", NUM_EXAMPLES
         )
     counts = np.broadcast_to(counts, len(clients))
-    share, shape = cast(list[int], config["share"]), cast(list[int], config["shape"])
-    classes = cast(int, config["classes"])
-    pool, version = str(config["pool"]), str(config["version"])
+    share, shape = (
+        _whole(config.get("share"), "share", 0, 2**31),
+        _whole(config.get("shape"), "shape", 0, 2**31),
+    )
+    if len(share) != 2 or share[0] >= share[1] or len(shape) > 8:
+        raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
+    (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
+    pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE]) for k in ("pool", "version"))
     return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+
+
+def _whole(values: object, what: str, low: int, high: int) -> list[int]:
+    """Return a list of integers of a range, or refuse it."""
+    if not isinstance(values, list):
+        raise WireError(f"roll call: expected {what!r} as a list; got {short(values)}", what)
+    for v in values:
+        if not isinstance(v, int) or isinstance(v, bool) or not low <= v <= high:
+            raise WireError(f"roll call: expected integers from {low} to {high}; got {short(v)}", what)
+    return values
 
 
 # ------------------------------------------------------------------------------------- messages

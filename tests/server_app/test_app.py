@@ -36,6 +36,8 @@ def test_a_run_leaves_everything_that_the_readme_names(tmp_path: Path) -> None:
         "result.json",
         "model.safetensors",
         "report.html",
+        "nodes.json",
+        ".lock",
     }
     assert names == files | {"checkpoint", "plots"}
     config = json.loads((folder / "config.json").read_text())

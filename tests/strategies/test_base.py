@@ -216,10 +216,17 @@ def test_a_client_that_raises_and_one_that_never_answers() -> None:
 
 def test_too_few_replies_skip_the_round_and_keep_the_model() -> None:
     keep = Keep()
-    grid = named_grid(6, tamper=lambda n, r: None if n > 1 else r)
-    FedAvg(min_replies=3).start(grid, model(), num_rounds=1, timeout=0.1, journal=keep)
-    assert keep.rows[1]["skipped"]
-    assert keep.rows[1]["model_sha256"] == keep.rows[0]["model_sha256"]
+    trained: list[int] = []
+
+    def tamper(node: int, reply: Message) -> Message | None:
+        trained.append(node)
+        return None if node > 1 and len(trained) <= 6 else reply
+
+    FedAvg(min_replies=3).start(
+        named_grid(6, tamper=tamper), model(), num_rounds=2, timeout=0.3, journal=keep
+    )
+    assert [row["skipped"] for row in keep.rows] == [False, True, False]
+    assert keep.rows[1]["model_sha256"] == keep.rows[0]["model_sha256"] != keep.rows[2]["model_sha256"]
 
 
 def test_enough_replies_close_the_round() -> None:

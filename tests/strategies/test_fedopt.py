@@ -318,14 +318,16 @@ def test_a_state_without_memory_survives_too() -> None:
 
 def test_a_skipped_round_is_no_step(tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
-    keys = owners_config(tmp_path / "owners.npz", algorithm="fedadam", num_server_rounds=3)
+    keys = owners_config(tmp_path / "owners.npz", algorithm="fedadam", num_server_rounds=4)
 
     def emptied(node: int, reply: Message) -> Message:
-        reply.content.clear()
+        if reply.metadata.group_id != "4":
+            reply.content.clear()
         return reply
 
     lost = play(keys, tamper=emptied)
     state: ServerState | None = lost.strategy.state
     assert isinstance(state, FedOptState)
-    assert (state.steps, state.momentum) == (0, {})
-    assert {row["model_sha256"] for row in lost.rows} == {lost.rows[0]["model_sha256"]}
+    assert [row["skipped"] for row in lost.rows[1:]] == [True, True, True, False]
+    assert state.steps == 1
+    assert {row["model_sha256"] for row in lost.rows[:4]} == {lost.rows[0]["model_sha256"]}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from strategies.roster import Roster
 from task import wire
 from task.errors import ConfigError
 from task.names import ClientNames
+from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid
 
 
-def hosts(*nodes: dict[str, Any]) -> LocalGrid:
+def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
     """Return a grid of nodes that answer the roll call as told: clients, pool, share, shape, classes."""
     app = ClientApp()
 
@@ -28,9 +30,11 @@ def hosts(*nodes: dict[str, Any]) -> LocalGrid:
             raise told["error"]
         if "refused" in told:
             return Message(wire.refusal_content(told["refused"]), reply_to=message)
+        if "content" in told:
+            return Message(told["content"](), reply_to=message)
         clients = told["clients"]
         answer = wire.RollCall(
-            tuple(clients),
+            ClientNames(told["numbered"]) if "numbered" in told else tuple(clients),
             np.array(list(clients.values())),
             told.get("pool", f"pool-{context.node_config['i']}"),
             told.get("share", (0, 1)),
@@ -39,7 +43,12 @@ def hosts(*nodes: dict[str, Any]) -> LocalGrid:
         )
         return Message(wire.roll_call_content(answer), reply_to=message)
 
-    return LocalGrid(app, [{"i": i} for i in range(len(nodes))])
+    return FaultyGrid(app, [{"i": i} for i in range(len(nodes))], names=[n.get("name", "") for n in nodes])
+
+
+def owner(client: str, *, disk: str = "disk", **more: Any) -> dict[str, Any]:
+    """Return a node that brings the data of one client."""
+    return {"clients": {client: 10}, "pool": f"{disk}/{client}", **more}
 
 
 def called(grid: LocalGrid, *, min_nodes: int = 1, timeout_s: float = 0.3) -> Roster:
@@ -231,3 +240,166 @@ def test_nodes_that_differ_in_the_shape_of_their_data_are_named() -> None:
         called(grid).shape_of_data()
     same = called(hosts({"clients": {"ward-1": 1}}, {"clients": {"ward-2": 1}}))
     assert same.shape_of_data() == ((4,), 3)
+
+
+# ------------------------------------------------------------------- claims, come-backs and strangers
+
+
+def join(grid: FaultyGrid, i: int, told: int, name: str = "") -> int:
+    """Let a node join under a new id, as the i-th, that answers as the node of number `told` does."""
+    return grid.join(i, {"i": told}, name)
+
+
+def test_two_that_bring_one_client_at_the_start_are_for_somebody_to_look_at() -> None:
+    grid = hosts(owner("ward-1", disk="x"), owner("ward-1", disk="y"), owner("ward-2"))
+    with pytest.raises(
+        ConfigError, match=r"node \d+ and node \d+ bring data of their own as client 'ward-1'"
+    ):
+        called(grid)
+
+
+def test_one_that_comes_later_is_refused_by_name_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    grid = hosts(owner("ward-1", disk="x"), owner("ward-2"), owner("ward-1", disk="y"))
+    late = grid.node(2)
+    context = grid.contexts.pop(late)
+    roster = called(grid)
+    grid.contexts[late] = context
+    for t in range(1, 4):
+        roster.refresh(grid, t)
+    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+    assert by_index(grid, plan) == {0: ["ward-1"], 1: ["ward-2"]}
+    line = f"node {late} is refused: it says that it is client 'ward-1', which node {grid.node(0)} is"
+    assert caplog.text.count(line) == 1
+    grid.leave(0)
+    roster.refresh(grid, 4)  # the one that held the name has gone
+    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+    assert by_index(grid, plan)[2] == ["ward-1"]
+
+
+def test_who_is_enrolled_under_another_name_is_refused_and_the_run_begins_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid = hosts(owner("ward-1", name="ward-1"), owner("ward-2", name="ward-3"))
+    assert called(grid).names == ["ward-1"]
+    assert f"node {grid.node(1)} (ward-3) is refused: it says that it is client 'ward-2'" in caplog.text
+
+
+def test_somebody_elses_app_on_an_enrolled_node_has_its_name() -> None:
+    grid = hosts({"error": NotImplementedError("no such action"), "name": "lab-7"})
+    assert called(grid).names == ["lab-7"]
+
+
+def test_a_ghost_gives_way_to_the_node_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    roster = called(grid)
+    ghost = grid.node(0)
+    grid.die(0)
+    new = join(grid, 0, 0)
+    roster.refresh(grid, 2)
+    assert ghost in grid.contexts
+    assert roster.names == ["ward-1", "ward-2"]
+    assert roster.assign(["ward-1"], {"ward-1": 1.0}) == {new: ["ward-1"]}
+    assert f"node {new} takes the place of node {ghost} as client 'ward-1'" in caplog.text
+
+
+def test_a_renamed_node_is_another_client() -> None:
+    grid = hosts(owner("ward-1"), owner("ward-2"), owner("ward-9"))
+    grid.contexts.pop(grid.node(2))
+    roster = called(grid)
+    grid.leave(0)
+    join(grid, 0, 2)
+    roster.refresh(grid, 2)
+    assert roster.names == ["ward-2", "ward-9"]
+
+
+def test_a_node_that_is_back_under_its_id_is_asked_again() -> None:
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    roster = called(grid)
+    asked = len(grid.sent)
+    grid.leave(0)
+    roster.refresh(grid, 1)
+    assert roster.names == ["ward-2"]
+    grid.back(0)
+    roster.refresh(grid, 2)
+    assert roster.names == ["ward-1", "ward-2"]
+    grid.back(1)  # so quickly that nobody saw it leave
+    roster.refresh(grid, 3)
+    assert len(grid.sent) == asked + 2
+
+
+def test_partitions_that_differ_are_told_before_the_first_round_and_left_out_later() -> None:
+    one = {"clients": {"x": 5}, "numbered": 3, "pool": "a"}
+    other = {"clients": {"x": 5}, "numbered": 10**7, "pool": "b"}
+    with pytest.raises(ConfigError, match="its data set or its settings differ"):
+        called(hosts(one, one, other))
+    grid = hosts(one, one, other)
+    roster = Roster(0.5, 1)
+    tracemalloc.start()
+    roster.refresh(grid, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(roster.names) == 3
+    assert peak < 5e6
+
+
+def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strategies.roster.NEW_NODE_S", 0.2)
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    roster = Roster(30.0, 1)
+    roster.refresh(grid, 1)
+    join(grid, 2, 1)
+    grid.die(2)
+    began = time.monotonic()
+    for t in range(2, 6):
+        roster.refresh(grid, t)
+    assert time.monotonic() - began < 3
+    assert roster.names == ["ward-1", "ward-2"]
+
+
+def lies(**changes: Any) -> RecordDict:
+    """Return an answer to the roll call with some of its parts replaced."""
+    whole = wire.roll_call_content(wire.RollCall(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3))
+    counts = changes.pop("counts", [5])
+    whole["roll_call"] = ConfigRecord(
+        {k: v for k, v in {**whole["roll_call"], **changes}.items() if v is not None}
+    )
+    whole["metrics"] = MetricRecord({"num-examples": counts})
+    return whole
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "too many clients": {"clients": 10**15},
+    "no client": {"clients": 0},
+    "fewer than none": {"clients": -1},
+    "a truth": {"clients": True},
+    "a fraction": {"clients": 1.5},
+    "no list": {"clients": "eve"},
+    "twice": {"clients": ["eve", "eve"], "counts": [5]},
+    "bytes": {"clients": [b"eve"]},
+    "an empty name": {"clients": [""]},
+    "a name that does not print": {"clients": ["eve\x1b[2J"]},
+    "a name without end": {"clients": ["e" * 10**5]},
+    "no counts": {"counts": []},
+    "a negative count": {"counts": [-5]},
+    "a huge count": {"counts": [2**62]},
+    "a count that is none": {"counts": [float("nan")]},
+    "a share of nothing": {"share": [0, 0]},
+    "a negative share": {"share": [-1, 2]},
+    "a share beyond": {"share": [2, 2]},
+    "half a share": {"share": [1]},
+    "no share": {"share": None},
+    "a shape of many": {"shape": [1] * 1000},
+    "a negative shape": {"shape": [-4]},
+    "a shape of parts": {"shape": [0.5]},
+    "classes that are none": {"classes": -1},
+    "no classes": {"classes": None},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LIES))
+def test_a_roll_call_that_lies_leaves_its_node_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    grid = hosts(owner("ward-1"), {"content": lambda: lies(**LIES[kind])})
+    roster = called(grid)
+    assert roster.names == ["ward-1"]
+    assert f"node {grid.node(1)} cannot take part" in caplog.text
+    assert all(line.isprintable() for line in caplog.messages)

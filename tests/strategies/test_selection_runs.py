@@ -200,8 +200,9 @@ def test_a_candidate_whose_answer_is_bad_is_quarantined_and_not_drawn(owners: Pa
 
 
 def test_without_any_answer_to_the_query_the_round_is_skipped(owners: Path) -> None:
-    of = keys(owners, "power-of-choice", num_server_rounds=1, round_timeout=0.5)
-    played = play(of, tamper=lambda i, reply: None)
+    of = keys(owners, "power-of-choice", num_server_rounds=2, round_timeout=2.0)
+    played = play(of, tamper=lambda i, reply: None if reply.metadata.group_id == "1" else reply)
+    assert not played.rows[2]["skipped"]
     assert played.rows[1]["skipped"]
     assert played.rows[1]["selected"] == []
     assert played.rows[1]["model_sha256"] == played.rows[0]["model_sha256"]

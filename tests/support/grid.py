@@ -42,6 +42,7 @@ class LocalGrid(Grid):
         self.random = random.Random(seed)
         self.app = app
         self.tamper = tamper
+        self.configs, self.run_config = node_configs, dict(run_config or {})
         ids = self.random.sample(range(10**6), len(node_configs))
         self.contexts = {
             node: Context(RUN_ID, node, dict(config), RecordDict(), dict(run_config or {}))
@@ -65,7 +66,7 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        return [NodeInfo(node_id=n) for n in self.contexts]
+        return [NodeInfo(node_id=n) for n in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []

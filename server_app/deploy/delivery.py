@@ -1,0 +1,271 @@
+"""Messages that arrive although a process dies: at-least-once delivery in the SuperLink's database.
+
+Flower's SuperLink marks a message as delivered when it is fetched and then forgets it, so what was on its
+way when a node, the ServerApp or the SuperLink itself died is lost: the round waits for it in vain, or goes
+on without it. Here a message stays until the answer to it has arrived.
+
+* An order that a node fetched and has not answered is handed out again when the node, which does one thing
+  after the other, asks for work anew; at most `MAX_ORDERS` times.
+* A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
+  slow or broken upload holds up nobody else's.
+* After a restart of the SuperLink, nodes and tasks that were alive when it went have `GRACE_S` to report.
+
+A client that trains twice for one round gives the same answer twice; only one of them is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from flwr.app import Error, Metadata
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.date import now
+from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
+from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
+from flwr.supercore.state.schema.objectstore_models import StoredObject
+from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
+from sqlalchemy import select, update
+
+logger = logging.getLogger("flwr")
+
+GRACE_S = 60.0
+MAX_ORDERS = 3
+
+
+class Delivery:
+    """What the SuperLink remembers of messages on their way.
+
+    Args:
+        state: The SuperLink's state, in a database.
+    """
+
+    def __init__(self, state: SqlLinkState) -> None:
+        self.state = state
+        self._orders: Counter[str] = Counter()  # how often each was handed out again
+        self._lock = threading.Lock()
+
+    def survive(self) -> None:
+        """Give whoever was alive when the SuperLink went the time to report to the new one."""
+        later = now() + timedelta(seconds=GRACE_S)
+        with self.state.session() as session:
+            session.execute(
+                update(Node)
+                .where(Node.status == NodeStatus.ONLINE, Node.online_until < later.timestamp())
+                .values(online_until=later.timestamp())
+            )
+            session.execute(
+                update(Task)
+                .where(Task.token.is_not(None), Task.finished_at.is_(None), Task.active_until < later)
+                .values(active_until=later)
+            )
+
+    def reopen_orders(self, node: int) -> None:
+        """Hand out again what a node fetched and has not answered; call it when the node asks for work."""
+        lost = self._unanswered(node)
+        for order in lost:
+            with self._lock:
+                self._orders[order] += 1
+                times = self._orders[order]
+            if times < MAX_ORDERS:
+                logger.info("message %s to node %d: not answered; handing it out again", order[:8], node)
+                with self.state.session() as session:
+                    session.execute(
+                        update(MessageIns).where(MessageIns.message_id == order).values(delivered_at="")
+                    )
+            else:
+                self.answer(order, node, f"the node fetched this message {times} times and did not answer it")
+
+    def _unanswered(self, node: int) -> list[str]:
+        answered = select(MessageRes.reply_to_message_id).where(
+            MessageRes.reply_to_message_id == MessageIns.message_id
+        )
+        with self.state.session() as session:
+            found = session.scalars(
+                select(MessageIns.message_id).where(
+                    MessageIns.dst_node_id == uint64_to_int64(node),
+                    MessageIns.delivered_at != "",
+                    MessageIns.created_at + MessageIns.ttl > now().timestamp(),
+                    ~answered.exists(),
+                )
+            ).all()
+        return [order for order in found if order]
+
+    def answer(self, order: str, node: int, reason: str) -> None:
+        """Answer an order to a node in its place, with an error."""
+        with self.state.session() as session:
+            row = session.execute(
+                select(
+                    MessageIns.run_id, MessageIns.dst_node_id, MessageIns.group_id, MessageIns.message_type,
+                    MessageIns.created_at, MessageIns.ttl,
+                ).where(MessageIns.message_id == order, MessageIns.dst_node_id == uint64_to_int64(node))
+            ).one_or_none()  # fmt: skip
+        if row is None:
+            return
+        created = now().timestamp()
+        metadata = Metadata(
+            run_id=int64_to_uint64(row.run_id), message_id="", src_node_id=int64_to_uint64(row.dst_node_id),
+            dst_node_id=SUPERLINK_NODE_ID, reply_to_message_id=order, group_id=row.group_id,
+            created_at=created, ttl=row.created_at + row.ttl - created, message_type=row.message_type,
+        )  # fmt: skip
+        reply = make_message(metadata=metadata, error=Error(ErrorCode.UNKNOWN, reason))
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        if self.state.store_message_res(reply) is not None:
+            self.state._store_generated_message(reply)
+
+    def refuse(self, node: int, reason: str) -> None:
+        """Drop what a node is uploading, and answer with an error in its place."""
+        with self.state.session() as session:
+            found = session.execute(
+                select(ObjectPushSession.session_id, MessageRes.reply_to_message_id)
+                .join(ObjectPushSessionRoot, ObjectPushSessionRoot.session_id == ObjectPushSession.session_id)
+                .join(MessageRes, MessageRes.message_id == ObjectPushSessionRoot.root_object_id)
+                .where(MessageRes.src_node_id == uint64_to_int64(node), ObjectPushSession.pending_count > 0)
+            ).all()
+        for session_id, order in found:
+            self.state._cleanup_push_session(session_id, cleanup_messages=True)
+            self.answer(str(order), node, reason)
+
+    def owns(self, node: int, session_id: str) -> bool:
+        """Return whether an upload is that of a reply of this node."""
+        with self.state.session() as session:
+            owner = session.scalar(
+                select(MessageRes.src_node_id)
+                .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
+                .where(ObjectPushSessionRoot.session_id == session_id)
+            )
+        return owner is not None and int64_to_uint64(owner) == node
+
+    def has(self, object_id: str) -> bool:
+        """Return whether an object is here: the answer to whoever sends it may have been lost."""
+        with self.state.session() as session:
+            found = session.scalar(
+                select(StoredObject.is_available).where(StoredObject.object_id == object_id)
+            )
+        return bool(found)
+
+    def whole(self, orders: Iterable[str]) -> set[str]:
+        """Return the orders without those to which a reply is on its way and not all here.
+
+        An upload that has stood still for too long is dropped; its order is then unanswered.
+        """
+        wanted = set(orders)
+        with self.state.session() as session:
+            partial = session.execute(
+                select(
+                    MessageRes.reply_to_message_id, ObjectPushSession.session_id, ObjectPushSession.expires_at
+                )
+                .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
+                .join(ObjectPushSession, ObjectPushSession.session_id == ObjectPushSessionRoot.session_id)
+                .where(MessageRes.reply_to_message_id.in_(wanted), ObjectPushSession.pending_count > 0)
+            ).all()
+        for _, session_id, expires in partial:
+            if expires <= now():
+                self.state._cleanup_push_session(session_id, cleanup_messages=True)
+        return wanted - {order for order, _, _ in partial}
+
+    def reopen_replies(self, orders: Iterable[str]) -> None:
+        """Hand out again the replies that the ServerApp asks for although it was given them."""
+        with self.state.session() as session:
+            session.execute(
+                update(MessageRes)
+                .where(MessageRes.reply_to_message_id.in_(set(orders)), MessageRes.delivered_at != "")
+                .values(delivered_at="")
+            )
+
+    def forget(self, orders: set[str]) -> None:
+        """Delete orders and their objects, and the replies to them."""
+        self.state.delete_messages(orders)
+        for order in orders:
+            self.state.object_store.delete(order)
+            self._orders.pop(order, None)
+
+    def confirmed(self, reply: str) -> None:
+        """Delete a reply that the ServerApp has, and what it replies to."""
+        with self.state.session() as session:
+            order = session.scalar(
+                select(MessageRes.reply_to_message_id).where(MessageRes.message_id == reply)
+            )
+        if order:
+            self.forget({order})
+
+    def answered(self, orders: set[str]) -> set[str]:
+        """Return those orders to which a reply is stored."""
+        with self.state.session() as session:
+            found = session.scalars(
+                select(MessageRes.reply_to_message_id).where(MessageRes.reply_to_message_id.in_(orders))
+            ).all()
+        return {order for order in found if order}
+
+    def sweep(self) -> None:
+        """Delete what nobody will ask for any more: orders whose time is up, replies to them, objects."""
+        with self.state.session() as session:
+            old = session.execute(
+                select(MessageIns.message_id, MessageRes.message_id)
+                .join(
+                    MessageRes,
+                    MessageRes.reply_to_message_id == MessageIns.message_id,
+                    isouter=True,
+                )
+                .where(MessageIns.created_at + MessageIns.ttl < now().timestamp() - GRACE_S)
+            ).all()
+        if old:
+            self.forget({order for order, _ in old if order})
+            for _, reply in old:
+                if reply:
+                    self.state.object_store.delete(reply)
+
+
+class KeepingState:
+    """A link state from which only unanswered messages are deleted; for Flower's own handlers."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery.state, name)
+
+    def delete_messages(self, message_ins_ids: set[str]) -> None:
+        """Delete the messages to which there is no reply from a node."""
+        self._delivery.forget(message_ins_ids - self._delivery.answered(message_ins_ids))
+
+
+class KeepingStore:
+    """An object store that keeps what it has; for Flower's own handlers."""
+
+    def delete(self, object_id: str) -> None:
+        """Keep it."""
+
+
+Handler = Callable[[Any, Any, Any], Any]
+
+
+def pull_replies(delivery: Delivery, theirs: Handler) -> Handler:
+    """Return the Runtime API's PullMessages that gives a reply until it is confirmed, and only when whole."""
+
+    def pull(request: Any, state: Any, task: Any) -> Any:
+        whole = delivery.whole(request.message_ids)
+        del request.message_ids[:]
+        request.message_ids.extend(whole)
+        delivery.reopen_replies(whole)
+        return theirs(request, KeepingState(delivery), task)
+
+    return pull
+
+
+def confirm_reply(delivery: Delivery, theirs: Handler) -> Handler:
+    """Return the Runtime API's ConfirmMessageReceived that also deletes the message."""
+
+    def confirm(request: Any, state: Any, task: Any) -> Any:
+        response = theirs(request, state, task)
+        delivery.confirmed(request.message_object_id)
+        return response
+
+    return confirm

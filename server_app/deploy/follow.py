@@ -1,0 +1,163 @@
+"""Submits a job to a link and follows it: the same progress and the same closing table as a simulation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
+from server_app.deploy.kit import LinkKit
+from server_app.deploy.status import RED, read_status
+from server_app.progress import Progress, closing_table
+from server_app.results import RunFolder
+from task.algorithms import ALGORITHMS
+from task.config import Config, read_config
+from task.errors import BouquetError, ConfigError
+
+LOOK_S = 0.25
+
+
+def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
+    """Queue a run at a link.
+
+    Args:
+        kit: The link's kit.
+        keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
+
+    Raises:
+        ConfigError: A key is wrong, or a job of this name is not over.
+    """
+    if "runs-dir" in keys:
+        raise ConfigError(
+            f'run-config key "runs-dir": expected none with --link, whose results lie in {kit.runs}; '
+            f"got {keys['runs-dir']!r}"
+        )
+    config = read_config(keys)
+    name = config.run_name
+    if Path(name).name != name or name.startswith("."):
+        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
+    enrolled = len(kit.node_keys)
+    keys = {"min-nodes": max(enrolled, 1), **keys, "run-name": name}
+    keys["num-server-rounds"] = config.server.num_server_rounds
+    return Jobs(kit.jobs, kit.runs).submit(name, keys)
+
+
+def attach(kit: LinkKit, name: str) -> Job:
+    """Return a job to follow.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    jobs = Jobs(kit.jobs, kit.runs)
+    job = jobs.read(name)
+    if job is None:
+        names = ", ".join(j.name for j in jobs.all()) or "none"
+        raise ConfigError(f"--attach: expected the name of a job ({names}); got {name!r}")
+    return job
+
+
+def follow(kit: LinkKit, job: Job) -> None:
+    """Show a job's progress until it is over.
+
+    Raises:
+        BouquetError: It ended without a result, and why.
+        KeyboardInterrupt: The user has seen enough; the job goes on.
+    """
+    jobs = Jobs(kit.jobs, kit.runs)
+    config = read_config(dict(job.keys))
+    folder = kit.runs / job.name
+    with Progress(config.output.progress, config.server.num_server_rounds, _title(config)) as progress:
+        job = _watch(kit, jobs, job, progress)
+    if job.state != FINISHED or not jobs.has_result(job):
+        raise BouquetError(f"job {job.name} {job.state}: {job.reason or 'no reason given'}")
+    result = RunFolder(folder).result()
+    assert result is not None
+    if config.output.progress != "none":
+        closing_table(result, folder.resolve())
+
+
+def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
+    """Show what happens until the job is over; return it as it then is."""
+    fresh = not job.attempts and not job.keys.get("resume", False)
+    rounds = Rounds(kit.runs / job.name / "rounds.jsonl", fresh=fresh)
+    said: tuple[object, ...] = ()
+    if read_status(kit)["state"] == RED and not job.ended:
+        progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
+    while True:
+        now = jobs.read(job.name)
+        if now is None or now.id != job.id:
+            raise BouquetError(f"job {job.name}: its file was replaced or deleted; it is not known how it is")
+        words = _words(now)
+        if words != said:
+            progress.message(str(words[-1]))
+            said = words
+        if now.state != QUEUED:
+            for row in rounds.new():
+                progress.round_done(row)
+        if now.ended:
+            return now
+        time.sleep(LOOK_S)
+
+
+def _words(job: Job) -> tuple[object, ...]:
+    """Return what there is to say of a job's state, last the sentence."""
+    if job.state == QUEUED:
+        return job.state, f"job {job.name} is queued"
+    if job.state == RUNNING and job.reason and job.attempts:
+        return job.attempts, job.reason, f"attempt {job.attempts}, after: {job.reason}"
+    return job.state, job.attempts, f"job {job.name} is {job.state}"
+
+
+class Rounds:
+    """The lines of a growing rounds.jsonl, each once, also when a resumed run cuts it back.
+
+    Args:
+        path: The file.
+        fresh: Whether a file that is there now belongs to an earlier run.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        self._path = path
+        self._file = _identity(path) if fresh else None
+        self._offset, self._last = 0, -1
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows that came since the last call."""
+        if self._file is not None:
+            if _identity(self._path) == self._file:
+                return
+            self._file = None
+        try:
+            with self._path.open("rb") as file:
+                file.seek(0, 2)
+                if file.tell() < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in lines[:-1]:
+            self._offset += len(line) + 1
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut back and written anew between two looks
+                self._offset = 0
+                return
+            if row["round"] > self._last:
+                self._last = row["round"]
+                yield row
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _title(config: Config) -> str:
+    return f"{ALGORITHMS[config.algorithm].title} · {config.data.dataset} · {config.model}"

@@ -1,0 +1,188 @@
+"""``state/status.json`` of a link: the link writes it; ``bouquet status``, the monitor and others read it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from server_app.deploy.kit import LinkKit
+from server_app.results import RunFolder
+from task.errors import BouquetError
+from task.files import write_json
+
+if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
+    from server_app.deploy.control import NodeState
+    from server_app.deploy.jobs import Job, Jobs
+    from server_app.deploy.processes import Child
+
+OLD_S = 15.0  # a status that is older was written by a link that is no longer there
+RED_S = 15.0  # without a good answer of the SuperLink
+TAIL_BYTES = 1 << 16
+SHOWN_RUNS = 20
+GREEN, RED = "green", "red"
+Row = dict[str, Any]
+
+
+@dataclass
+class Seen:
+    """What the link knows of its SuperLink.
+
+    Attributes:
+        answered: When it last answered well, `time.monotonic()`; 0 = never.
+        trouble: What it said, or did not, since then.
+        nodes: Those that are registered.
+        warnings: What somebody should look at.
+        disk: What is wrong with the disk, "" if nothing is.
+    """
+
+    answered: float = 0.0
+    trouble: str = ""
+    nodes: list[NodeState] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    disk: str = ""
+
+
+def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
+    """Replace the status file."""
+    all_jobs = jobs.all()
+    processes = [_process(child) for child in children]
+    faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
+    if time.monotonic() - seen.answered > RED_S or not seen.answered:
+        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
+    if seen.disk:
+        faults.append(seen.disk)
+    told = _told(kit, all_jobs)
+    write_json(
+        path(kit),
+        {
+            "written": time.time(),
+            "pid": os.getpid(),
+            "address": kit.address,
+            "state": RED if faults else GREEN,
+            "warnings": faults + seen.warnings,
+            "processes": processes,
+            "nodes": [_node(node, told.get(str(node.id), {})) for node in sorted(seen.nodes, key=_by_name)],
+            "runs": [_run(kit, job) for job in reversed(all_jobs[-SHOWN_RUNS:])],
+        },
+    )
+
+
+def path(kit: LinkKit) -> Path:
+    """Return the status file of a link."""
+    return kit.state / "status.json"
+
+
+def read_status(kit: LinkKit) -> Row:
+    """Return the status of a link; one that has none, or an old one, is red and says why."""
+    row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": []}
+    try:
+        row |= json.loads(path(kit).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        why = "it was never started" if isinstance(err, FileNotFoundError) else f"{path(kit)}: {err}"
+        return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
+    age_s = time.time() - row.get("written", 0)
+    if age_s > OLD_S:
+        text = f"the link is not running, or stands still: its last word is {age_s:.0f} s old"
+        row |= {"state": RED, "warnings": [text, *row["warnings"]]}
+        row["nodes"] = [node | {"online": False} for node in row["nodes"]]
+    return row
+
+
+def tables(status: Mapping[str, Any]) -> list[Table | str]:
+    """Return what a terminal shows of a status."""
+    now = time.time()
+    nodes = Table("node", "online", "last seen", "clients", "examples", "app", title="nodes")
+    for node in status["nodes"]:
+        online = "[green]yes[/green]" if node["online"] else "[red]no[/red]"
+        seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
+        known = [_known(node[key]) for key in ("clients", "examples", "app_version")]
+        nodes.add_row(node["name"], online, seen, *known)
+    runs = Table("run", "state", "round", "attempts", "changed", "reason", title="runs")
+    for run in status["runs"]:
+        rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
+        changed = _ago(now - run["updated"])
+        runs.add_row(run["name"], run["state"], rounds, str(run["attempts"]), changed, run["reason"])
+    colour = "green" if status["state"] == GREEN else "red"
+    head = f"[{colour}]{status['state']}[/{colour}]  {status.get('address', '')}"
+    return [head, *(f"[yellow]{warning}[/yellow]" for warning in status["warnings"]), nodes, runs]
+
+
+def _by_name(node: NodeState) -> tuple[str, int]:
+    return node.name, node.id
+
+
+def _process(child: Child) -> Row:
+    running = child.process is not None and child.process.poll() is None
+    return {
+        "name": child.name,
+        "running": running,
+        "pid": child.process.pid if child.process is not None and running else None,
+        "restarts": max(child.starts - 1, 0),
+        "uptime_s": round(child.uptime_s(), 1),
+    }
+
+
+def _node(node: NodeState, told: Row) -> Row:
+    return {
+        "name": node.name,
+        "id": str(node.id),
+        "online": node.online,
+        "last_seen": node.last_seen if node.last_seen is None else min(node.last_seen, time.time()),
+        "clients": told.get("clients"),
+        "examples": told.get("examples"),
+        "app_version": told.get("version"),
+    }
+
+
+def _told(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
+    """Return what the nodes said in their last roll call, by id."""
+    rows: dict[str, Row] = {}
+    for job in sorted(jobs, key=lambda j: j.updated)[-SHOWN_RUNS:]:
+        try:
+            rows |= {str(row.get("node")): row for row in RunFolder(kit.runs / job.name).nodes()}
+        except (BouquetError, AttributeError, TypeError):  # a file that somebody changed
+            continue
+    return rows
+
+
+def _run(kit: LinkKit, job: Job) -> Row:
+    return {
+        "name": job.name,
+        "state": job.state,
+        "round": last_round(kit.runs / job.name / "rounds.jsonl"),
+        "rounds": job.keys.get("num-server-rounds"),
+        "attempts": job.attempts,
+        "reason": job.reason,
+        "flwr_runs": [str(run) for run in job.runs],
+        "created": job.created,
+        "updated": job.updated,
+    }
+
+
+def last_round(rounds: Path) -> int:
+    """Return the number of the last whole line of a run's rounds.jsonl; 0 if there is none."""
+    try:
+        with rounds.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+        return int(json.loads(lines[-1])["round"]) if lines else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"
+
+
+def _known(value: object) -> str:
+    return "?" if value is None or value == "" else str(value)

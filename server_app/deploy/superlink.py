@@ -1,0 +1,150 @@
+"""Flower's SuperLink in a process of ours: ``python -m server_app.deploy.superlink --max-reply N ...``.
+
+It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
+(server_app/deploy/limits.py) and checks (fleet.py), messages survive the death of whoever has them
+(delivery.py), an open log stream does not hold up its end, and it ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import grpc
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.superlink.servicer.runtime import runtime_handlers
+
+from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.fleet import Fleet
+from server_app.deploy.limits import FRAME_BYTES, Guard, Limits
+from server_app.deploy.processes import end_with_parent
+from task.errors import ConfigError
+
+logger = logging.getLogger("flwr")
+
+# By its name: the package hides the module behind its function.
+stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+
+STREAMS_END_S = 3  # how long open log streams may hold up the end
+SWEEP_S = 60.0
+ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
+NEEDED = {
+    stock: (
+        "SuperLinkLifespan", "FleetServicer", "_run_fleet_api_grpc_rere", "generic_create_grpc_server",
+        "GRPC_MAX_MESSAGE_LENGTH", "uvicorn", "flower_superlink",
+    ),
+    runtime_handlers: ("pull_messages", "confirm_message_received"),
+    SqlLinkState: ("_cleanup_push_session", "_store_generated_message", "store_message_res"),
+}  # fmt: skip
+
+
+def patch(limits: Limits) -> None:
+    """Give Flower's SuperLink, not yet started, the limits and the delivery.
+
+    Raises:
+        ConfigError: This version of Flower is built otherwise.
+    """
+    missing = [
+        f"{getattr(where, '__name__', where)}.{name}"
+        for where, names in NEEDED.items()
+        for name in names
+        if not hasattr(where, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"this version of flwr cannot serve a federation: expected {', '.join(missing)}; got none. "
+            "Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
+        )
+    run_fleet = stock._run_fleet_api_grpc_rere
+
+    class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]
+        """Puts the parts together once the state is there, and before anything is served."""
+
+        def startup(self) -> None:
+            state = self.state_factory.state()
+            if not isinstance(state, SqlLinkState):
+                raise ConfigError("expected --database FILE, in which messages survive; got none")
+            delivery = Delivery(state)
+            delivery.survive()
+            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse)
+            changes = {
+                "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
+                "_run_fleet_api_grpc_rere": partial(_guarded, run_fleet, guard),
+                "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
+            }
+            vars(stock).update(changes)
+            vars(runtime_handlers).update(
+                pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
+                confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
+            )
+            threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
+            super().startup()
+
+    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn))
+
+
+def _guarded(
+    run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
+) -> grpc.Server:
+    """Run the Fleet API with the guard before all others."""
+    return run_fleet(interceptors=[guard, *interceptors], **more)
+
+
+class _Names:
+    """The nodes' names, for the log."""
+
+    def __init__(self, state: SqlLinkState) -> None:
+        self._state = state
+
+    def __call__(self, node: int) -> str:
+        found = self._state.get_node_info(node_ids=[node])
+        return (found[0].name if found else "") or str(node)
+
+
+class _Uvicorn:
+    """uvicorn, which does not wait for open streams without limit."""
+
+    def __init__(self, theirs: ModuleType) -> None:
+        self._theirs = theirs
+
+    def run(self, **options: Any) -> None:
+        """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
+        options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
+        self._theirs.run(**options)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return str(record.msg) not in ROUTINE
+
+
+def _sweep(delivery: Delivery) -> None:
+    pause = threading.Event()
+    while not pause.wait(SWEEP_S):
+        try:
+            delivery.sweep()
+        except Exception as err:  # such as a locked database: the next time
+            logger.warning("cannot delete old messages: %s", err)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the SuperLink until a signal ends it."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="server_app.deploy.superlink", description=__doc__)
+    parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
+    parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
+    ours, theirs = parser.parse_known_args(arguments)
+    patch(Limits(ours.max_reply, ours.max_rate))
+    logger.addFilter(_is_news)
+    sys.argv = ["flower-superlink", *theirs]
+    stock.flower_superlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,142 @@
+"""What fetching one reply may take: bytes and time.
+
+Flower's grid gathers all parts of a reply that the sender's list names, as often as the list names them, and
+an array's own list of its parts may name one part a million times: some megabytes become terabytes. It waits
+up to two hours for parts that do not come, and looks for them with pauses of up to 10 s. Two of its functions
+are replaced by such as count; in a version of Flower that is built otherwise they stay as they are, and the
+reply is measured when it is whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.app import Array
+
+from task.errors import WireError
+
+LOOK_S, LAST_LOOK_S = 0.05, 1.0  # between looks for a part
+_current = threading.local()
+
+
+class Allowance:
+    """What is left for one reply; its parts are fetched by several threads.
+
+    Args:
+        most_bytes: That it may have.
+        deadline: On the monotonic clock.
+    """
+
+    def __init__(self, most_bytes: int, deadline: float) -> None:
+        self.most_bytes, self.deadline = most_bytes, deadline
+        self._fetched = self._made = 0
+        self._lock = threading.Lock()
+
+    def fetch(self, size: int) -> None:
+        """Count bytes that were fetched.
+
+        Raises:
+            WireError: They are too many.
+        """
+        with self._lock:
+            self._fetched += size
+            # Around what counts: the heads of the parts, and the names of the parts of parts.
+            self._check(self._fetched, 2 * self.most_bytes + (1 << 20))
+
+    def make(self, size: int) -> None:
+        """Count bytes that arrays are made of; raises what `fetch` does."""
+        with self._lock:
+            self._made += size
+            self._check(self._made, self.most_bytes)
+
+    def _check(self, size: int, most: int) -> None:
+        if size > most:
+            raise WireError(f"a reply of {size} bytes or more, where at most {self.most_bytes} are expected")
+
+
+@contextmanager
+def granted(allowance: Allowance) -> Iterator[None]:
+    """Hold what this thread fetches to an allowance."""
+    _install()
+    _current.allowance = allowance
+    try:
+        yield
+    finally:
+        _current.allowance = None
+
+
+def _held() -> Allowance | None:
+    return getattr(_current, "allowance", None)
+
+
+def _install() -> None:
+    """Replace Flower's functions, once."""
+    if not getattr(Array.inflate, "counts", False) and hasattr(Array, "inflate"):
+        _count_arrays()
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded by who uses it
+    theirs = getattr(http_grid, "pull_objects", None)
+    if http_grid is None or theirs is None or getattr(theirs, "counts", False):
+        return
+    known = {
+        "object_ids",
+        "pull_object_fn",
+        "max_time",
+        "max_tries_per_object",
+        "initial_backoff",
+        "backoff_cap",
+    }
+    if known <= inspect.signature(theirs).parameters.keys():
+        vars(http_grid)["pull_objects"] = _counting(theirs)
+
+
+def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
+    def pull_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes], **more: Any) -> Any:
+        allowance = _held()
+        if allowance is None:
+            return theirs(object_ids, pull_object_fn, **more)
+
+        def fetch(object_id: str) -> bytes:
+            content = pull_object_fn(object_id)
+            allowance.fetch(len(content))
+            return content
+
+        times = {
+            "max_time": max(allowance.deadline - time.monotonic(), 0.0),
+            "max_tries_per_object": None,
+            "initial_backoff": LOOK_S,
+            "backoff_cap": LAST_LOOK_S,
+        }
+        return theirs(list(dict.fromkeys(object_ids)), fetch, **{**more, **times})
+
+    pull_objects.counts = True  # type: ignore[attr-defined]
+    return pull_objects
+
+
+def _count_arrays() -> None:
+    try:
+        from flwr.supercore.inflatable.inflatable_object import (
+            get_object_body,
+            get_object_children_ids_from_object_content,
+        )
+    except ImportError:
+        return
+    theirs = Array.inflate.__func__  # type: ignore[attr-defined]
+
+    def inflate(cls: type[Array], object_content: bytes, children: Any = None) -> Array:
+        allowance = _held()
+        if allowance is not None and children:
+            parts = get_object_children_ids_from_object_content(object_content)
+            listed = json.loads(get_object_body(object_content, cls))["arraychunk_ids"]
+            for i in listed:
+                allowance.make(len(children[parts[i]].data))
+        return theirs(cls, object_content, children)  # type: ignore[no-any-return]
+
+    inflate.counts = True  # type: ignore[attr-defined]
+    Array.inflate = classmethod(inflate)  # type: ignore[assignment, method-assign]

@@ -1,0 +1,211 @@
+"""The nodes that are online and what they said of themselves, round after round.
+
+`Presence.look` never waits: it asks new nodes for their clients, and `Presence.take` takes an answer when it
+is there. So it can be done while a round waits for its replies too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.claims import Claim, Node, Settled, settle
+from task import wire
+from task.errors import ConfigError, WireError
+
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+T = TypeVar("T")
+LONGEST_PAUSE_S = 2.0
+
+
+def patiently(call: Callable[[], T], timeout_s: float) -> T:
+    """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
+
+    A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
+    the connection fails.
+    """
+    deadline, pause = time.monotonic() + timeout_s, 0.1
+    while True:
+        try:
+            return call()
+        except Exception as err:
+            if not in_trouble(err) or time.monotonic() + pause > deadline:
+                raise
+            logger.warning("the SuperLink answers %s; trying again", wire.one_line(str(err)))
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def in_trouble(err: Exception) -> bool:
+    """Return whether an error is the SuperLink's own and may pass."""
+    status = getattr(getattr(err, "response", None), "status_code", 0)
+    return isinstance(status, int) and status >= 500
+
+
+class Presence:
+    """Who is there.
+
+    Args:
+        timeout_s: How long an answer to the roll call is waited for before the node is asked again.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.nodes: dict[int, Node] = {}  # online
+        self.claims: dict[int, Claim] = {}
+        self.settled = Settled()
+        self.empty_since: float | None = None  # on the monotonic clock
+        self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it is asked again
+        self._left: dict[int, int] = {}  # how often a node was seen to leave
+        self._unfit: set[int] = set()  # said that they cannot take part
+        self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
+        self._turn = 0
+        self._told: set[str] = set()  # lines of the log, each once
+
+    @property
+    def queries(self) -> set[str]:
+        """Messages to nodes that have not told yet."""
+        return set(self._queries)
+
+    def waited_for(self) -> bool:
+        """Return whether a node that was asked may still tell."""
+        now = time.monotonic()
+        return any(again > now for _, again in self._queries.values())
+
+    def silent(self) -> list[int]:
+        """Return the nodes that were asked and have not told."""
+        return sorted(node for node, _ in self._queries.values())
+
+    def look(self, grid: Grid, server_round: int) -> bool:
+        """See who is online and ask those that are new, or back, for their clients.
+
+        Returns:
+            Whether there are more or fewer nodes than before, or others.
+        """
+        infos = list(patiently(grid.get_nodes, self.timeout_s))
+        left = self.nodes.keys() - {info.node_id for info in infos}
+        for node in left:
+            self._left[node] = self._left.get(node, 0) + 1
+            self._unfit.discard(node)
+        before, self.nodes = self.nodes, {}
+        for info in infos:
+            since = f"{info.last_activated_at}/{self._left.get(info.node_id, 0)}"
+            self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
+        back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
+        now = time.monotonic()
+        self._queries = {
+            i: (n, again)
+            for i, (n, again) in self._queries.items()
+            if n in self.nodes and n not in back and again > now
+        }
+        # Who was away before keeps what it said until it says something else: most likely it says the same.
+        asked = {n for n, _ in self._queries.values()}
+        new = back | {n for n in self.nodes if n not in self.claims and n not in self._unfit | asked}
+        self.empty_since = None if self.nodes else self.empty_since or now
+        if new:
+            self._ask(grid, sorted(new), server_round)
+        if left:
+            self._settle()
+        return bool(left or new)
+
+    def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
+        messages = [
+            wire.message(RecordDict(), n, f"query.{wire.ROLL_CALL}", server_round, self.timeout_s)
+            for n in nodes
+        ]
+        pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s))
+        for message in messages:
+            if message.metadata.message_id in pushed:
+                again = time.monotonic() + self.timeout_s
+                self._queries[message.metadata.message_id] = message.metadata.dst_node_id, again
+
+    def take(self, message_id: str, reply: Message | Exception, server_round: int) -> None:
+        """Take what came for a query: an answer, or why none can be read.
+
+        Raises:
+            ConfigError: A node says, before the first round, that it cannot take part, and why.
+        """
+        node_id, _ = self._queries.pop(message_id)
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        try:
+            if isinstance(reply, Exception):
+                raise reply
+            if reply.has_error():
+                raise WireError(reply.error.reason or "no reason given")
+            told = wire.read_roll_call(reply.content)
+        except ConfigError as err:
+            # Before the first round somebody is there to mend it; later the others go on without.
+            if server_round <= 1:
+                raise ConfigError(f"{node} cannot take part: {err}") from None
+            self._leave_out(node, str(err))
+            return
+        except Exception as err:  # whatever somebody else's bytes lead to
+            content = None if isinstance(reply, Exception) or reply.has_error() else reply.content
+            if isinstance(reply, Exception) or (content is not None and wire.ROLL_CALL in content):
+                self._leave_out(node, f"its roll call cannot be read: {err or type(err).__name__}")
+                return
+            if content is None and reply.metadata.src_node_id != node_id:
+                return  # the SuperLink's error: the node left, or its answer did; it is asked again
+            # Flower's own apps have no roll call: such a node is one client.
+            logger.debug("%s does not answer the roll call: %s", node, err)
+            name = node.name or f"node-{node_id}"
+            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}")
+        self._unfit.discard(node_id)
+        self._turn += 1
+        self.claims[node_id] = Claim(node, told, self._turn)
+        self._settle()
+
+    def _leave_out(self, node: Node, why: str) -> None:
+        self._unfit.add(node.id)
+        self.claims.pop(node.id, None)
+        self.say(f"{node} cannot take part: {wire.one_line(why)}")
+        self._settle()
+
+    def _settle(self) -> None:
+        claims = [Claim(self.nodes[n], c.told, c.turn) for n, c in self.claims.items() if n in self.nodes]
+        self.settled = settle(claims, self._held)
+
+    def close_roll(self) -> None:
+        """Let who holds a name now keep it, and log who was refused or replaced, each once."""
+        self._held = self.settled.held
+        for node, why in sorted(self.settled.refused.items()):
+            self.say(f"{self.nodes[node]} is refused: it {why}")
+        for node, (by, client) in sorted(self.settled.replaced.items()):
+            self.say(f"{self.nodes[by]} takes the place of {self.nodes[node]} as client {client!r}")
+
+    def say(self, line: str) -> None:
+        """Log a line, unless it was logged before."""
+        if line not in self._told:
+            self._told.add(line)
+            logger.warning("%s", line)
+
+    def admitted(self) -> dict[int, wire.RollCall]:
+        """Return what the nodes that take part told, by node."""
+        return {n: self.claims[n].told for n in sorted(self.settled.admitted)}
+
+    def stamp(self, node: int) -> tuple[int, str]:
+        """Return what is another each time a node is back."""
+        return node, self.nodes[node].since if node in self.nodes else ""
+
+    def stands_in(self, clients: Mapping[str, object], pool: str, tried: set[tuple[int, str]]) -> int | None:
+        """Return a node that can train these clients and has not been asked to since it is there, or None.
+
+        Args:
+            clients: All are needed.
+            pool: Of the node that was asked first.
+            tried: Stamps of the nodes that were asked.
+        """
+        for node in sorted(self.settled.admitted):
+            claim = self.claims[node]
+            mine = claim.told.pool == pool or claim.own in clients
+            if mine and self.stamp(node) not in tried and all(c in claim.told.clients for c in clients):
+                return node
+        return None

@@ -1,0 +1,315 @@
+"""The runner's decisions: from the run's state, the folder's lock and the result, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_app.deploy import runner as module
+from server_app.deploy.control import LinkError, NodeState, RunState
+from server_app.deploy.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Jobs
+from server_app.deploy.runner import CLOSING_S, LOST_S, MOST_FRUITLESS, REUNION_S, Runner
+from server_app.holding import holding
+from task.errors import ConfigError
+
+ALIVE = RunState("running")
+LOST = RunState("finished", "failed", "No heartbeat received from the task")
+
+
+class Link:
+    """A SuperLink of which the test says how its runs are."""
+
+    def __init__(self) -> None:
+        self.submitted: list[dict[str, Any]] = []
+        self.stopped: list[int] = []
+        self.state: RunState | None = ALIVE
+        self.orphans: list[int] = []
+        self.down = False
+        self.refusal = ""
+
+    def start(self, fab: bytes, keys: dict[str, Any]) -> int:
+        self._answer()
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        self.submitted.append(dict(keys))
+        self.state = ALIVE
+        return len(self.submitted)
+
+    def run(self, number: int) -> RunState | None:
+        self._answer()
+        return self.state
+
+    def stop(self, number: int) -> None:
+        self.stopped.append(number)
+
+    def unfinished(self, name: str, runs_dir: str) -> list[int]:
+        return self.orphans
+
+    def _answer(self) -> None:
+        if self.down:
+            raise LinkError("down")
+
+
+class World:
+    """A runner with a clock, a SuperLink and a ServerApp that hold still until the test moves them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobs, self.link = Jobs(folder / "jobs", folder / "runs"), Link()
+        self.now, self.nodes = 100.0, [node(1), node(2)]
+        self.said: list[str] = []
+        self.held: ExitStack | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, lambda: self.now)  # type: ignore[arg-type]
+
+    def look(self, after_s: float = 0.0) -> None:
+        self.now += after_s
+        self.runner.look(self.nodes)
+
+    def begin(self) -> None:
+        """The ServerApp begins: makes the folder and holds it."""
+        folder = self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "config.json").exists():
+            (folder / "config.json").write_text(json.dumps({"id": "this"}))
+        self.held = ExitStack()
+        self.held.enter_context(holding(folder, 0.0))
+
+    def end(self) -> None:
+        """The ServerApp ends, however."""
+        assert self.held is not None
+        self.held.close()
+        self.held = None
+
+    def rounds(self, number: int) -> None:
+        (self.folder / "rounds.jsonl").write_text("x" * number)
+
+    @property
+    def folder(self) -> Path:
+        return self.jobs.runs / "a"
+
+    @property
+    def state(self) -> str:
+        job = self.jobs.read("a")
+        assert job is not None
+        return job.state
+
+    @property
+    def reason(self) -> str:
+        job = self.jobs.read("a")
+        assert job is not None
+        return job.reason
+
+
+def node(number: int, *, online: bool = True, registered: bool = True) -> NodeState:
+    return NodeState(number, f"n{number}", b"", registered, online, None)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    if made.held is not None:
+        made.end()
+
+
+def test_a_job_is_submitted_watched_and_finished_by_its_result(world: World) -> None:
+    world.jobs.submit("a", {"seed": 3, "min-nodes": 2})
+    world.look()
+    assert world.link.submitted == [
+        {"seed": 3, "min-nodes": 2, "run-name": "a", "runs-dir": str(world.jobs.runs)}
+    ]
+    world.begin()
+    world.look(1)
+    assert world.state == RUNNING
+    (world.folder / "result.json").write_text("{}")
+    world.look(1)
+    assert world.state == RUNNING  # the ServerApp still writes its report
+    world.end()
+    world.look(1)
+    assert (world.state, len(world.link.submitted)) == (FINISHED, 1)
+
+
+def test_a_serverapp_that_does_not_end_after_its_result_is_not_waited_for(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    (world.folder / "result.json").write_text("{}")
+    world.look(1)
+    world.look(CLOSING_S + 1)
+    assert world.state == FINISHED
+
+
+def test_a_killed_serverapp_is_seen_by_the_lock_and_the_run_goes_on(world: World) -> None:
+    world.jobs.submit("a", {"min-nodes": 2})
+    world.look()
+    world.begin()
+    world.look(1)
+    world.end()  # killed; the SuperLink still says that it runs
+    world.look(1)
+    world.look(LOST_S - 0.5)
+    assert world.link.stopped == []
+    world.look(1)
+    assert world.link.stopped == [1]
+    assert "killed" in world.reason
+    world.look(1.1)
+    assert world.link.submitted[1] == world.link.submitted[0] | {"resume": True}
+    assert world.state == RUNNING
+
+
+def test_a_superlink_that_is_away_costs_no_submission(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.link.down = True
+    for _ in range(5):
+        with pytest.raises(LinkError):
+            world.look(60)
+    world.link.down = False
+    world.look(1)
+    assert (world.state, len(world.link.submitted)) == (RUNNING, 1)
+
+
+def test_a_run_that_was_given_up_goes_on_without_what_was_there_before(world: World) -> None:
+    """Killed before it made its folder: the finished run of that name must not be taken up."""
+    world.folder.mkdir(parents=True)
+    (world.folder / "config.json").write_text(json.dumps({"id": "older"}))
+    (world.folder / "result.json").write_text("{}")
+    world.jobs.submit("a", {})
+    world.look()
+    world.link.state = LOST
+    world.look(1)
+    world.look(5)
+    assert len(world.link.submitted) == 2
+    assert "resume" not in world.link.submitted[1]
+    assert world.state == RUNNING
+
+
+@pytest.mark.parametrize("kind", module.FINAL)
+def test_what_would_fail_again_is_final(world: World, kind: str) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    text = f"ServerApp failed with exception: {kind}: key: expected 1; got 2"
+    world.link.state = RunState("finished", "failed", text)
+    world.look(1)
+    assert (world.state, world.reason) == (FAILED, "key: expected 1; got 2")
+    world.look(100)
+    assert len(world.link.submitted) == 1
+
+
+def test_a_key_that_the_superlink_refuses_is_final(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.link.refusal = "no such key"
+    world.look()
+    assert (world.state, world.reason) == (FAILED, "no such key")
+
+
+def test_pauses_grow_and_there_is_an_end_without_progress(world: World) -> None:
+    world.jobs.submit("a", {})
+    times = []
+    for _ in range(4000):
+        before = len(world.link.submitted)
+        world.look(0.5)
+        if len(world.link.submitted) > before:
+            times.append(world.now)
+        world.link.state = RunState("finished", "failed", "NodesError: expected 2 nodes; got 1")
+        if world.state == FAILED:
+            break
+    pauses = [b - a for a, b in itertools.pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 4
+    assert 30 <= pauses[-1] < 33
+    assert len(times) == MOST_FRUITLESS
+    assert "NodesError" in world.reason
+
+
+def test_progress_makes_the_pause_short_again(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.end()
+    for size in range(1, 3 * MOST_FRUITLESS):
+        world.rounds(size)
+        world.link.state = LOST
+        world.look(0.5)
+        world.look(1.1)
+        assert len(world.link.submitted) == size + 1, world.said
+
+
+def test_it_waits_for_the_nodes_of_the_run_but_not_for_ever_nor_for_the_revoked(world: World) -> None:
+    def lost_with(nodes: list[NodeState]) -> None:
+        world.link.state = LOST
+        world.look(0.5)
+        world.nodes = nodes
+
+    world.jobs.submit("a", {"min-nodes": 3})
+    world.look()
+    world.begin()
+    world.end()
+    rows = [{"node": str(n)} for n in (1, 2, 3)]
+    (world.folder / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    lost_with([node(1), node(2, online=False), node(3, registered=False, online=False)])
+    world.look(REUNION_S - 1)
+    assert len(world.link.submitted) == 1
+    world.nodes = [node(1), node(2), node(3, registered=False, online=False)]
+    world.look(0.5)
+    assert world.link.submitted[1]["min-nodes"] == 2
+    lost_with([node(1), node(2, online=False)])
+    world.look(REUNION_S + 1)
+    assert world.link.submitted[2]["min-nodes"] == 1
+
+
+def test_a_link_that_was_killed_takes_the_job_up_where_it_was(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.look(1)
+    world.end()  # it ended its ServerApp, as the next link does with what is left
+    world.restart()
+    world.look(1)
+    world.look(LOST_S + 1)
+    world.look(5)
+    assert len(world.link.submitted) == 2
+    assert world.link.submitted[1]["resume"] is True
+
+
+def test_a_run_that_was_submitted_but_not_noted_is_stopped(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.link.orphans = [77]
+    world.look()
+    assert world.link.stopped == [77]
+
+
+def test_the_user_stops_a_job_whatever_it_does(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.jobs.ask_to_stop("a")
+    world.look(1)
+    assert (world.state, world.reason, world.link.stopped) == (STOPPED, "stopped by the user", [1])
+    world.look(100)
+    assert len(world.link.submitted) == 1
+
+
+def test_jobs_run_one_after_the_other(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.jobs.submit("b", {})
+    world.look(1)
+    job = world.jobs.read("b")
+    assert job is not None
+    assert job.state == QUEUED
+    world.begin()
+    (world.folder / "result.json").write_text("{}")
+    world.end()
+    world.look(1)
+    world.look(1)
+    job = world.jobs.read("b")
+    assert job is not None
+    assert job.state == RUNNING

@@ -1,0 +1,142 @@
+"""The status file of a link, and what is shown of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from server_app.deploy import status as module
+from server_app.deploy.control import NodeState
+from server_app.deploy.jobs import RUNNING, Jobs
+from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.processes import Child
+from server_app.deploy.provision import provision
+from server_app.deploy.status import GREEN, RED, Seen, read_status, tables, write_status
+from server_app.results import RunFolder
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> LinkKit:
+    provision(tmp_path / "kits", "127.0.0.1:9092", ["ward"])
+    return read_link_kit(tmp_path / "kits" / "link")
+
+
+@pytest.fixture
+def child() -> Child:
+    """A process that runs, and is this one."""
+    made = Child("superlink", ["true"], starts=3)
+    made.process = _Running()  # type: ignore[assignment]
+    made.started = time.monotonic()
+    return made
+
+
+class _Running:
+    pid = 77
+
+    def poll(self) -> None:
+        return None
+
+
+def seen(**changes: object) -> Seen:
+    node = NodeState(5, "ward", b"", True, True, time.time() - 3)
+    return dataclasses.replace(Seen(answered=time.monotonic(), nodes=[node]), **changes)  # type: ignore[arg-type]
+
+
+def shown(kit: LinkKit) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(*tables(read_status(kit)))
+    return console.export_text()
+
+
+def test_a_healthy_link_is_green_and_names_its_nodes_runs_and_processes(kit: LinkKit, child: Child) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+    job = jobs.submit("demo", {"num-server-rounds": 20})
+    jobs.update(job, state=RUNNING, runs=(2**63,), attempts=2, reason="a node was lost")
+    folder = RunFolder(kit.runs / "demo")
+    folder.path.mkdir(parents=True)
+    folder.write_nodes([{"node": "5", "clients": 2, "examples": 345, "version": "0.1.0"}])
+    for number in (0, 1, 2):
+        folder.append_round({"round": number})
+    write_status(kit, seen(), [child], jobs)
+    found = read_status(kit)
+    assert (found["state"], found["warnings"]) == (GREEN, [])
+    (node,), (process,), (run,) = found["nodes"], found["processes"], found["runs"]
+    assert (node["name"], node["online"]) == ("ward", True)
+    assert (node["clients"], node["examples"], node["app_version"]) == (2, 345, "0.1.0")
+    assert 2 < time.time() - node["last_seen"] < 60
+    assert (process["name"], process["running"], process["pid"], process["restarts"]) == (
+        "superlink",
+        True,
+        77,
+        2,
+    )
+    assert (run["name"], run["state"], run["round"], run["rounds"]) == ("demo", RUNNING, 2, 20)
+    assert run["flwr_runs"] == [str(2**63)]  # as text: no JSON number holds it
+    text = shown(kit)
+    for word in ("green", "ward", "345", "2/20", "a node was lost"):
+        assert word in text
+
+
+def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> None:
+    def state(known: Seen) -> tuple[str, str]:
+        write_status(kit, known, [child], Jobs(kit.jobs, kit.runs))
+        found = read_status(kit)
+        return found["state"], "; ".join(found["warnings"])
+
+    assert state(seen())[0] == GREEN
+    assert state(seen(warnings=["look at this"])) == (GREEN, "look at this")
+    assert state(seen(disk="the disk is full")) == (RED, "the disk is full")
+    silent = seen(answered=time.monotonic() - module.RED_S - 1, trouble="database is locked")
+    assert state(silent)[0] == RED
+    assert "database is locked" in state(silent)[1]
+    child.process = None
+    assert state(seen()) == (RED, "superlink is not running")
+
+
+def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) -> None:
+    write_status(kit, seen(), [child], Jobs(kit.jobs, kit.runs))
+    path = module.path(kit)
+    old = json.loads(path.read_text()) | {"written": time.time() - 100}
+    path.write_text(json.dumps(old))
+    found = read_status(kit)
+    assert found["state"] == RED
+    assert "100 s old" in found["warnings"][0]
+    assert not found["nodes"][0]["online"]
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_no_status_is_red(kit: LinkKit, content: str | None) -> None:
+    if content is not None:
+        kit.state.mkdir(parents=True)
+        module.path(kit).write_text(content)
+    assert read_status(kit)["state"] == RED
+    assert "bouquet link" in shown(kit)
+
+
+def test_the_command_tells_by_its_exit_code(kit: LinkKit, child: Child) -> None:
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        line = [str(Path(sys.executable).with_name("bouquet")), "status", str(kit.path), *more]
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+
+    assert run().returncode == 1
+    write_status(kit, seen(), [child], Jobs(kit.jobs, kit.runs))
+    done = run("--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["nodes"][0]["name"] == "ward"
+
+
+def test_the_last_round_is_that_of_a_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    assert module.last_round(path) == 0
+    path.write_text('{"round": 0}\n{"round": 41}\n{"round": 4')
+    assert module.last_round(path) == 41
+    path.write_text("x" * 100_000 + '\n{"round": 7}\n')
+    assert module.last_round(path) == 7

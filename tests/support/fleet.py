@@ -1,0 +1,243 @@
+"""A Fleet API as the link serves it, in this process, with nodes that do what a test says."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
+from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.servicer.runtime import runtime_handlers
+
+from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.fleet import Fleet
+from server_app.deploy.limits import Guard, Limits
+from server_app.federation import free_port
+
+stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+
+
+@dataclass
+class Peer:
+    """Somebody with a key who talks to a Fleet API."""
+
+    stub: Any
+    key: bytes
+    id: int = 0
+    sent: list[Any] = field(default_factory=list)  # the calls, with their metadata
+
+    @property
+    def node(self) -> Node:
+        return Node(node_id=self.id)
+
+    def activate(self, key: bytes | None = None) -> int:
+        request = ActivateNodeRequest(public_key=key or self.key, heartbeat_interval=30)
+        self.id = int(self.stub.ActivateNode(request).node_id)
+        return self.id
+
+    def pull(self) -> list[Any]:
+        """Return the messages that the node is given."""
+        return list(self.stub.PullMessages(PullMessagesRequest(node=self.node)).messages_list)
+
+    def confirm(self, order: Any) -> None:
+        self.stub.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=self.node,
+                run_id=order.metadata.run_id,
+                message_object_id=order.metadata.message_id,
+            )
+        )
+
+    def push(
+        self, order: Any, content: RecordDict, *, src: int | None = None, parts: int | None = None
+    ) -> Any:
+        """Answer an order, with the first `parts` of the objects; return what the head was answered."""
+        reply, objects = answer_to(order, content, src or self.id)
+        with no_object_id_recompute():
+            head = self.stub.PushMessages(
+                PushMessagesRequest(
+                    node=self.node, messages_list=[bare(reply)], message_object_trees=[get_object_tree(reply)]
+                )
+            )
+        for object_id in list(head.objects_to_push)[:parts]:
+            self.push_object(order.metadata.run_id, head.session_id, object_id, objects[object_id])
+        return head
+
+    def push_object(self, run: int, session: str, object_id: str, content: bytes) -> bool:
+        request = PushObjectRequest(
+            node=self.node, run_id=run, session_id=session, object_id=object_id, object_content=content
+        )
+        return bool(self.stub.PushObject(request).stored)
+
+
+def answer_to(order: Any, content: RecordDict, src: int) -> tuple[Message, dict[str, bytes]]:
+    """Return a reply, and its objects."""
+    given = order.metadata
+    metadata = Metadata(
+        run_id=given.run_id, message_id="", src_node_id=src, dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=given.message_id, group_id=given.group_id, created_at=now().timestamp(),
+        ttl=given.created_at + given.ttl - now().timestamp(), message_type=given.message_type,
+    )  # fmt: skip
+    reply = make_message(metadata=metadata, content=content)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        return reply, {i: o.deflate() for i, o in get_all_nested_objects(reply).items()}
+
+
+def bare(message: Message) -> Any:
+    """Return a message without its content, as it is pushed."""
+    head = make_message(metadata=message.metadata, error=Error(0)) if message.has_error() else message
+    proto = message_to_proto(make_message(metadata=head.metadata, content=RecordDict()))
+    proto.metadata.message_id = message.metadata.message_id
+    return proto
+
+
+@dataclass
+class Served:
+    """A running Fleet API."""
+
+    state: SqlLinkState
+    delivery: Delivery
+    guard: Guard
+    address: str
+    run: int
+    task: Any
+
+    def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
+        """Return somebody with a new key; a registered one is activated."""
+        private, public = generate_key_pairs()
+        key = public_key_to_bytes(public)
+        if registered:
+            self.state.create_node(NOOP_FLWR_AID, "", key, 30, name=name)
+        sent: list[Any] = []
+        channel = grpc.intercept_channel(
+            grpc.insecure_channel(self.address), NodeAuthClientInterceptor(private, public), _Recorder(sent)
+        )
+        peer = Peer(FleetStub(channel), key, sent=sent)
+        if registered:
+            peer.activate()
+        return peer
+
+    def order(self, node: int, content: RecordDict | None = None, ttl: float = 600.0) -> str:
+        """Send a message to a node, as the ServerApp does; return its id."""
+        content = content or RecordDict({"config": ConfigRecord({"n": now().timestamp()})})
+        metadata = Metadata(
+            run_id=self.run, message_id="", src_node_id=SUPERLINK_NODE_ID, dst_node_id=node,
+            reply_to_message_id="", group_id="1", created_at=now().timestamp(), ttl=ttl, message_type="train",
+        )  # fmt: skip
+        message = make_message(metadata=metadata, content=content)
+        message.metadata.__dict__["_message_id"] = message.object_id
+        session = self.state.start_session(self.run)
+        with no_object_id_recompute():
+            stored, missing = self.state.store_message_and_object_tree(
+                message, get_object_tree(message), session
+            )
+            assert stored
+            objects = get_all_nested_objects(message)
+            for object_id in missing:
+                assert self.state.store_object(self.run, session, object_id, objects[object_id].deflate())
+        return message.metadata.message_id
+
+    def replies(self, *orders: str) -> list[Any]:
+        """Return the replies that the ServerApp gets."""
+        pull = pull_replies(self.delivery, runtime_handlers.pull_messages)
+        return list(pull(PullAppMessagesRequest(message_ids=orders), self.state, self.task).messages_list)
+
+    def confirm(self, reply: Any) -> None:
+        """Tell that the ServerApp has all of a reply."""
+        confirm = confirm_reply(self.delivery, runtime_handlers.confirm_message_received)
+        request = ConfirmMessageReceivedRequest(message_object_id=reply.metadata.message_id)
+        confirm(request, self.state, self.task)
+
+
+class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Notes the metadata of the calls, as somebody who listens would."""
+
+    def __init__(self, sent: list[Any]) -> None:
+        self._sent = sent
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        self._sent.append(details)
+        return continuation(details, request)
+
+
+@cache
+def _empty_database() -> Path:
+    """Return a database of a SuperLink that was just set up, which takes a while."""
+    database = Path(tempfile.mkdtemp(prefix="bouquet-")) / "link.db"
+    atexit.register(shutil.rmtree, database.parent, ignore_errors=True)
+    LinkStateFactory(str(database), NoOpFederationManager(), ObjectStoreFactory(str(database))).state()
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return database
+
+
+@contextmanager
+def served(folder: Path, limits: Limits) -> Iterator[Served]:
+    """Serve a Fleet API on loopback, with a run that runs."""
+    database = str(folder / "link.db")
+    shutil.copyfile(_empty_database(), database)
+    factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
+    state = factory.state()
+    assert isinstance(state, SqlLinkState)
+    run = state.create_run(
+        "a/b", "1", "0" * 64, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+    )
+    task_id = state.get_run_info(run_ids=[run])[0].primary_task_id
+    assert task_id is not None
+    assert state.claim_task(task_id)
+    assert state.activate_task(task_id)
+    delivery = Delivery(state)
+    guard = Guard(limits, state.get_node_id_by_public_key, lambda node: f"n{node % 97}", delivery.refuse)
+    address = f"127.0.0.1:{free_port()}"
+    theirs = stock.FleetServicer
+    stock.FleetServicer = partial(Fleet, guard=guard, delivery=delivery)
+    try:
+        server = stock._run_fleet_api_grpc_rere(
+            address, factory, factory.objectstore_factory, True, None,
+            interceptors=[guard, NodeAuthServerInterceptor(factory)],
+        )  # fmt: skip
+    finally:
+        stock.FleetServicer = theirs
+    try:
+        yield Served(state, delivery, guard, address, run, state.get_tasks(task_ids=[task_id])[0])
+    finally:
+        server.stop(grace=0).wait()
+
+
+def arrays(size: int) -> RecordDict:
+    """Return a content of about so many bytes."""
+    import numpy as np
+
+    return RecordDict({"arrays": ArrayRecord([np.random.default_rng(size).random(size // 8)])})

@@ -1,0 +1,121 @@
+"""A SuperLink as it is deployed, TLS, node keys, database and process isolation, with its warm SuperExec."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.processes import Child, Warden
+from server_app.deploy.provision import provision
+from server_app.federation import APP_DIR, free_port, toml
+
+BIN = Path(sys.executable).parent
+STARTS_S = 120.0
+
+
+@dataclass
+class Link:
+    """A running SuperLink."""
+
+    kit: LinkKit
+    kits: Path
+    warden: Warden
+    env: dict[str, str]
+
+    def flwr(self, *arguments: str) -> str:
+        """Run Flower's command against it; return what it printed."""
+        done = subprocess.run(
+            [str(BIN / "flwr"), *arguments], env=os.environ | self.env, cwd=self.kit.flwr_home,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STARTS_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr + self.logs()
+        return done.stdout
+
+    def register(self, name: str) -> None:
+        """Let a node in."""
+        self.flwr("supernode", "register", str(self.kit.nodes / f"{name}.pub"), "link")
+
+    def submit(self, keys: Mapping[str, Any], app: Path = APP_DIR) -> int:
+        """Start a run; return its id."""
+        file = self.kit.flwr_home / "run.toml"
+        lines = (".".join(f'"{part}"' for part in k.split(".")) + f" = {toml(v)}\n" for k, v in keys.items())
+        file.write_text("".join(lines))
+        out = self.flwr("run", str(app), "link", "-c", str(file), "--format", "json")
+        answer = json.loads(out[out.index("{") :])
+        assert answer["success"], str(answer) + self.logs()
+        return int(answer["run-id"])
+
+    def status(self, run: int) -> str:
+        """Return the state of a run, ``finished:completed``."""
+        out = self.flwr("list", "link", "--run-id", str(run), "--format", "json")
+        return str(json.loads(out[out.index("{") :])["runs"][0]["status"])
+
+    def wait(self, run: int, timeout_s: float = 240.0) -> str:
+        """Wait until a run is over; return its state."""
+        deadline = time.monotonic() + timeout_s
+        while not (status := self.status(run)).startswith("finished"):
+            assert time.monotonic() < deadline, status + self.logs()
+            time.sleep(1)
+        return status
+
+    def logs(self) -> str:
+        """Return the ends of all logs, for a failed assertion."""
+        files = [*self.kit.logs.glob("*.log"), *self.kits.glob("*/logs/*.log")]
+        return "".join(f"\n== {p}\n{p.read_text(errors='replace')[-2500:]}" for p in files)
+
+
+@contextmanager
+def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
+    """Provision kits for the nodes, start the SuperLink and let the nodes in; the nodes are not started."""
+    fleet, control = free_port(), free_port()
+    kits = folder / "kits"
+    provision(kits, f"127.0.0.1:{fleet}", names)
+    config = kits / "link" / "kit.toml"
+    text = config.read_text()
+    lines = [f'control = "127.0.0.1:{control}"' if x.startswith("control") else x for x in text.splitlines()]
+    config.write_text("\n".join(lines) + "\n")
+    kit = read_link_kit(kits / "link")
+    env = {
+        "FLWR_HOME": str(kit.flwr_home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "PYTHONUNBUFFERED": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+    }  # fmt: skip
+    kit.flwr_home.mkdir(parents=True)
+    kit.state.mkdir(parents=True, exist_ok=True)
+    (kit.flwr_home / "config.toml").write_text(
+        f'[superlink]\ndefault = "link"\n[superlink.link]\naddress = "127.0.0.1:{control}"\n'
+        f'root-certificates = "{kit.ca_certificate}"\n'
+    )
+    superlink = [
+        sys.executable, "-m", "server_app.deploy.superlink", "--max-reply", str(kit.max_reply),
+        "--max-rate", str(kit.max_rate), "--host", "127.0.0.1", "--port", str(control),
+        "--fleet-api-address", f"127.0.0.1:{fleet}", "--ssl-ca-certfile", str(kit.ca_certificate),
+        "--ssl-certfile", str(kit.server_certificate), "--ssl-keyfile", str(kit.server_key),
+        "--enable-supernode-auth", "--database", str(kit.database), "--isolation", "process",
+        "--superexec-auth-secret-file", str(kit.secret), "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+    warm = [
+        sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-serverapp",
+        "--runtime", f"127.0.0.1:{control}", "--root-certificates", str(kit.ca_certificate),
+        "--secret", str(kit.secret), "--preload", "server_app.app",
+    ]  # fmt: skip
+    with Warden(kit.logs) as warden:
+        warden.add(Child("superlink", superlink, env))
+        warden.add(Child("warm", warm, env))
+        link = Link(kit, kits, warden, env)
+        deadline = time.monotonic() + STARTS_S
+        while "Uvicorn running" not in warden.tail("superlink"):
+            assert time.monotonic() < deadline, link.logs()
+            time.sleep(0.2)
+        for name in names:
+            link.register(name)
+        yield link

@@ -1,0 +1,289 @@
+"""``bouquet link``, nodes and ``bouquet run --link`` as processes: a run ends the same whoever is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from flwr.proto.control_pb2 import StreamLogsRequest
+
+from server_app.deploy.control import Control
+from server_app.deploy.jobs import Job, Jobs
+from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.link import KIT
+from server_app.deploy.provision import provision
+from server_app.deploy.status import read_status
+from server_app.federation import free_port
+from server_app.holding import is_held
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
+BOUQUET = str(Path(sys.executable).with_name("bouquet"))
+ROUNDS = 8
+KEYS = f"num-server-rounds={ROUNDS} client-evaluate-every=4"
+
+
+@dataclass
+class Place:
+    """A link and two nodes on this machine."""
+
+    folder: Path
+    kit: LinkKit
+    processes: dict[str, subprocess.Popen[bytes]] = dataclasses.field(default_factory=dict)
+
+    def start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [BOUQUET, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def start_link(self) -> None:
+        self.start("link", "link", str(self.kit.path))
+        self.until(lambda: self.status()["state"] == "green", 180)
+
+    def start_node(self, name: str, share: str) -> None:
+        self.start(name, "node", str(self.folder / "kits" / name), "--partition", share)
+
+    def bouquet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([BOUQUET, *arguments], capture_output=True, text=True, timeout=900, check=False)
+
+    def run(self, name: str, *more: str, keys: str = KEYS) -> subprocess.CompletedProcess[str]:
+        where = ("--link", str(self.kit.path), "--run-name", name)
+        return self.bouquet("run", *where, "--recipe", "demo", "-c", keys, *more)
+
+    def attach(self, name: str) -> subprocess.CompletedProcess[str]:
+        return self.bouquet("run", "--link", str(self.kit.path), "--attach", name)
+
+    def job(self, name: str) -> Job:
+        job = Jobs(self.kit.jobs, self.kit.runs).read(name)
+        assert job is not None
+        return job
+
+    def status(self) -> dict[str, Any]:
+        return read_status(self.kit)
+
+    def rounds(self, name: str) -> list[dict[str, Any]]:
+        path = self.kit.runs / name / "rounds.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def until(self, true: Callable[[], object], seconds: float = 300) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
+
+    def process(self, what: str) -> psutil.Process:
+        """Return the process of this kit's link whose command line has these words."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(KIT) == str(self.kit.path) and what in " ".join(process.cmdline()):
+                    found.append(process)
+        assert found, self.logs()
+        return min(found, key=lambda p: p.create_time())
+
+    def logs(self) -> str:
+        files = [*self.folder.glob("*.log"), *self.kit.logs.glob("*.log")]
+        return "".join(f"\n== {p}\n{p.read_text(errors='replace')[-3000:]}" for p in files)
+
+    def stop(self, name: str) -> float:
+        """Stop a process politely; return how long it took, in seconds."""
+        began = time.monotonic()
+        self.processes[name].terminate()
+        self.processes[name].wait(60)
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("link")
+    provision(folder / "kits", f"127.0.0.1:{free_port()}", ["a", "b"])
+    config = folder / "kits" / "link" / "kit.toml"
+    config.write_text(config.read_text().replace("127.0.0.1:8000", f"127.0.0.1:{free_port()}"))
+    made = Place(folder, read_link_kit(folder / "kits" / "link"))
+    try:
+        made.start_link()
+        made.start_node("a", "0/2")
+        made.start_node("b", "1/2")
+        yield made
+    finally:
+        for process in made.processes.values():
+            process.terminate()
+        for process in made.processes.values():
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the model that a simulation ends with."""
+    runs = tmp_path_factory.mktemp("sim")
+    line = [BOUQUET, "run", "--recipe", "demo", "--run-name", "sim", "--runs-dir", str(runs), "-c", KEYS]
+    subprocess.run(line, check=True, timeout=600, capture_output=True)
+    return model(runs / "sim")
+
+
+def model(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_run_at_a_link_is_shown_and_ends_as_in_the_simulation(place: Place, undisturbed: str) -> None:
+    done = place.run("plain")
+    assert done.returncode == 0, done.stdout + done.stderr + place.logs()
+    for number in range(ROUNDS + 1):
+        assert f"round {number}/{ROUNDS}" in done.stdout
+    assert "Accuracy, final" in done.stdout
+    assert model(place.kit.runs / "plain") == undisturbed
+    assert place.job("plain").attempts == 1
+    place.until(lambda: all(node["clients"] for node in place.status()["nodes"]), 30)
+    nodes = {node["name"]: node for node in place.status()["nodes"]}
+    assert sorted(nodes) == ["a", "b"]
+    assert all(node["online"] and node["app_version"] for node in nodes.values())
+
+
+@pytest.mark.parametrize("victim", ["serverapp", "superlink", "warm", "link"])
+def test_whoever_is_killed_the_run_ends_with_the_same_model(
+    place: Place, undisturbed: str, victim: str
+) -> None:
+    name = f"kill-{victim}"
+    assert place.run(name, "--detach").returncode == 0
+    place.until(lambda: len(place.rounds(name)) >= 3)
+    before = len(place.rounds(name))
+    if victim == "serverapp":
+        os.kill(int((place.kit.runs / name / ".lock").read_text()), signal.SIGKILL)
+    elif victim == "link":
+        place.processes["link"].kill()
+        place.processes["link"].wait()
+        place.start_link()
+    else:
+        place.process(f"server_app.deploy.{victim} ").kill()
+    began = time.monotonic()
+    place.until(lambda: len(place.rounds(name)) > before, 300)
+    assert time.monotonic() - began < 150, place.logs()
+    done = place.attach(name)
+    assert done.returncode == 0, done.stdout + done.stderr + place.logs()
+    assert [row["round"] for row in place.rounds(name)] == list(range(ROUNDS + 1))
+    assert not any(row["quarantined"] for row in place.rounds(name))
+    assert model(place.kit.runs / name) == undisturbed
+    # A ServerApp survives its SuperLink; if it dies, it is submitted again, and only then.
+    assert place.job(name).attempts == (1 if victim == "superlink" else 2)
+
+
+def test_a_configuration_error_is_final_and_says_why(place: Place) -> None:
+    place.until(lambda: place.status()["state"] == "green", 120)
+    folder = place.kit.runs / "somebodys" / "checkpoint"
+    folder.mkdir(parents=True)
+    (folder / "work").touch()
+    done = place.run("somebodys")
+    assert done.returncode == 2
+    assert "holds an unfinished run" in done.stderr
+    assert place.job("somebodys").attempts == 1
+    wrong = place.run("wrong", keys='algorithm="fedavgg"')
+    assert wrong.returncode == 2
+    assert 'Did you mean "fedavg"' in wrong.stderr
+    assert not (place.kit.jobs / "wrong.json").exists()  # refused before it was submitted
+
+
+def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
+    line = [BOUQUET, "run", "--link", str(place.kit.path), "--recipe", "demo", "--run-name", "long"]
+    with subprocess.Popen(
+        [*line, "-c", "num-server-rounds=1000"], stderr=subprocess.PIPE, text=True
+    ) as watch:
+        place.until(lambda: len(place.rounds("long")) >= 2)
+        watch.terminate()  # bouquet takes both for Ctrl-C
+        _, said = watch.communicate(timeout=60)
+    assert watch.returncode == 3
+    assert "--attach long" in said
+    count = len(place.rounds("long"))
+    place.until(lambda: len(place.rounds("long")) > count)
+    assert place.bouquet("run", "--link", str(place.kit.path), "--stop", "long").returncode == 0
+    done = place.attach("long")
+    assert done.returncode == 2
+    assert "stopped by the user" in done.stderr
+    place.until(lambda: not is_held(place.kit.runs / "long"), 60)  # its ServerApp has ended
+
+
+def test_the_port_of_the_nodes_serves_nothing_else(place: Place) -> None:
+    host, _, port = place.kit.address.rpartition(":")
+    with httpx.Client(verify=False, http2=False, timeout=10) as client:
+        for path in ("/health", "/docs", "/v1/control/list-runs", "/v1/runtime/acquire-task"):
+            with pytest.raises(httpx.HTTPError):
+                client.post(f"https://{host}:{port}{path}").raise_for_status()
+    address = place.kit.control.rpartition(":")[2]
+    listening = [
+        c.laddr.ip
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == int(address)
+    ]
+    assert listening == ["127.0.0.1"]
+
+
+def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) -> None:
+    control = Control(place.kit)
+    assert place.run("streamed", "--detach", keys="num-server-rounds=1000").returncode == 0
+    place.until(lambda: len(place.rounds("streamed")) >= 1)
+    run = place.job("streamed").runs[-1]
+    lines = []
+
+    def listen() -> None:
+        with suppress(httpx.HTTPError, ValueError):
+            for line in control._client.StreamLogs(StreamLogsRequest(run_id=run, after_timestamp=0)):
+                lines.append(line)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    place.until(lambda: lines, 60)
+    superlink = place.process("server_app.deploy.superlink ")
+    began = time.monotonic()
+    superlink.terminate()
+    place.until(lambda: not superlink.is_running() or superlink.status() == psutil.STATUS_ZOMBIE, 60)
+    assert time.monotonic() - began < 10
+    place.bouquet("run", "--link", str(place.kit.path), "--stop", "streamed")
+    place.until(lambda: place.job("streamed").ended, 120)
+
+
+def test_a_superlink_that_stands_still_is_seen_and_restarted(place: Place) -> None:
+    place.until(lambda: place.status()["state"] == "green", 120)
+    superlink = place.process("server_app.deploy.superlink ")
+    superlink.suspend()
+    began = time.monotonic()
+    place.until(lambda: place.status()["state"] == "red", 30)
+    assert place.bouquet("status", str(place.kit.path)).returncode == 1
+    place.until(lambda: not superlink.is_running() or superlink.status() == psutil.STATUS_ZOMBIE, 60)
+    assert time.monotonic() - began < 45
+    place.until(lambda: place.status()["state"] == "green", 120)
+
+
+def test_a_revoked_node_is_turned_out_of_a_running_link(place: Place) -> None:
+    place.until(lambda: any(n["name"] == "b" and n["online"] for n in place.status()["nodes"]), 120)
+    place.kit.revoked.mkdir(exist_ok=True)
+    (place.kit.nodes / "b.pub").rename(place.kit.revoked / "b.pub")
+    place.until(lambda: [n["name"] for n in place.status()["nodes"]] == ["a"], 30)
+    log = place.kit.logs / "superlink.log"
+    place.until(lambda: "the key is not registered, or revoked" in log.read_text(errors="replace"), 60)
+    assert "revoked and turned out" in (place.folder / "link.log").read_text()
+
+
+def test_a_link_ends_with_all_that_it_started(place: Place) -> None:
+    children = [p for what in ("superlink ", "warm ") for p in [place.process(f"server_app.deploy.{what}")]]
+    assert place.stop("link") < 15
+    assert not [p for p in children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    with pytest.raises(ConnectionError):  # nobody listens any more
+        socket.create_connection(("127.0.0.1", int(place.kit.control.rpartition(":")[2])), timeout=2)
+    place.until(lambda: place.status()["state"] == "red", 60)

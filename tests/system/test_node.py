@@ -1,0 +1,200 @@
+"""`bouquet node` against a SuperLink with TLS and keys: let in, restarted, slow, stopped without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+
+from server_app.deploy import clock
+from server_app.deploy.edge import SlowLink
+from server_app.deploy.values import read_address
+from task.config import read_recipe
+from tests.support.link import BIN, Link, running_link
+from tests.support.signals import hear_ctrl_c
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+
+class Node:
+    """A running `bouquet node`."""
+
+    def __init__(self, link: Link, name: str, *options: str) -> None:
+        self.kit = link.kits / name
+        self.log = link.kits / f"{name}.err"
+        self.link = link
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(BIN / "bouquet"), "node", str(self.kit), *options], stderr=log, stdout=log,
+                env=os.environ.copy(), preexec_fn=hear_ctrl_c,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """Return what it said so far."""
+        return self.log.read_text(errors="replace")
+
+    def until(self, true: Callable[[], object], within_s: float = 120.0) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + within_s
+        while not true():
+            assert time.monotonic() < deadline, self.said() + self.link.logs()
+            time.sleep(0.1)
+
+    def tree(self) -> list[psutil.Process]:
+        """Return its processes, without itself."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, module: str) -> psutil.Process:
+        """Return the child that runs a module."""
+        return next(p for p in self.tree() if module in p.cmdline())
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Stop it; return how long it took, in seconds."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(timeout=60)
+        return time.monotonic() - began
+
+
+@contextmanager
+def running_node(link: Link, name: str, *options: str) -> Iterator[Node]:
+    """Start a node and stop it in the end."""
+    node = Node(link, name, *options)
+    try:
+        yield node
+    finally:
+        if node.process.poll() is None:
+            node.stop()
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
+    with running_link(tmp_path_factory.mktemp("link"), ["ward-1", "ward-2"]) as running:
+        yield running
+
+
+def run(link: Link, name: str, folder: Path, more: Mapping[str, object]) -> list[dict[str, object]]:
+    """Run the demo on one node; return its rounds."""
+    keys = dict(read_recipe("demo")) | {
+        "min-nodes": 1, "run-name": name, "runs-dir": str(folder), "progress": "none",
+        "num-server-rounds": 2, "fraction-evaluate": 0.0, **more,
+    }  # fmt: skip
+    number = link.submit(keys)
+    assert link.wait(number) == "finished:completed", link.logs()
+    return [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_a_run_goes_on_when_the_supernode_is_killed_and_nothing_is_left_in_the_end(
+    link: Link, tmp_path: Path
+) -> None:
+    with running_node(link, "ward-1", "--partition", "0/1") as node:
+        node.until(lambda: "connected to" in node.said())
+        assert len(run(link, "before", tmp_path, {})) == 3
+        node.child("server_app.deploy.supernode").kill()
+        node.until(lambda: "supernode was killed by SIGKILL; starting it again in 0.5 s" in node.said())
+        node.until(lambda: node.said().count("connected to 127") == 2, 180)
+        assert "it holds an earlier process of this node for online" in node.said()
+        assert len(run(link, "after", tmp_path, {})) == 3
+        tree = node.tree()
+        lines = " ".join(" ".join(p.cmdline()) for p in tree)
+        assert "--token" not in lines
+        assert (node.kit / "node.key").read_text()[40:80] not in lines
+        assert node.stop(signal.SIGINT) < 15
+        assert node.process.returncode == 0, node.said()
+        _, alive = psutil.wait_procs(tree, timeout=5)
+        assert not alive
+    assert node.said().rstrip().endswith("node stopped")
+
+
+# A model of 0.8 MB: 3.2 s at 2 Mbit/s.
+BIG = {
+    "model": "2nn", "dataset": "mnist", "num-server-rounds": 1, "num-clients": 100, "fraction-train": 0.01,
+}  # fmt: skip
+
+
+def test_a_slow_link_is_slow_but_works(link: Link, tmp_path: Path) -> None:
+    with running_node(link, "ward-2", "--partition", "0/1", "--bandwidth", "2mbit") as node:
+        node.until(lambda: "connected to" in node.said())
+        rounds = run(link, "slow", tmp_path, BIG)
+    assert len(rounds) == 2
+    train_s = rounds[1]["seconds"]["train"]  # type: ignore[index]
+    assert 6 < train_s < 120  # down and up
+
+
+def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Path) -> None:
+    config = link.kits / "ward-2" / "kit.toml"
+    before = config.read_text()
+    relay = SlowLink(read_address(link.kit.address, ""), 125_000.0)
+    config.write_text(before.replace(link.kit.address, f"127.0.0.1:{relay.port}"))
+
+    def cut() -> None:
+        start = relay.passed[0]
+        while relay.passed[0] < start + 400_000:  # all that is sent up before is small
+            time.sleep(0.05)
+        relay.cut()
+        time.sleep(10)
+        relay.heal()
+
+    try:
+        with running_node(link, "ward-2", "--partition", "0/1") as node, ThreadPoolExecutor(1) as pool:
+            node.until(lambda: "connected to" in node.said())
+            cutting = pool.submit(cut)
+            rounds = run(link, "cut", tmp_path, BIG)
+            assert cutting.done()
+            cutting.result()
+            assert "starting it again" not in node.said()
+    finally:
+        config.write_text(before)
+    assert rounds[1]["answered"] == 1
+    assert rounds[1]["seconds"]["train"] > 10  # type: ignore[index]
+
+
+def test_how_far_the_clock_is_off_is_found_by_asking_the_superlink(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = clock.now
+    certificate = link.kit.ca_certificate.read_bytes()
+    for off_s in (8.0, -400.0):
+        monkeypatch.setattr(clock, "now", lambda off_s=off_s: now() + timedelta(seconds=off_s))
+        found = clock.measure(link.kit.address, certificate, generate_key_pairs())
+        assert found == pytest.approx(off_s, abs=1.0)
+
+
+def test_flowers_own_way_works_too(link: Link, tmp_path: Path) -> None:
+    with running_node(link, "ward-2", "--partition", "0/1", "--cold") as node:
+        node.until(lambda: "connected to" in node.said())
+        assert len(run(link, "cold", tmp_path, {"num-server-rounds": 1})) == 2
+        assert "policy] is not enforced" in node.said()
+
+
+def test_a_node_with_too_little_memory_says_what_it_needs(link: Link) -> None:
+    with running_node(link, "ward-2", "--max-memory", "100M") as node:
+        node.until(lambda: node.process.poll() is not None)
+    assert node.process.returncode == 2
+    assert "--max-memory 100M: this node needs at least " in node.said()
+
+
+def test_a_key_that_is_not_registered_is_named(link: Link, tmp_path: Path) -> None:
+    with running_link(tmp_path, ["ward-9"]) as other:
+        config = link.kits / "ward-1" / "kit.toml"
+        address = next(x for x in config.read_text().splitlines() if x.startswith("link"))
+        theirs = other.kits / "ward-9" / "kit.toml"
+        lines = [address if x.startswith("link") else x for x in theirs.read_text().splitlines()]
+        theirs.write_text("\n".join(lines) + "\n")
+        with running_node(other, "ward-9") as node:
+            node.until(lambda: "has no certificate for 127.0.0.1" in node.said())
+        (other.kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
+        with running_node(other, "ward-9") as node:
+            node.until(lambda: "was not let in by 127.0.0.1" in node.said())
+            assert node.process.poll() is None
