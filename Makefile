@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation test test-fast lint bench bench-peers docs clean
+.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults soak docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -27,6 +27,15 @@ demo: setup  ## train 10 clients on the digits in Flower's simulation, some seco
 federation: setup  ## the same ten clients on one SuperLink and three SuperNodes, real gRPC processes
 	$(BIN)/bouquet federation --recipe demo --run-name federation --runs-dir $(RUNS)
 
+docker-base:  ## a base image from Debian's packages, for machines that reach no registry: bouquet-base:local
+	docker/base.sh bouquet-base:local
+
+docker:  ## the image bouquet:local; BASE=bouquet-base:local without a registry, TORCH_INDEX= for torch with CUDA
+	docker/build.sh bouquet:local
+
+demo-docker: docker  ## the same ten clients on four containers: compose up, run, compose down
+	docker/demo.sh $(RUNS)
+
 test: setup lint  ## every check and every test
 	$(BIN)/python -m pytest
 
@@ -44,6 +53,12 @@ bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench
 
 bench-peers: setup  ## the same work in other simulators, each installed from PyPI: runs/bench/peers.json
 	$(BIN)/python -m tests.bench.peers --work $(RUNS)/bench
+
+faults: setup  ## every fault and attack on a federation of real processes, one line each (root: all of them)
+	$(BIN)/python -m tests.faults
+
+soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about 20 minutes; writes docs/soak.md
+	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
 
 docs: setup  ## write the generated table of the README
 	$(BIN)/python -c 'from pathlib import Path; from server_app.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'
