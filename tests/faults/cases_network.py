@@ -1,0 +1,111 @@
+"""The network: cuts, slow cables, wrong clocks, no way out."""
+
+from __future__ import annotations
+
+import time
+
+from server_app.deploy.clock import measure
+from tests.faults.case import Rig, case
+from tests.faults.cases_nodes import blamed
+from tests.faults.federation import FAR
+from tests.faults.rawnode import new_keys
+
+RATE = "64kbit"  # at which the model takes about 20 s
+
+
+@case(
+    "R13",
+    "A node's network cut for 10, 30 and 80 s",
+    "nothing is lost by 10 and 30 s, one round's update at most by 80 s; nothing is restarted by hand",
+    "iptables DROP in ward-3's network namespace, in the midst of its training",
+)
+def cuts(rig: Rig) -> str:
+    net = rig.net()
+    told = []
+    for cut_s, rounds in ((10, 4), (30, 4), (80, 5)):
+        run = rig.submit(rounds)
+        run.wait_round(1)
+        with run.fed.held(FAR, run), net.cut():
+            time.sleep(1)
+            (run.fed.folder / f"{FAR}-hook" / "hold").unlink()
+            time.sleep(cut_s - 1)
+        healed = time.monotonic()
+        run.wait_end()
+        lost = [q for q in run.quarantined() if q["client"] == FAR]
+        assert len(lost) <= (1 if cut_s > 60 else 0), lost
+        others = [q for q in run.quarantined() if q["client"] != FAR]
+        assert not others, others
+        assert run.rows()[-1]["answered"] == 3, run.rows()[-1]["quarantined"]
+        words = f"{len(lost)} lost" if lost else f"0 lost, {rig.same(run)}"
+        told.append(f"{cut_s} s: {words}, finished {time.monotonic() - healed:.1f} s after")
+    return "; ".join(told)
+
+
+@case(
+    "R14",
+    "A node's network cut in the midst of an upload",
+    "the round ends at its deadline + 10 s, the others' replies are kept, and the node is back later",
+    f"ward-3 uploads through a token bucket of {RATE} (tc tbf), and is cut after 5 s",
+)
+def cut_upload(rig: Rig) -> str:
+    net = rig.net()
+    deadline = max(25.0, 5 * rig.pace()[0])
+    run = rig.submit(6, round_timeout=deadline)
+    fed = run.fed
+    run.wait_round(1)
+    with net.slow(RATE):
+        with fed.held(FAR, run):
+            asked = run.done() + 1
+        time.sleep(5)
+        assert run.done() < asked, "the upload was over before the cut"
+        with net.cut():
+            run.wait_round(asked)
+    took = run.row(asked)["seconds"]["total"]
+    why = blamed(run, asked, FAR)
+    assert run.row(asked)["answered"] == 2, run.row(asked)["quarantined"]
+    assert took <= deadline + 10, f"{took:.1f} s"
+    run.wait_end()
+    later = [r["round"] for r in run.rows() if r["round"] > asked and r["answered"] == 3]
+    assert later, run.quarantined()
+    seen = f"round {asked} took {took:.1f} s with 2 of 3 ({why[:70]}), back in round {later[0]}"
+    return f"deadline {deadline:.0f} s: {seen}"
+
+
+@case(
+    "R18",
+    "A node's clock is wrong, 6 s or 10 min ahead",
+    "it is refused, and it is told how far its clock is off",
+    "calls with a good key, signed with other times; the offset is found by asking",
+    tests=(
+        "tests/deploy/test_node.py::test_the_clocks_offset_is_found_from_what_is_accepted",
+        "tests/deploy/test_node.py::test_it_says_why_the_supernode_ended",
+    ),
+)
+def wrong_clock(rig: Rig) -> str:
+    found = rig.member()
+    assert found["60 s behind"] == "ok", found
+    refused = ("6 s ahead", "10 min ahead", "10 min behind")
+    for shift in refused:
+        assert found[shift] == "UNAUTHENTICATED: Invalid timestamp", found
+    fed = rig.fed()
+    certificates = (fed.kits / "link" / "ca.crt").read_bytes()
+    if rig.network is None:
+        ahead = measure(fed.address, certificates, new_keys())
+        assert ahead is not None
+        assert abs(ahead) < 2, ahead
+    return f"refused {', '.join(refused)}; accepted 60 s behind"
+
+
+@case(
+    "R19",
+    "No network but the federation's own: no index, no DNS",
+    "runs work, and no packet wants to go anywhere else",
+    "namespaces with a default route that leads nowhere; iptables counts what sets out",
+)
+def air_gap(rig: Rig) -> str:
+    net = rig.net()
+    run = rig.submit(2)
+    run.wait_end()
+    strays = net.strays()
+    assert strays == 0, f"{strays} packets"
+    return f"{strays} stray packets in {len(run.fed.runs_seen)} runs; {rig.same(run)}"

@@ -1,0 +1,213 @@
+"""Nodes die, come late, are slow, or their app fails."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import psutil
+
+from tests.faults.case import Rig, case
+from tests.faults.runs import Run
+
+
+def blamed(run: Run, server_round: int, name: str) -> str:
+    """Return why a client's reply was left out of a round."""
+    lines = [q["reason"] for q in run.row(server_round)["quarantined"] if q["client"] == name]
+    assert lines, f"round {server_round} does not name {name}: {run.row(server_round)['quarantined']}"
+    return str(lines[0])
+
+
+@case(
+    "R1",
+    "Node killed in the midst of a round",
+    "the round ends with the others within 80 s, and names the node",
+    "SIGKILL to all processes of ward-2 while it trains; it stays away",
+)
+def node_killed(rig: Rig) -> str:
+    run = rig.submit(3)
+    fed = run.fed
+    run.wait_round(1)
+    with fed.held("ward-2", run):
+        fed.machines["ward-2"].kill()
+    asked = run.done() + 1
+    seconds = run.wait_round(asked)
+    why = blamed(run, asked, "ward-2")
+    assert run.row(asked)["answered"] == 2
+    assert seconds <= 80, f"{seconds:.0f} s; {why}"
+    run.wait_end()
+    fed.start_node("ward-2")
+    return f"round {asked} ended {seconds:.1f} s after, with 2 of 3; the log: {why[:110]}"
+
+
+@case(
+    "R2",
+    "Node killed and started again at once",
+    "it is back within 75 s and does the work it had; the round is not lost, same final model",
+    "SIGKILL to all processes of ward-2 while it trains, then `bouquet node` again",
+)
+def node_killed_and_back(rig: Rig) -> str:
+    run = rig.submit(3)
+    fed = run.fed
+    run.wait_round(1)
+    with fed.held("ward-2", run):
+        fed.machines["ward-2"].kill()
+    asked = run.done() + 1
+    fed.start_node("ward-2")
+    seconds = run.wait_round(asked)
+    run.wait_end()
+    assert seconds <= 75, f"{seconds:.0f} s"
+    assert run.row(asked)["answered"] == 3
+    return f"round {asked} ended {seconds:.1f} s after, with 3 of 3; {rig.same(run)}"
+
+
+@case(
+    "R3",
+    "ClientApp's process ended by SIGTERM or SIGKILL; a wrong return value, sys.exit",
+    "an answer within 5 s, the order is done again, the next round uses the node; same final model",
+    "signals to the process of a task; an app that ends in every way",
+    tests=(
+        "tests/system/test_warm.py::test_however_a_task_ends_its_message_is_answered_and_the_next_one_works",
+    ),
+)
+def task_killed(rig: Rig) -> str:
+    run = rig.submit(4)
+    fed = run.fed
+    told = []
+    for kill in (psutil.Process.terminate, psutil.Process.kill):
+        with fed.held("ward-1", run):
+            kill(fed.machines["ward-1"].one("task"))
+        asked = run.done() + 1
+        seconds = run.wait_round(asked)
+        assert run.row(asked)["answered"] == 3, run.row(asked)["quarantined"]
+        told.append(f"{kill.__name__} {seconds:.1f} s")
+    run.wait_end()
+    return f"round done with 3 of 3 after {', '.join(told)}; {rig.same(run)}"
+
+
+@case(
+    "R4",
+    "ClientApp raises",
+    "the client is counted and named with the reason, the round goes on, and it is back when it can be",
+    "ward-3's data file is moved away for a round",
+)
+def client_raises(rig: Rig) -> str:
+    run = rig.submit(6)
+    fed = run.fed
+    run.wait_round(1)
+    with fed.without_data("ward-3"):
+        hurt = fed.until(
+            lambda: next((r["round"] for r in run.rows() if r["quarantined"]), 0), 120, "a quarantined reply"
+        )
+    why = blamed(run, hurt, "ward-3")
+    assert run.row(hurt)["answered"] == 2
+    assert "ward-3.csv" in why, why
+    run.wait_end()
+    back = next((r["round"] for r in run.rows() if r["round"] > hurt and r["answered"] == 3), 0)
+    assert back, run.quarantined()
+    return f"round {hurt} with 2 of 3 ({why[:90]}...), round {back} with 3 of 3 again"
+
+
+@case(
+    "R5",
+    "Straggler, three times over the deadline",
+    "the round ends at the deadline + 5 s, names the straggler, and it takes part again later",
+    "SIGSTOP to the process of ward-2's task, SIGCONT after the round",
+)
+def straggler(rig: Rig) -> str:
+    deadline = max(8.0, 4 * rig.pace()[0])
+    run = rig.submit(8, round_timeout=deadline)
+    fed = run.fed
+    run.wait_round(1)
+    with fed.held("ward-2", run):
+        task = fed.machines["ward-2"].one("task")
+        task.suspend()
+    asked = run.done() + 1
+    run.wait_round(asked)
+    took = run.row(asked)["seconds"]["total"]
+    why = blamed(run, asked, "ward-2")
+    time.sleep(2 * deadline)
+    with contextlib.suppress(psutil.NoSuchProcess):  # its message's time to live was over
+        task.resume()
+    run.wait_end()
+    later = [r["round"] for r in run.rows() if r["round"] > asked and r["answered"] == 3]
+    assert took <= deadline + 5, f"{took:.1f} s"
+    assert later, run.quarantined()
+    return (
+        f"deadline {deadline:.0f} s: round {asked} took {took:.1f} s ({why[:80]}), back in round {later[0]}"
+    )
+
+
+@case(
+    "R6",
+    "Too few nodes for a round",
+    "it waits, and after roll-call-timeout the run says so; it goes on when they are back; same final model",
+    "two of three nodes are stopped while min-replies is 3",
+)
+def too_few(rig: Rig) -> str:
+    run = rig.submit(4, min_replies=3, roll_call_timeout=10.0)
+    fed = run.fed
+    run.wait_round(1)
+    for name in ("ward-1", "ward-2"):
+        fed.machines[name].stop()
+    began = time.monotonic()
+    fed.until(lambda: run.job().reason, 120, "a reason")
+    seconds, why, at = time.monotonic() - began, run.job().reason, run.done()
+    assert run.job().state == "running"
+    assert not (run.folder / "result.json").exists()
+    for name in ("ward-1", "ward-2"):
+        fed.start_node(name)
+    began = time.monotonic()
+    run.wait_end()
+    return (
+        f"after {seconds:.1f} s: {why[:90]}; went on after round {at}, finished "
+        f"{time.monotonic() - began:.1f} s after they were started; {rig.same(run)}"
+    )
+
+
+@case(
+    "R15",
+    "A node comes late, leaves, and comes back with a new key",
+    "it is used from the next round or the one after, and no ghost of it is counted twice",
+    "ward-3 is started in the midst of a run, stopped, revoked and enrolled again",
+    tests=("tests/strategies/test_claims.py",),
+)
+def late_and_renewed(rig: Rig) -> str:
+    fed = rig.fed()
+    fed.machines["ward-3"].stop()
+    run = rig.submit_to(fed, 60, min_nodes=2)
+    told = []
+    try:
+        run.wait_round(1)
+        told.append("late: " + _joins(run))
+        fed.machines["ward-3"].stop()
+        left = run.done()
+        gone = fed.until(
+            lambda: next((r["round"] for r in run.rows()[left + 1 :] if "ward-3" not in r["selected"]), 0),
+            120, "a round without ward-3",
+        )  # fmt: skip
+        told.append(f"left: not asked from round {gone}, {gone - left} after")
+        fed.renew("ward-3")
+        told.append("new key: " + _joins(run))
+        rows = run.rows()
+    finally:
+        fed.jobs.ask_to_stop(run.name)
+    for row in rows:
+        assert len(set(row["selected"])) == len(row["selected"]) == row["asked"], row
+        assert row["population"] <= 3, row
+    return "; ".join(told)
+
+
+def _joins(run: Run) -> str:
+    """Start ward-3; return how long it took to be there, and to be asked."""
+    fed = run.fed
+    began = time.monotonic()
+    fed.start_node("ward-3")
+    fed.until(lambda: "ward-3" in fed.online(), 120, "ward-3 online")
+    seconds, at = time.monotonic() - began, run.done()
+    used = fed.until(
+        lambda: next((r["round"] for r in run.rows()[at + 1 :] if "ward-3" in r["selected"]), 0),
+        120, "a round with ward-3",
+    )  # fmt: skip
+    assert used <= at + 3, f"online after round {at}, asked in round {used}"
+    return f"online after {seconds:.1f} s, asked {used - at} rounds later"

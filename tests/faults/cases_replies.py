@@ -1,0 +1,200 @@
+"""Replies that are wrong: of a client whose data are bad, and of a hostile node with a good key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.edge import proportional_bytes
+from tests.faults.case import Rig, case
+from tests.faults.federation import MAX_REPLY
+from tests.faults.hostile import REPLIES, SPECIAL
+
+MALLORY = "mallory"
+REPLY_BYTES = int(MAX_REPLY[:-1]) << 20
+GROWTH_BYTES = 8 * REPLY_BYTES  # that a process of the link may grow by under attack
+TRACE = Path("/tmp/bouquet-was-here")  # what the pickle would make if it were run
+IN_REPLIES = (
+    "NaN", "infinity", "another shape", "another dtype", "a missing array", "an array more", "-1000 examples",
+    "infinitely many examples", "a loss of NaN", "no metrics", "another's clients",
+)  # fmt: skip
+
+
+class _Peak(threading.Thread):
+    """Watches the memory of the link's processes: at first, and the most."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(daemon=True)
+        self.link = rig.fed().machines["link"]
+        self.over = threading.Event()
+        self.first: dict[str, int] = {}
+        self.most: dict[str, int] = {}
+
+    def run(self) -> None:
+        while not self.over.wait(0.2):
+            for role in ("superlink", "task"):
+                for process in self.link.roles().get(role, []):
+                    now = proportional_bytes(process.pid)
+                    if now:
+                        self.first.setdefault(role, now)
+                        self.most[role] = max(now, self.most.get(role, 0))
+
+
+def attacked(rig: Rig) -> dict[str, Any]:
+    """Let a hostile node do all that it can in one run; return what was seen, once for all."""
+    if "attacked" in rig.facts:
+        found: dict[str, Any] = rig.facts["attacked"]
+        return found
+    TRACE.unlink(missing_ok=True)
+    fed = rig.fed()
+    rounds = len(REPLIES) + len(SPECIAL) + 2
+    deadline = max(15.0, 4 * rig.pace()[0])
+    kit = rig.enrol(MALLORY)
+    hostile = fed.begin_attack(
+        "hostile", fed.address, str(kit / "ca.crt"), str(kit / "node.key"), MALLORY, str(REPLY_BYTES)
+    )
+    peak = _Peak(rig)
+    try:
+        fed.until(lambda: MALLORY in fed.online(), 60, f"{MALLORY} online")
+        run = rig.submit_to(fed, rounds, min_nodes=4, round_timeout=deadline)
+        run.wait_round(0)
+        time.sleep(1)
+        peak.start()
+        run.wait_end(rounds * (deadline + 10))
+        out, err = hostile.communicate(timeout=120)
+    finally:
+        peak.over.set()
+        with contextlib.suppress(ProcessLookupError):
+            hostile.kill()
+    assert hostile.returncode == 0, err[-2000:]
+    told = json.loads(out)
+    missed = [a for a in (*REPLIES, *SPECIAL) if a not in told]
+    assert not missed, f"not done: {missed}; {told}"
+    words = rig.same(run)
+    lines = {q["round"]: q["reason"] for q in run.quarantined() if q["client"] == MALLORY}
+    honest = [q for q in run.quarantined() if q["client"] != MALLORY]
+    assert not honest, honest
+    rig.facts["attacked"] = {
+        "told": told, "lines": lines, "words": words, "first": peak.first, "most": peak.most, "run": run,
+    }  # fmt: skip
+    return attacked(rig)
+
+
+def named(rig: Rig, attacks: tuple[str, ...]) -> dict[str, str]:
+    """Hold that each of these attacks was quarantined by name; return the log's lines."""
+    found = attacked(rig)
+    lines = {}
+    for attack in attacks:
+        at = found["told"][attack]["round"]
+        assert at in found["lines"], f"{attack}, round {at}: not named; {found['told'][attack]}"
+        lines[attack] = found["lines"][at]
+    return lines
+
+
+def grown(rig: Rig) -> str:
+    """Hold that no process of the link grew much under attack."""
+    found = attacked(rig)
+    told = []
+    for role, name in (("superlink", "SuperLink"), ("task", "ServerApp")):
+        first, most = found["first"][role], found["most"][role]
+        assert most - first <= GROWTH_BYTES, f"{name}: {first >> 20} to {most >> 20} MB"
+        told.append(f"{name} {first >> 20} to at most {most >> 20} MB")
+    return ", ".join(told)
+
+
+@case(
+    "R7",
+    "Replies with NaN, infinity, wrong shapes, dtypes, names and counts",
+    "each is refused, named and logged; the model is what it would be without them, the run goes on",
+    "a hostile node with a good key sends one after the other",
+    tests=("tests/strategies/test_hostile.py",),
+)
+def wrong_replies(rig: Rig) -> str:
+    lines = named(rig, IN_REPLIES)
+    some = lines["NaN"]
+    return f"{len(lines)} kinds refused and named ({some[:90]}...); {attacked(rig)['words']}"
+
+
+@case(
+    "R8",
+    "All replies of all rounds are bad",
+    "the model is kept, the run says so and is not finished; it is once the data are back",
+    "the data files of all three nodes are moved away in the midst of round 1",
+)
+def all_bad(rig: Rig) -> str:
+    run = rig.submit(3)
+    fed = run.fed
+    with contextlib.ExitStack() as stack:
+        for name in fed.wards:
+            stack.enter_context(fed.held(name, run))
+        mended = stack.enter_context(fed.without_data(*fed.wards))
+        for name in fed.wards:
+            (fed.folder / f"{name}-hook" / "hold").unlink()
+        assert mended is None
+        began = time.monotonic()
+        fed.until(lambda: run.job().reason, 180, "a reason")
+        seconds, why = time.monotonic() - began, run.job().reason
+        rows = run.rows()
+        assert {r["model_sha256"] for r in rows} == {rows[0]["model_sha256"]}
+        assert all(r["answered"] == 0 for r in rows[1:]), rows
+        assert not (run.folder / "result.json").exists()
+        assert run.job().state == "running"
+    began = time.monotonic()
+    run.wait_end()
+    later = time.monotonic() - began
+    return f"said after {seconds:.1f} s: {why[:100]}; model kept; finished {later:.1f} s after they were back"
+
+
+@case(
+    "R17",
+    "A reply twice as large as is allowed",
+    "refused while it comes, named; memory of SuperLink and ServerApp stays bounded",
+    f"a hostile node uploads 2 x {MAX_REPLY}",
+)
+def too_large(rig: Rig) -> str:
+    lines = named(rig, ("a reply too large",))
+    said = attacked(rig)["told"]["a reply too large"]["said"]
+    assert said.startswith("RESOURCE_EXHAUSTED"), said
+    return f"{lines['a reply too large'][:110]}; {grown(rig)}"
+
+
+@case(
+    "S6",
+    "A pickle, an .npy that claims 30 GB, an unknown form, a zip with ..",
+    "nothing is run, nothing is allocated, the reply is refused and named; the run goes on",
+    "a hostile node sends them; a bundle that leaves its folder",
+    tests=(
+        "tests/task/test_npy.py",
+        "tests/task/test_wire.py",
+        "tests/deploy/test_warm.py::test_a_bundle_that_cannot_be_read_differs",
+    ),
+)
+def bombs(rig: Rig) -> str:
+    lines = named(rig, ("an .npy of 30 GB", "a pickle", "an unknown form"))
+    assert not TRACE.exists(), "the pickle was run"
+    return f"{lines['an .npy of 30 GB'][:90]}; {lines['a pickle'][:80]}; {grown(rig)}"
+
+
+@case(
+    "S8",
+    "A captured call sent again; a reply in another node's name; a flood; half a reply",
+    "each is refused; the run goes on at its deadlines",
+    "a hostile node sends them; metadata of an earlier call are sent once more",
+)
+def replays(rig: Rig) -> str:
+    found = attacked(rig)["told"]
+    assert found["a reply in another node's name"]["said"].startswith("PERMISSION_DENIED"), found
+    assert found["a flood"]["said"].startswith("RESOURCE_EXHAUSTED"), found["a flood"]
+    assert found["a replay"]["said"].startswith("ABORTED"), found["a replay"]
+    member = rig.member()
+    assert member["the same call again"].startswith("ABORTED"), member
+    assert member["as another node"].startswith("UNAUTHENTICATED"), member
+    assert member["activate another's key"].startswith("UNAUTHENTICATED"), member
+    return "; ".join(
+        f"{name}: {found[name]['said'][:60]}"
+        for name in ("a replay", "a reply in another node's name", "a flood")
+    )

@@ -1,0 +1,110 @@
+"""One machine of a federation, as somebody who can kill its processes sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from server_app.deploy.edge import proportional_bytes
+
+STARTS_S = 120.0
+LOOK_S = 0.05
+ROLES = {"superlink": "superlink", "supernode": "supernode", "warm": "warm"}  # by module
+
+
+@dataclass
+class Machine:
+    """One of the machines: a link or a node, which is a warden with what it started."""
+
+    name: str
+    command: list[str]
+    log: Path
+    prefix: list[str] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def said(self) -> str:
+        """Return what its warden printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+
+    def running(self) -> bool:
+        """Return whether the warden runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def roles(self) -> dict[str, list[psutil.Process]]:
+        """Return its processes by role: warden, superlink or supernode, warm, task."""
+        found: dict[str, list[psutil.Process]] = {}
+        if self.process is None:
+            return found
+        with contextlib.suppress(psutil.NoSuchProcess):
+            warden = psutil.Process(self.process.pid)
+            found["warden"] = [warden]
+            for child in warden.children():
+                with contextlib.suppress(psutil.Error):
+                    line = " ".join(child.cmdline())
+                    role = next((r for m, r in ROLES.items() if f"server_app.deploy.{m}" in line), "other")
+                    found.setdefault(role, []).append(child)
+            for warm in found.get("warm", []):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found["task"] = warm.children()
+        return found
+
+    def one(self, role: str, within_s: float = STARTS_S) -> psutil.Process:
+        """Return the process of a role, once there is one."""
+        found: psutil.Process = until(
+            lambda: next(iter(self.roles().get(role, [])), None), within_s, f"{self.name}: a {role}"
+        )
+        return found
+
+    def memory(self) -> dict[str, int]:
+        """Return the memory of its processes by role, in bytes; pages shared with others count in part."""
+        return {role: sum(proportional_bytes(p.pid) for p in ps) for role, ps in self.roles().items()}
+
+    def kill(self) -> None:
+        """Kill all of it at once, as a power cut does."""
+        left = [p for ps in self.roles().values() for p in ps]
+        left += [c for p in left for c in _children(p)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=10)
+        if self.process is not None:
+            self.process.wait(timeout=10)
+
+    def stop(self) -> None:
+        """End it politely."""
+        if self.running():
+            assert self.process is not None
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def until(true: Callable[[], Any], within_s: float, what: str) -> Any:
+    """Return what `true` returns, once it is true.
+
+    Raises:
+        AssertionError: It is not within the time.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"expected {what} within {within_s:g} s"
+        time.sleep(LOOK_S)
+    return found
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

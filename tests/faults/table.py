@@ -1,0 +1,63 @@
+"""The table of all faults: their order, and the page that tells of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from task.errors import ConfigError, choose_from
+from tests.faults import cases_long, cases_network, cases_nodes, cases_replies, cases_security, cases_server
+from tests.faults.case import CASES, ROOT, Case
+
+MODULES = (cases_nodes, cases_server, cases_network, cases_replies, cases_long, cases_security)
+PAGE_FILE = ROOT / "docs" / "faults.md"
+PAGE = """# Faults and attacks
+
+What is done to a federation of real processes, and what must hold. `make faults` does all of it and prints
+one line per fault with what was seen; the same cases are tests, in `tests/system/test_faults.py`.
+
+A federation is one `bouquet link` and three `bouquet node`, each with data of its own, over TLS with node
+keys. As root on Linux the link and one node have network namespaces of their own; without root the cases
+that need them are left out, and say so. "Same final model" means: after every round the SHA-256 of the model
+is that of an undisturbed run of the same keys in the simulation.
+
+{rows}
+
+Tests named in the last column belong to the case, and `make faults` runs them too.
+"""
+
+
+def order(id: str) -> tuple[str, int]:
+    """Return what sorts ids: R1 ... R20, S1 ... S10."""
+    return id[0], int(id[1:])
+
+
+def cases(only: str = "") -> list[Case]:
+    """Return the cases, or those whose ids are given with commas between.
+
+    Raises:
+        ConfigError: There is no such case.
+    """
+    ids = [i.strip() for i in only.split(",") if i.strip()] or sorted(CASES, key=order)
+    for i in ids:
+        if i not in CASES:
+            raise ConfigError(choose_from("--only", i, CASES))
+    return [CASES[i] for i in ids]
+
+
+def listing(chosen: list[Case]) -> str:
+    """Return a line per case."""
+    return "\n".join(f"{c.id:4}{c.title}: {c.guarantee}" for c in chosen)
+
+
+def page() -> str:
+    """Return the page docs/faults.md."""
+    rows = ["| ID | Fault | What must hold | How it is tested |", "|---|---|---|---|"]
+    for c in cases():
+        tests = "".join(f"; `{t}`" for t in c.tests)
+        rows.append(f"| {c.id} | {c.title} | {c.guarantee} | {c.how}{tests} |")
+    return PAGE.format(rows="\n".join(rows))
+
+
+def write_page(path: Path) -> None:
+    """Write the page."""
+    path.write_text(page(), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""A long run under steady faults: ``python -m tests.soak`` (``make soak``)."""
