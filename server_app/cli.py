@@ -166,35 +166,26 @@ def status(
 def federation(
     recipe: Recipe = "",
     config: Set = None,
-    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes.")] = 3,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 3,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")
     ] = False,
 ) -> None:
-    """Run it on a SuperLink and SuperNodes, separate gRPC processes on this machine."""
+    """Run it on a link and nodes with TLS and node keys, real processes on this machine."""
     keys = _keys(recipe, config, run_name, runs_dir)
-    keys["min-nodes"] = nodes
     if resume:
         keys["resume"] = True
     checked = _check(keys)
-    from server_app.app import run_path
     from server_app.federation import federation as start
-    from server_app.federation import submit
 
-    # The processes of a federation do not share this one's working directory.
-    keys["runs-dir"] = str(Path(checked.output.runs_dir).expanduser().resolve())
-    folder = run_path(_check(keys))
-    before = (folder / "result.json").stat().st_mtime_ns if (folder / "result.json").exists() else None
-    with (
-        _sigterm_is_ctrl_c(),
-        start([{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]) as fed,
-    ):
-        submit(fed, keys)
-    result = folder / "result.json"
-    if not result.exists() or result.stat().st_mtime_ns == before:
-        raise BouquetError(f"the run did not finish: no new {result}; the lines above say why")
+    keys.pop("runs-dir", None)
+    if checked.output.progress != "none":
+        typer.echo("starting a link and its nodes ...", err=True)
+    shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
+    with _sigterm_is_ctrl_c(), start(shares, Path(checked.output.runs_dir).expanduser()) as fed:
+        fed.run(keys)
 
 
 @app.command("algorithms", epilog="Example: [bold]bouquet algorithms --json[/bold]")

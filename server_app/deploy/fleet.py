@@ -95,8 +95,11 @@ class Fleet(FleetServicer):
             logger.warning("%s: reply refused: %s", self._guard.sender(node), text)
             self._delivery.answer(metadata.reply_to_message_id, node, text)
             raise RefusedError(text)
-        self._guard.begin_reply(node)
-        return super().PushMessages(request, context)
+        is_new = not self._delivery.answered({metadata.reply_to_message_id})
+        response = super().PushMessages(request, context)
+        if is_new and response.objects_to_push:  # not for a head that is sent again, nor for one not stored
+            self._guard.begin_reply(node)
+        return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Take a part of a reply of this node."""

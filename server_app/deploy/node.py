@@ -18,9 +18,9 @@ from pathlib import Path
 
 from server_app.deploy.edge import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.kit import NodeKit
+from server_app.deploy.machine import free_port, toml
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
-from server_app.federation import free_port, toml
 from task.errors import ConfigError
 
 STALE_S = 30.0  # without an exchange, though the SuperLink's port answers

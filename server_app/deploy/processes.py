@@ -26,7 +26,7 @@ from types import TracebackType
 
 import psutil
 
-from server_app.federation import MARK, marked
+from server_app.deploy.machine import MARK, marked
 from task.errors import BouquetError
 
 LOOK_S = 0.25

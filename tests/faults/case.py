@@ -150,9 +150,15 @@ class Rig:
         fed.until(lambda: any(n["name"] == name for n in fed.status()["nodes"]), 60, f"{name} registered")
         return fed.kits / name
 
-    def _once(self, name: str, find: Callable[[], Any]) -> Any:
+    def once(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` returned, or raise what it raised, the first time that it was asked for."""
         if name not in self.facts:
-            self.facts[name] = find()
+            try:
+                self.facts[name] = find()
+            except AssertionError as err:
+                self.facts[name] = err
+        if isinstance(self.facts[name], AssertionError):
+            raise self.facts[name]
         return self.facts[name]
 
     def member(self) -> dict[str, str]:
@@ -162,7 +168,7 @@ class Rig:
             kit, fed = self.enrol("member"), self.fed()
             return fed.attack("member", fed.address, str(kit / "ca.crt"), str(kit / "node.key"))
 
-        found: dict[str, str] = self._once("member", find)
+        found: dict[str, str] = self.once("member", find)
         return found
 
     def strangers(self) -> dict[str, Any]:
@@ -172,7 +178,7 @@ class Rig:
             fed = self.fed()
             return fed.attack("strangers", fed.address, str(fed.kits / "link" / "ca.crt"), "100")
 
-        found: dict[str, Any] = self._once("strangers", find)
+        found: dict[str, Any] = self.once("strangers", find)
         return found
 
 

@@ -46,9 +46,11 @@ class _Peak(threading.Thread):
 
 def attacked(rig: Rig) -> dict[str, Any]:
     """Let a hostile node do all that it can in one run; return what was seen, once for all."""
-    if "attacked" in rig.facts:
-        found: dict[str, Any] = rig.facts["attacked"]
-        return found
+    found: dict[str, Any] = rig.once("attacked", lambda: _attacked(rig))
+    return found
+
+
+def _attacked(rig: Rig) -> dict[str, Any]:
     TRACE.unlink(missing_ok=True)
     fed = rig.fed()
     rounds = len(REPLIES) + len(SPECIAL) + 2
@@ -78,10 +80,9 @@ def attacked(rig: Rig) -> dict[str, Any]:
     lines = {q["round"]: q["reason"] for q in run.quarantined() if q["client"] == MALLORY}
     honest = [q for q in run.quarantined() if q["client"] != MALLORY]
     assert not honest, honest
-    rig.facts["attacked"] = {
+    return {
         "told": told, "lines": lines, "words": words, "first": peak.first, "most": peak.most, "run": run,
     }  # fmt: skip
-    return attacked(rig)
 
 
 def named(rig: Rig, attacks: tuple[str, ...]) -> dict[str, str]:

@@ -26,9 +26,9 @@ import psutil
 from server_app.deploy import follow
 from server_app.deploy.jobs import Job, Jobs
 from server_app.deploy.kit import LinkKit, NodeKit, read_link_kit, read_node_kit
+from server_app.deploy.machine import free_port
 from server_app.deploy.provision import provision
 from server_app.deploy.status import read_status
-from server_app.federation import free_port
 from tests.faults.machine import STARTS_S, Machine, until
 from tests.faults.network import Network
 from tests.faults.runs import BOUQUET, KEYS, ROUND_S, Run, write_ward

@@ -6,7 +6,9 @@ import io
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -21,6 +23,11 @@ from tests.faults.rawnode import RawNode, outcome, read_keys
 
 Honest = dict[str, np.ndarray]
 CHUNK = 4 << 20
+FLOOD_S, FLOOD_THREADS, FLOOD_CALLS = 10.0, 32, 2000
+
+
+class FloodError(Exception):
+    """How a flood ended."""
 
 
 def _content(arrays: ArrayRecord, **metrics: Any) -> RecordDict:
@@ -96,7 +103,7 @@ REPLIES: dict[str, Callable[[Honest], RecordDict]] = {
         }
     ),
 }
-SPECIAL = ("a reply in another node's name", "a reply too large", "half a reply", "a flood", "a replay")
+SPECIAL = ("a reply in another node's name", "a reply too large", "half a reply", "a replay", "a flood")
 
 
 def hostile(
@@ -115,7 +122,7 @@ def hostile(
     heard = beat = time.monotonic()
     while waiting and time.monotonic() - heard < 60.0:
         if time.monotonic() - beat > 10:
-            node.beat()
+            outcome(node.beat)
             beat = time.monotonic()
         try:
             order = node.pull()
@@ -134,7 +141,10 @@ def hostile(
         model = wire.read_arrays(order.content["arrays"])  # type: ignore[arg-type]
         attack = waiting.pop(0)
         server_round = int(order.content["config"]["server-round"])  # type: ignore[arg-type]
-        said = outcome(partial(_attack, node, order, model, attack, int(most_reply)))
+        try:
+            said = outcome(partial(_attack, node, order, model, attack, int(most_reply)))
+        except FloodError as err:
+            said = str(err)
         done[attack] = {"round": server_round, "said": said}
     done["leave"] = outcome(node.deactivate)
     return done
@@ -157,8 +167,19 @@ def _attack(node: RawNode, order: Message, model: Honest, attack: str, most_repl
         node.push_head(remove_content_from_message(reply), get_object_tree(reply))
     elif attack == "a flood":
         head, tree = remove_content_from_message(reply), get_object_tree(reply)
-        for _ in range(400):
-            node.push_head(head, tree)
+        until = time.monotonic() + FLOOD_S
+
+        def pour(_: int) -> str:
+            return outcome(partial(node.push_head, head, tree)) if time.monotonic() < until else ""
+
+        with ThreadPoolExecutor(FLOOD_THREADS) as threads:
+            said = Counter(threads.map(pour, range(FLOOD_CALLS)))
+        refused = [word for word in said if word.startswith("RESOURCE_EXHAUSTED")]
+        raise FloodError(
+            f"{refused[0]} ({sum(said[w] for w in refused)} of {said.total()} calls)"
+            if refused
+            else str(said)
+        )
     elif attack == "a replay":
         node.push(reply)
         node.push(reply)

@@ -43,7 +43,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.fleet import Fleet
 from server_app.deploy.limits import Guard, Limits
-from server_app.federation import free_port
+from server_app.deploy.machine import free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -84,15 +84,19 @@ class Peer:
     ) -> Any:
         """Answer an order, with the first `parts` of the objects; return what the head was answered."""
         reply, objects = answer_to(order, content, src or self.id)
+        head = self.push_head(reply)
+        for object_id in list(head.objects_to_push)[:parts]:
+            self.push_object(order.metadata.run_id, head.session_id, object_id, objects[object_id])
+        return head
+
+    def push_head(self, reply: Message) -> Any:
+        """Push a reply without its objects; return what is answered."""
         with no_object_id_recompute():
-            head = self.stub.PushMessages(
+            return self.stub.PushMessages(
                 PushMessagesRequest(
                     node=self.node, messages_list=[bare(reply)], message_object_trees=[get_object_tree(reply)]
                 )
             )
-        for object_id in list(head.objects_to_push)[:parts]:
-            self.push_object(order.metadata.run_id, head.session_id, object_id, objects[object_id])
-        return head
 
     def push_object(self, run: int, session: str, object_id: str, content: bytes) -> bool:
         request = PushObjectRequest(

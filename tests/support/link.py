@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.machine import APP_DIR, free_port, toml
 from server_app.deploy.processes import Child, Warden
 from server_app.deploy.provision import provision
-from server_app.federation import APP_DIR, free_port, toml
 
 BIN = Path(sys.executable).parent
 STARTS_S = 120.0

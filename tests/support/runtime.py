@@ -28,7 +28,7 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
-from server_app.federation import APP_DIR, free_port
+from server_app.deploy.machine import APP_DIR, free_port
 
 STARTS_S = 120.0
 RUN = 7

@@ -24,7 +24,7 @@ from server_app.deploy.certificates import (
     make_server_certificate,
     private_pem,
 )
-from server_app.federation import MARK, free_port, marked, toml
+from server_app.deploy.machine import MARK, free_port, marked, toml
 from task.errors import BouquetError
 
 APP_DIR = Path(__file__).resolve().parents[2]

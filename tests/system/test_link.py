@@ -27,9 +27,9 @@ from server_app.deploy.control import Control
 from server_app.deploy.jobs import Job, Jobs
 from server_app.deploy.kit import LinkKit, read_link_kit
 from server_app.deploy.link import KIT
+from server_app.deploy.machine import free_port
 from server_app.deploy.provision import provision
 from server_app.deploy.status import read_status
-from server_app.federation import free_port
 from server_app.holding import is_held
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]

@@ -1,0 +1,38 @@
+"""What is asked of the machine: a free port, the processes that carry a mark, a value as TOML writes it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+MARK = "BOUQUET_FEDERATION"
+APP_DIR = Path(__file__).resolve().parents[2]
+
+
+def marked(mark: str) -> Iterator[psutil.Process]:
+    """Yield the processes whose environment carries the mark."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+
+
+def free_port() -> int:
+    """Return a TCP port that is free on loopback just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def toml(value: bool | int | float | str) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
