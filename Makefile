@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults soak docs clean
+.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults soak compat docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml
 demo: setup  ## train 10 clients on the digits in Flower's simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS)
 
-federation: setup  ## the same ten clients on one SuperLink and three SuperNodes, real gRPC processes
+federation: setup  ## the same ten clients on a SuperLink and three nodes: real gRPC processes, TLS, node keys
 	$(BIN)/bouquet federation --recipe demo --run-name federation --runs-dir $(RUNS)
 
 docker-base:  ## a base image from Debian's packages, for machines that reach no registry: bouquet-base:local
@@ -48,6 +48,13 @@ lint: setup  ## ruff, mypy --strict, codespell
 	$(BIN)/mypy
 	$(BIN)/codespell
 
+# Another Flower than pyproject.toml asks for, in an environment of its own.
+compat: setup  ## deploy the app, untouched, on the newest Flower, and compare it with the simulation
+	test -x $(VENV)-newest/bin/python || $(PYTHON) -m venv $(VENV)-newest
+	echo 'flwr[simulation]>=1.41' > $(VENV)-newest/override.txt
+	$(BIN)/uv pip install --quiet --python $(VENV)-newest/bin/python --override $(VENV)-newest/override.txt --compile-bytecode --editable .
+	$(VENV)-newest/bin/python -m tests.compat
+
 bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench.json and .png
 	$(BIN)/python -m tests.bench --work $(RUNS)/bench
 
@@ -64,4 +71,4 @@ docs: setup  ## write the generated table of the README
 	$(BIN)/python -c 'from pathlib import Path; from server_app.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'
 
 clean:  ## remove the .venv and the caches of the tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-newest .pytest_cache .mypy_cache .ruff_cache
