@@ -8,6 +8,8 @@ benchmark              ratio                                                    
 ``w1-20-rounds``       a whole command of 20 rounds : the faster of plain loop and FedJAX  1.0
 ``first-round``        start of the command to the end of round 1, W1 and ``make demo`` :  0.4
                        Flower's stock quickstart
+``deployed``           three nodes, TLS and node keys, first round and the others : Flower's  15 s, 4 s
+                       own processes; the targets are of ours alone
 ``population``         a round with 10 of 1,000,000 clients : 10 of 100                    1.1
 ``population-1000``    a round with 1,000 of 1,000,000 clients : 1,000 of 1,000            1.1
 ``population-memory``  peak of all processes with 1,000,000 clients - with few             100 MB

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import folding, readings, rounds, server_update, startup
+from tests.bench import deployed, folding, readings, rounds, server_update, startup
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
 
@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "w2-round": Benchmark(rounds.w2_round, ("w2-round",)),
     "w1-20-rounds": Benchmark(startup.whole_run, ("w1-20-rounds",)),
     "first-round": Benchmark(startup.first_round, ("first-round-w1", "first-round-demo")),
+    "deployed": Benchmark(deployed.deployed, ("deployed-first-round", "deployed-round")),
     "population": Benchmark(rounds.population, ("population-10",)),
     "population-1000": Benchmark(rounds.population_1000, ("population-1000",)),
     "population-memory": Benchmark(
