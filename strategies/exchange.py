@@ -34,6 +34,7 @@ LOOK_S = 1.0  # between looks who is online
 COME_BACK_S = 15.0  # that a round which has enough replies waits for the node of a lost order
 PUSH_S = 60.0  # that a SuperLink in trouble may take to accept orders
 UNLIMITED = 1 << 62
+ROLL_BYTES = 1 << 26  # that a node's answer to the roll call may have: a million names
 LOST = {
     ErrorCode.MESSAGE_UNAVAILABLE: "its answer was lost on the way",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
@@ -102,20 +103,22 @@ class Exchange:
 
     def __init__(self, grid: Grid, messages: Sequence[Message], timeout_s: float, terms: Terms) -> None:
         self.grid, self.terms = grid, terms
-        self.deadline = time.monotonic() + timeout_s
         self._orders = [_Order(m, dict.fromkeys(clients_of(m))) for m in messages]
         self._open: dict[str, _Order] = {}  # by id of a copy
-        self._fetch = puller(grid, self.deadline, terms.most_bytes)
         presence = terms.presence
         for order in self._orders:
             node = order.request.metadata.dst_node_id
             if presence is not None and node in presence.claims:
                 order.pool = presence.claims[node].told.pool
-        self._push([(order, order.request) for order in self._orders])
+        ids = self._push([(order, order.request) for order in self._orders])
+        self.deadline = time.monotonic() + timeout_s  # the nodes' time begins when the last has its order
+        self._fetch = puller(grid, self.deadline, max(terms.most_bytes, ROLL_BYTES))
+        self._fetch.add(ids)
 
-    def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> None:
+    def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> list[str]:
+        """Send messages; return the ids of those that are on their way."""
         if not pairs:
-            return
+            return []
         messages = [message for _, message in pairs]
         pushed = set(patiently(lambda: self.grid.push_messages(messages), PUSH_S))
         for order, message in pairs:
@@ -128,7 +131,7 @@ class Exchange:
                 order.lost = ""
             else:
                 self._lose(order, node, "the SuperLink does not know it")
-        self._fetch.add(i for i in pushed if i)
+        return [i for i in pushed if i]
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the replies; see `stream_replies`."""
@@ -239,7 +242,7 @@ class Exchange:
                     )
             elif order.lost and order.error is not None and presence.stamp(order.last[0]) == order.last:
                 order.final = True  # nothing happened to the node, whatever it says
-        self._push(again)
+        self._fetch.add(self._push(again))
 
     @staticmethod
     def _works(presence: Presence, stamp: tuple[int, str]) -> bool:

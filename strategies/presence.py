@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from task.errors import ConfigError, WireError
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 T = TypeVar("T")
 LONGEST_PAUSE_S = 2.0
+AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
 
 
 def patiently(call: Callable[[], T], timeout_s: float) -> T:
@@ -52,7 +54,7 @@ class Presence:
     """Who is there.
 
     Args:
-        timeout_s: How long an answer to the roll call is waited for before the node is asked again.
+        timeout_s: How long a question to a node lives, and how long a SuperLink in trouble is asked again.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -61,7 +63,7 @@ class Presence:
         self.claims: dict[int, Claim] = {}
         self.settled = Settled()
         self.empty_since: float | None = None  # on the monotonic clock
-        self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it is asked again
+        self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
         self._left: dict[int, int] = {}  # how often a node was seen to leave
         self._unfit: set[int] = set()  # said that they cannot take part
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
@@ -73,20 +75,20 @@ class Presence:
         """Messages to nodes that have not told yet."""
         return set(self._queries)
 
-    def waited_for(self) -> bool:
-        """Return whether a node that was asked may still tell."""
+    def awaited(self, patience_s: float) -> bool:
+        """Return whether there is a node that was asked so short a time ago and has not told."""
         now = time.monotonic()
-        return any(again > now for _, again in self._queries.values())
+        return any(asked + patience_s > now for _, asked in self._queries.values())
 
     def silent(self) -> list[int]:
         """Return the nodes that were asked and have not told."""
-        return sorted(node for node, _ in self._queries.values())
+        return sorted({node for node, _ in self._queries.values()})
 
     def look(self, grid: Grid, server_round: int) -> bool:
         """See who is online and ask those that are new, or back, for their clients.
 
         Returns:
-            Whether there are more or fewer nodes than before, or others.
+            Whether a node left, or is new or back.
         """
         infos = list(patiently(grid.get_nodes, self.timeout_s))
         left = self.nodes.keys() - {info.node_id for info in infos}
@@ -99,20 +101,20 @@ class Presence:
             self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
         back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
         now = time.monotonic()
+        # An answer may still come to whatever a node was asked since it is there.
         self._queries = {
-            i: (n, again)
-            for i, (n, again) in self._queries.items()
-            if n in self.nodes and n not in back and again > now
+            i: (n, asked) for i, (n, asked) in self._queries.items() if n in self.nodes and n not in back
         }
-        # Who was away before keeps what it said until it says something else: most likely it says the same.
-        asked = {n for n, _ in self._queries.values()}
-        new = back | {n for n in self.nodes if n not in self.claims and n not in self._unfit | asked}
+        times = Counter(n for n, _ in self._queries.values())
+        wait = {n: min(AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        lately = {n for n, asked in self._queries.values() if asked + wait[n] > now}
+        new = {n for n in self.nodes if n not in self.claims and n not in self._unfit} | back
         self.empty_since = None if self.nodes else self.empty_since or now
-        if new:
-            self._ask(grid, sorted(new), server_round)
-        if left:
+        if new - lately:
+            self._ask(grid, sorted(new - lately), server_round)
+        if left or back:  # who is back is taken for what it was until it says something else
             self._settle()
-        return bool(left or new)
+        return bool(left or back)
 
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
@@ -122,8 +124,8 @@ class Presence:
         pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s))
         for message in messages:
             if message.metadata.message_id in pushed:
-                again = time.monotonic() + self.timeout_s
-                self._queries[message.metadata.message_id] = message.metadata.dst_node_id, again
+                asked = message.metadata.dst_node_id, time.monotonic()
+                self._queries[message.metadata.message_id] = asked
 
     def take(self, message_id: str, reply: Message | Exception, server_round: int) -> None:
         """Take what came for a query: an answer, or why none can be read.
@@ -132,6 +134,7 @@ class Presence:
             ConfigError: A node says, before the first round, that it cannot take part, and why.
         """
         node_id, _ = self._queries.pop(message_id)
+        self._queries = {i: (n, asked) for i, (n, asked) in self._queries.items() if n != node_id}
         node = self.nodes.get(node_id)
         if node is None:
             return

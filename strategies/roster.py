@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.serverapp import Grid
 
+from strategies.exchange import ROLL_BYTES
 from strategies.presence import Presence
 from strategies.pull import Puller, puller
 from task import wire
@@ -33,7 +34,6 @@ logger = logging.getLogger("flwr")  # in somebody else's app these lines stand a
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between looks for nodes
 NEW_NODE_S = 5.0  # that a round waits for the answer of a node that is new; it is taken later too
-ROLL_BYTES = 1 << 26  # of an answer: a million names
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Roster:
             while True:
                 self.presence.look(grid, server_round)
                 if self.presence.queries:
-                    self._call(fetch, server_round, deadline if first else min(deadline, began + NEW_NODE_S))
+                    self._call(fetch, server_round, self.timeout_s if first else NEW_NODE_S, deadline)
                 admitted = self.presence.admitted()
                 if admitted.keys() != self._answers.keys() or any(
                     admitted[n] is not self._answers[n] for n in admitted
@@ -117,9 +117,9 @@ class Roster:
                 now = time.monotonic()
                 if now > deadline:
                     raise self._too_few(server_round, needed, clients)
-                if not paused and self.names and now - began > NEW_NODE_S:
+                if not paused and now - began > NEW_NODE_S:
                     paused = True
-                    logger.warning("%s", self._waits(server_round, clients))
+                    logger.warning("%s", self._waits(server_round, needed, clients))
                 time.sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
         finally:
@@ -131,24 +131,27 @@ class Roster:
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
-    def _call(self, fetch: Puller, server_round: int, until: float) -> None:
-        """Take the answers of nodes that were asked for their clients, for some time."""
+    def _call(self, fetch: Puller, server_round: int, patience_s: float, deadline: float) -> None:
+        """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""
         fetch.add(self.presence.queries)
-        while self.presence.waited_for():
-            now = time.monotonic()
-            for message_id, found in fetch.get(max(min(until - now, 0.25), 0.0)):
+        while self.presence.queries:
+            left = deadline - time.monotonic()
+            wait = min(left, 0.25) if self.presence.awaited(patience_s) else 0.0
+            found = fetch.get(max(wait, 0.01))
+            for message_id, what in found:
                 if message_id in self.presence.queries:
-                    self.presence.take(message_id, found, server_round)
-            if now >= until:
+                    self.presence.take(message_id, what, server_round)
+            if not found and (wait <= 0 or left <= 0):
                 break
         silent = [str(self.presence.nodes[n]) for n in self.presence.silent()]
         if silent:
             self.presence.say(f"no answer to the roll call yet from {', '.join(silent)}")
 
-    def _waits(self, server_round: int, clients: int) -> str:
+    def _waits(self, server_round: int, needed: int, clients: int) -> str:
         return (
-            f"round {server_round} waits: {len(self.names)} of the {clients} clients that it needs "
-            f'(run-config key "min-replies") are online: {", ".join(self.names[:9])}'
+            f"round {server_round} waits up to {self.timeout_s:g} s: {len(self.presence.nodes)} nodes are "
+            f"online, of {needed} or more, with {len(self.names)} clients, of {clients} or more (run-config "
+            f'keys "roll-call-timeout", "min-nodes", "min-replies"): {", ".join(self.names[:9]) or "none"}'
         )
 
     def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:

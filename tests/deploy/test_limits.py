@@ -79,6 +79,26 @@ def test_a_reply_that_is_too_large_is_dropped_and_answered_in_its_place(
     assert not link.replies(again)[0].HasField("error")
 
 
+def test_a_head_that_is_sent_again_buys_no_more_bytes(link: Served) -> None:
+    node, victim = link.peer(), link.peer()
+    order, others = link.order(node.id), link.order(victim.id)
+    (got,), (foreign,) = node.pull(), victim.pull()
+    two = RecordDict({"a": arrays(MAX_REPLY - 9000)["arrays"], "b": arrays(90_000)["arrays"]})
+    reply, objects = answer_to(got, two, node.id)
+    head = node.push_head(reply)
+    first, *rest = sorted(head.objects_to_push, key=lambda i: -len(objects[i]))
+    assert node.push_object(link.run, head.session_id, first, objects[first])
+    again = node.push_head(reply)
+    node.push(foreign, small())  # to a message that it was not sent
+    refused(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        lambda: node.push_object(link.run, again.session_id, rest[0], objects[rest[0]]),
+        "max-reply",
+    )
+    assert "max-reply" in link.replies(order)[0].error.reason
+    assert link.replies(others) == []
+
+
 def test_a_frame_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.fleet.stock.GRPC_MAX_MESSAGE_LENGTH", FRAME_BYTES)
     with served(tmp_path, Limits(10 * FRAME_BYTES, MAX_RATE)) as link:

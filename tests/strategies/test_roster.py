@@ -343,16 +343,16 @@ def test_partitions_that_differ_are_told_before_the_first_round_and_left_out_lat
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.roster.NEW_NODE_S", 0.2)
+    monkeypatch.setattr("strategies.roster.NEW_NODE_S", 1.0)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     roster = Roster(30.0, 1)
     roster.refresh(grid, 1)
     join(grid, 2, 1)
     grid.die(2)
     began = time.monotonic()
-    for t in range(2, 6):
+    for t in range(2, 12):
         roster.refresh(grid, t)
-    assert time.monotonic() - began < 3
+    assert 1.0 < time.monotonic() - began < 4  # once, and not in each of ten rounds
     assert roster.names == ["ward-1", "ward-2"]
 
 
