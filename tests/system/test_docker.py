@@ -212,9 +212,10 @@ def test_demo_ends_in_the_bytes_of_the_simulation(stack: Stack, tmp_path: Path) 
 
 def test_killed_node_comes_back_and_nothing_is_lost(stack: Stack, tmp_path: Path) -> None:
     rounds = "num-server-rounds=10"
+    # All five clients of a round must answer, however long a slow machine takes to start a node again.
     stack(
         "exec", "-T", "link", "bouquet", "run", "--link", "/kit", "--recipe", "demo", "--run-name", "killed",
-        "-c", f"min-nodes=3 {rounds}", "--detach",
+        "-c", f"min-nodes=3 min-replies=5 roll-call-timeout=600 {rounds}", "--detach",
     )  # fmt: skip
     lines = lambda: stack.read("/kit/runs/killed/rounds.jsonl").count("\n")  # noqa: E731
     wait_for(lambda: lines() >= 3, "the third round", 600)
