@@ -68,7 +68,12 @@ class Delivery:
             )
 
     def reopen_orders(self, node: int) -> None:
-        """Hand out again what a node fetched and has not answered; call it when the node asks for work."""
+        """Hand out again what a node fetched and has not answered; call it when the node asks for work.
+
+        An upload that it has not ended by then is one that it has given up.
+        """
+        for session_id, _ in self._uploads(node):
+            self.state._cleanup_push_session(session_id, cleanup_messages=True)
         lost = self._unanswered(node)
         for order in lost:
             with self._lock:
@@ -122,6 +127,12 @@ class Delivery:
 
     def refuse(self, node: int, reason: str) -> None:
         """Drop what a node is uploading, and answer with an error in its place."""
+        for session_id, order in self._uploads(node):
+            self.state._cleanup_push_session(session_id, cleanup_messages=True)
+            self.answer(order, node, reason)
+
+    def _uploads(self, node: int) -> list[tuple[str, str]]:
+        """Return session and order of each reply of a node of which parts are missing."""
         with self.state.session() as session:
             found = session.execute(
                 select(ObjectPushSession.session_id, MessageRes.reply_to_message_id)
@@ -129,9 +140,7 @@ class Delivery:
                 .join(MessageRes, MessageRes.message_id == ObjectPushSessionRoot.root_object_id)
                 .where(MessageRes.src_node_id == uint64_to_int64(node), ObjectPushSession.pending_count > 0)
             ).all()
-        for session_id, order in found:
-            self.state._cleanup_push_session(session_id, cleanup_messages=True)
-            self.answer(str(order), node, reason)
+        return [(str(session_id), str(order)) for session_id, order in found]
 
     def owns(self, node: int, session_id: str) -> bool:
         """Return whether an upload is that of a reply of this node."""
@@ -269,3 +278,15 @@ def confirm_reply(delivery: Delivery, theirs: Handler) -> Handler:
         return response
 
     return confirm
+
+
+def push_part(delivery: Delivery, theirs: Handler) -> Handler:
+    """Return the Runtime API's PushObject that takes a part twice: it comes again if its answer was lost."""
+
+    def push(request: Any, state: Any, task: Any) -> Any:
+        response = theirs(request, state, task)
+        if not response.stored and delivery.has(request.object_id):
+            response.stored = True
+        return response
+
+    return push

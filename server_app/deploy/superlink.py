@@ -21,7 +21,7 @@ import grpc
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.fleet import Fleet
 from server_app.deploy.limits import FRAME_BYTES, Guard, Limits
 from server_app.deploy.processes import end_with_parent
@@ -40,7 +40,7 @@ NEEDED = {
         "SuperLinkLifespan", "FleetServicer", "_run_fleet_api_grpc_rere", "generic_create_grpc_server",
         "GRPC_MAX_MESSAGE_LENGTH", "uvicorn", "flower_superlink",
     ),
-    runtime_handlers: ("pull_messages", "confirm_message_received"),
+    runtime_handlers: ("pull_messages", "confirm_message_received", "push_object"),
     SqlLinkState: ("_cleanup_push_session", "_store_generated_message", "store_message_res"),
 }  # fmt: skip
 
@@ -83,6 +83,7 @@ def patch(limits: Limits) -> None:
             vars(runtime_handlers).update(
                 pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
                 confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
+                push_object=push_part(delivery, runtime_handlers.push_object),
             )
             threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
             super().startup()

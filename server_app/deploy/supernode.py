@@ -7,6 +7,7 @@
   every 3 s; for its app's reply it looks every 0.05 s instead of 0.5 s;
 - it touches the file ALIVE after each successful exchange with the SuperLink, at least every 10 s;
 - a reply of which the rest does not come is given up, where Flower waits for ever;
+- it looks for a SuperLink that went away every 5 s, where gRPC waits for up to two minutes;
 - it ends when its main loop has ended, where Flower's process stays up and does nothing;
 - why the SuperLink refuses a call is logged, in a line that begins with ``bouquet:``;
 - NAME is the name that the SuperLink's certificate must have, where it is reached through a relay.
@@ -43,6 +44,7 @@ SHARE = 0.05  # a pause between looks for messages is at most this share of the 
 GIVE_UP_S = 15.0  # without the rest of a reply
 BEAT_S = 15  # makes a heartbeat every 7 to 9 s; the SuperLink still waits 60 s for one
 LOOP_ENDED = 70  # exit code
+RECONNECT_MS = 5000
 
 
 def tell(line: str) -> None:
@@ -159,15 +161,21 @@ def _reason(err: grpc.RpcError, options: dict[str, Any]) -> str:
         return "this machine's clock differs too much from the SuperLink's"
 
 
-def expect_name(name: str) -> None:
-    """Verify the SuperLink's certificate against this name, not against the address that is called."""
+def dial(name: str = "") -> None:
+    """Have channels look for a lost SuperLink every few seconds, where gRPC waits for up to two minutes.
+
+    Args:
+        name: That the SuperLink's certificate must have; "" = the address that is called.
+    """
     secure = grpc.secure_channel
+    ours: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+    if name:
+        ours.append(("grpc.ssl_target_name_override", name))
 
-    def named(target: str, credentials: Any, options: Any = None, compression: Any = None) -> grpc.Channel:
-        more = [*(options or []), ("grpc.ssl_target_name_override", name)]
-        return secure(target, credentials, options=more, compression=compression)
+    def dialled(target: str, credentials: Any, options: Any = None, compression: Any = None) -> grpc.Channel:
+        return secure(target, credentials, options=[*(options or []), *ours], compression=compression)
 
-    vars(grpc)["secure_channel"] = named
+    vars(grpc)["secure_channel"] = dialled
 
 
 def main() -> None:
@@ -178,8 +186,10 @@ def main() -> None:
         place = options.index("--")
         options, flags = options[:place], options[place + 1 :]
     if len(options) == 3 and options[1] == "--server-name":
-        expect_name(options[2])
-    elif len(options) != 1:
+        dial(options[2])
+    elif len(options) == 1:
+        dial()
+    else:
         sys.exit("usage: python -m server_app.deploy.supernode ALIVE [--server-name NAME] -- OPTIONS")
     if not hasten():
         tell("this version of Flower is built otherwise: it keeps its own pace")

@@ -110,7 +110,7 @@ def test_a_frame_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pyte
             lambda: node.push_object(link.run, head.session_id, head.objects_to_push[0], bytes(FRAME_BYTES)),
             "larger than max",
         )
-        assert node.pull() == []  # still served
+        assert len(node.pull()) == 1  # still served: the order whose upload it gave up
 
 
 def test_a_reply_in_another_nodes_name_is_refused(link: Served, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,6 +305,18 @@ def test_a_broken_upload_holds_up_nobody(link: Served) -> None:
     (again,) = _expire_uploads(link, slow, orders[0])
     slow.push(again, small())
     assert link.replies(orders[0])[0].metadata.src_node_id == slow.id
+
+
+def test_an_order_whose_upload_was_given_up_is_handed_out_again(link: Served) -> None:
+    node = link.peer()
+    order = link.order(node.id)
+    (got,) = node.pull()
+    node.push(got, small(), parts=1)  # such as when the disk was full
+    (again,) = node.pull()
+    assert again.metadata.message_id == got.metadata.message_id
+    node.push(again, small())
+    (reply,) = link.replies(order)
+    assert not reply.HasField("error")
 
 
 def test_a_part_that_is_sent_again_was_stored(link: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 
 import psutil
@@ -21,20 +22,20 @@ def blamed(run: Run, server_round: int, name: str) -> str:
 @case(
     "R1",
     "Node killed in the midst of a round",
-    "the round ends with the others within 80 s, and names the node",
+    "the round ends with the others within 75 s, and names the node",
     "SIGKILL to all processes of ward-2 while it trains; it stays away",
 )
 def node_killed(rig: Rig) -> str:
     run = rig.submit(3)
     fed = run.fed
     run.wait_round(1)
-    with fed.held("ward-2", run):
+    with fed.held(run, "ward-2"):
         fed.machines["ward-2"].kill()
     asked = run.done() + 1
     seconds = run.wait_round(asked)
     why = blamed(run, asked, "ward-2")
     assert run.row(asked)["answered"] == 2
-    assert seconds <= 80, f"{seconds:.0f} s; {why}"
+    assert seconds <= 75, f"{seconds:.0f} s; {why}"
     run.wait_end()
     fed.start_node("ward-2")
     return f"round {asked} ended {seconds:.1f} s after, with 2 of 3; the log: {why[:110]}"
@@ -50,7 +51,7 @@ def node_killed_and_back(rig: Rig) -> str:
     run = rig.submit(3)
     fed = run.fed
     run.wait_round(1)
-    with fed.held("ward-2", run):
+    with fed.held(run, "ward-2"):
         fed.machines["ward-2"].kill()
     asked = run.done() + 1
     fed.start_node("ward-2")
@@ -75,7 +76,7 @@ def task_killed(rig: Rig) -> str:
     fed = run.fed
     told = []
     for kill in (psutil.Process.terminate, psutil.Process.kill):
-        with fed.held("ward-1", run):
+        with fed.held(run, "ward-1"):
             kill(fed.machines["ward-1"].one("task"))
         asked = run.done() + 1
         seconds = run.wait_round(asked)
@@ -119,7 +120,7 @@ def straggler(rig: Rig) -> str:
     run = rig.submit(8, round_timeout=deadline)
     fed = run.fed
     run.wait_round(1)
-    with fed.held("ward-2", run):
+    with fed.held(run, "ward-2"):
         task = fed.machines["ward-2"].one("task")
         task.suspend()
     asked = run.done() + 1
@@ -141,17 +142,18 @@ def straggler(rig: Rig) -> str:
 @case(
     "R6",
     "Too few nodes for a round",
-    "it waits, and after roll-call-timeout the run says so; it goes on when they are back; same final model",
+    "the model is kept, it waits, and after roll-call-timeout the run says so; it goes on when they are back",
     "two of three nodes are stopped while min-replies is 3",
 )
 def too_few(rig: Rig) -> str:
-    run = rig.submit(4, min_replies=3, roll_call_timeout=10.0)
+    deadline = max(20.0, 4 * rig.pace()[0])
+    run = rig.submit(4, min_replies=3, roll_call_timeout=10.0, round_timeout=deadline)
     fed = run.fed
     run.wait_round(1)
     for name in ("ward-1", "ward-2"):
         fed.machines[name].stop()
     began = time.monotonic()
-    fed.until(lambda: run.job().reason, 120, "a reason")
+    fed.until(lambda: run.job().reason, 240, "a reason")
     seconds, why, at = time.monotonic() - began, run.job().reason, run.done()
     assert run.job().state == "running"
     assert not (run.folder / "result.json").exists()
@@ -159,10 +161,12 @@ def too_few(rig: Rig) -> str:
         fed.start_node(name)
     began = time.monotonic()
     run.wait_end()
-    return (
-        f"after {seconds:.1f} s: {why[:90]}; went on after round {at}, finished "
-        f"{time.monotonic() - began:.1f} s after they were started; {rig.same(run)}"
-    )
+    later, rows = time.monotonic() - began, run.rows()
+    for before, row in itertools.pairwise(rows):
+        assert row["answered"] == 3 or row["model_sha256"] == before["model_sha256"], row
+    assert [row["answered"] for row in rows if row["round"] > at] == [3] * (4 - at), run.quarantined()
+    seen = f"went on after round {at}, finished {later:.1f} s after they were started"
+    return f"after {seconds:.1f} s: {why[:90]}; {seen}"
 
 
 @case(

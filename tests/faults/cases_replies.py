@@ -129,13 +129,8 @@ def wrong_replies(rig: Rig) -> str:
 def all_bad(rig: Rig) -> str:
     run = rig.submit(3)
     fed = run.fed
-    with contextlib.ExitStack() as stack:
-        for name in fed.wards:
-            stack.enter_context(fed.held(name, run))
-        mended = stack.enter_context(fed.without_data(*fed.wards))
-        for name in fed.wards:
-            (fed.folder / f"{name}-hook" / "hold").unlink()
-        assert mended is None
+    with fed.held(run, *fed.wards), fed.without_data(*fed.wards):
+        fed.release(*fed.wards)
         began = time.monotonic()
         fed.until(lambda: run.job().reason, 180, "a reason")
         seconds, why = time.monotonic() - began, run.job().reason

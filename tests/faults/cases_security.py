@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import psutil
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from server_app.deploy.provision import provision
 from tests.faults.case import Rig, case
@@ -132,8 +134,8 @@ def theft(rig: Rig) -> str:
     "S5",
     "Another app, or one that was altered on its way",
     "not run on any node, nor on the link; an audit line says so",
-    "another app is submitted to the Control API by somebody on the link's machine; a node gets an altered "
-    "bundle",
+    "another app is submitted to the Control API by somebody on the link's machine; a warm parent is given "
+    "bundles that differ in one file",
     tests=(
         "tests/system/test_warm.py::test_another_app_is_refused_and_this_is_written_down",
         "tests/deploy/test_warm.py::test_a_bundle_differs_by_each_file_that_would_run",
@@ -225,11 +227,16 @@ def _private(fed: Federation) -> list[Path]:
 
 
 def _spellings(path: Path) -> set[bytes]:
-    """Return how a secret file's content could be spelled."""
+    """Return how a secret file's content could be spelled; of a key its private number, since a public file
+    shares the rest."""
     content = path.read_bytes()
     if b"PRIVATE KEY" in content:
-        lines = [line for line in content.splitlines() if line and b"-----" not in line]
-        return {lines[len(lines) // 2]}
+        load = load_ssh_private_key if b"OPENSSH" in content else load_pem_private_key
+        key = load(content, None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        number = key.private_numbers().private_value
+        content = number.to_bytes((number.bit_length() + 7) // 8, "big")
+        return {content, content.hex().encode(), base64.b64encode(content), str(number).encode()}
     return {content, content.hex().encode(), base64.b64encode(content), repr(content).encode()}
 
 

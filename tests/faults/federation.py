@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from server_app.deploy.kit import LinkKit, NodeKit, read_link_kit, read_node_kit
 from server_app.deploy.machine import free_port
 from server_app.deploy.provision import provision
 from server_app.deploy.status import read_status
-from tests.faults.machine import STARTS_S, Machine, until
+from tests.faults.machine import STARTS_S, Machine, end_of, until
 from tests.faults.network import Network
 from tests.faults.runs import BOUQUET, KEYS, ROUND_S, Run, write_ward
 
@@ -160,17 +159,8 @@ class Federation:
     def ready(self, within_s: float = STARTS_S) -> None:
         """Bring all of it up, if it is not, and wait until every node is online and no job runs."""
         if self.network:
-            self.network.run(
-                self.network.ward, "iptables", "-D", "OUTPUT", "-o", "cable", "-j", "DROP", check=False
-            )
-            self.network.run(
-                self.network.ward, "iptables", "-D", "INPUT", "-i", "cable", "-j", "DROP", check=False
-            )
-        for name in self.wards:
-            (self.data / f"{name}.away").exists() and (self.data / f"{name}.away").rename(
-                self.data / f"{name}.csv"
-            )
-            (self.folder / f"{name}-hook" / "hold").unlink(missing_ok=True)
+            self.network.heal()
+        self.release(*self.wards)
         for name in ("link", *self.wards):
             machine = self.machines[name]
             for process in (p for ps in machine.roles().values() for p in ps):
@@ -178,10 +168,9 @@ class Federation:
                     process.resume()
             if not machine.running():
                 self.start_link() if name == "link" else self.start_node(name)
-        jobs = self.jobs
-        for job in jobs.all():
+        for job in self.jobs.all():
             if not job.ended:
-                jobs.ask_to_stop(job.name)
+                self.jobs.ask_to_stop(job.name)
                 self.until(partial(self._ended, job.name), within_s, f"the end of job {job.name}")
         wanted = set(self.wards)
         self.until(lambda: self.online() >= wanted, within_s, f"{wanted} online")
@@ -197,7 +186,7 @@ class Federation:
     def logs(self) -> str:
         """Return the ends of all logs."""
         files = [m.log for m in self.machines.values()] + sorted(self.kits.glob("*/logs/*.log"))
-        return "".join(f"\n== {p.parent.parent.name}/{p.name}\n{_end(p)}" for p in files if p.exists())
+        return "".join(f"\n== {p.parent.parent.name}/{p.name}\n{end_of(p)}" for p in files if p.exists())
 
     def log(self, machine: str, name: str) -> str:
         """Return the log of a process, e.g. ``log("link", "superlink")``."""
@@ -231,16 +220,23 @@ class Federation:
     # ------------------------------------------------------------------ faults
 
     @contextmanager
-    def held(self, name: str, run: Run, within_s: float = ROUND_S) -> Iterator[float]:
-        """Hold a node in the midst of its next training, for 8 s at most; yield when it is."""
-        folder = self.folder / f"{name}-hook"
-        (folder / "held").unlink(missing_ok=True)
-        (folder / "hold").touch()
+    def held(self, run: Run, *names: str, within_s: float = ROUND_S) -> Iterator[None]:
+        """Hold nodes in the midst of their next training, for 8 s at most; the block begins when they are."""
+        folders = [self.folder / f"{name}-hook" for name in names]
+        for folder in folders:
+            (folder / "held").unlink(missing_ok=True)
+            (folder / "hold").touch()
         try:
-            self.until((folder / "held").exists, within_s, f"{name} in a training of {run.name}")
-            yield time.monotonic()
+            for folder in folders:
+                self.until((folder / "held").exists, within_s, f"{names} in a training of {run.name}")
+            yield
         finally:
-            (folder / "hold").unlink(missing_ok=True)
+            self.release(*names)
+
+    def release(self, *names: str) -> None:
+        """Hold these nodes no longer."""
+        for name in names:
+            (self.folder / f"{name}-hook" / "hold").unlink(missing_ok=True)
 
     @contextmanager
     def without_data(self, *names: str) -> Iterator[None]:
@@ -303,7 +299,3 @@ class Federation:
             with contextlib.suppress(psutil.Error):
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
                     yield process
-
-
-def _end(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")[-2500:]

@@ -108,3 +108,8 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def end_of(path: Path) -> str:
+    """Return the end of a log."""
+    return path.read_text(encoding="utf-8", errors="replace")[-2500:]

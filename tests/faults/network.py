@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+CUT = (("OUTPUT", "-o", "cable", "-j", "DROP"), ("INPUT", "-i", "cable", "-j", "DROP"))
+
 
 def possible() -> str:
     """Return why there can be no namespaces here, "" if there can."""
@@ -52,14 +54,18 @@ class Network:
     @contextmanager
     def cut(self) -> Iterator[None]:
         """Drop what the ward sends and gets, without a word, as a broken cable does."""
-        rules = [("OUTPUT", "-o"), ("INPUT", "-i")]
-        for chain, way in rules:
-            self.run(self.ward, "iptables", "-I", chain, way, "cable", "-j", "DROP")
+        for rule in CUT:
+            self.run(self.ward, "iptables", "-I", *rule)
         try:
             yield
         finally:
-            for chain, way in rules:
-                self.run(self.ward, "iptables", "-D", chain, way, "cable", "-j", "DROP")
+            self.heal()
+
+    def heal(self) -> None:
+        """Let packets of the ward pass again."""
+        for rule in CUT:
+            while self.run(self.ward, "iptables", "-S", rule[0]).count("cable -j DROP"):
+                self.run(self.ward, "iptables", "-D", *rule)
 
     @contextmanager
     def slow(self, rate: str) -> Iterator[None]:
