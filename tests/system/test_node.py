@@ -119,7 +119,7 @@ def test_a_run_goes_on_when_the_supernode_is_killed_and_nothing_is_left_in_the_e
 
 # A model of 0.8 MB: 3.2 s at 2 Mbit/s.
 BIG = {
-    "model": "2nn", "dataset": "mnist", "num-server-rounds": 1, "num-clients": 100, "fraction-train": 0.01,
+    "model": "cnn", "dataset": "digits", "num-server-rounds": 1, "num-clients": 50, "fraction-train": 0.02,
 }  # fmt: skip
 
 
