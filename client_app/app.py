@@ -20,6 +20,7 @@ from task.config import read_config
 from task.contract import contract_of
 from task.entry import Algorithm, evaluation_of
 from task.errors import BouquetError, FieldError, WireError
+from task.packing import is_packed, packed, unpacked
 from task.reduce import REDUCTIONS, Reduction
 from task.selections import CANDIDATES, SELECTIONS
 
@@ -31,7 +32,7 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
         run_config: Keys that take the place of the context's, for `server_app.simulate`, which has no run
             config.
     """
-    made = ClientApp()
+    made = ClientApp(mods=[answer_in_kind])
     fixed = dict(run_config or {})
 
     def node_of(context: Context) -> Node:
@@ -70,6 +71,19 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
         return Message(answer(node, message.content, query_clients, entry), reply_to=message)
 
     return made
+
+
+def answer_in_kind(
+    message: Message, context: Context, work: Callable[[Message, Context], Message]
+) -> Message:
+    """Unpack a message that came packed, and pack the answer to it: a mod of Flower's."""
+    came_packed = is_packed(message.content)
+    if came_packed:
+        message.content = unpacked(message.content)
+    reply = work(message, context)
+    if came_packed:
+        reply.content = packed(reply.content)
+    return reply
 
 
 Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import Context
@@ -17,6 +17,7 @@ from server_app.recorder import Recorder
 from server_app.report import write_report
 from server_app.results import RunFolder, summarise
 from strategies import STRATEGIES, Strategy
+from strategies.packed import PackingGrid
 from task import wire
 from task.arrays import state_of
 from task.config import Config, as_run_config, read_config
@@ -37,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node.
     """
     try:
-        run(grid, read_config(context.run_config), wait_s=HOLD_WAIT_S)
+        run(cast(Grid, PackingGrid(grid)), read_config(context.run_config), wait_s=HOLD_WAIT_S)
     except BouquetError as err:
         raise RuntimeError(f"{type(err).__name__}: {err}") from err
 

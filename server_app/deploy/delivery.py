@@ -38,6 +38,7 @@ logger = logging.getLogger("flwr")
 
 GRACE_S = 60.0
 MAX_ORDERS = 3
+PUSH_S = 15.0  # that the ServerApp may take for the parts of an order
 
 
 class Delivery:
@@ -142,6 +143,24 @@ class Delivery:
             ).all()
         return [(str(session_id), str(order)) for session_id, order in found]
 
+    def comes(self, node: int) -> bool:
+        """Return whether an order to a node is on its way and not all here; after `PUSH_S` it has failed."""
+        order, root = MessageIns, ObjectPushSessionRoot
+        with self.state.session() as session:
+            found = session.scalar(
+                select(order.message_id)
+                .join(root, root.root_object_id == order.message_id)
+                .join(ObjectPushSession, ObjectPushSession.session_id == root.session_id)
+                .where(
+                    order.dst_node_id == uint64_to_int64(node),
+                    order.delivered_at == "",
+                    order.created_at > now().timestamp() - PUSH_S,
+                    ObjectPushSession.pending_count > 0,
+                )
+                .limit(1)
+            )
+        return found is not None
+
     def owns(self, node: int, session_id: str) -> bool:
         """Return whether an upload is that of a reply of this node."""
         with self.state.session() as session:
@@ -182,12 +201,10 @@ class Delivery:
 
     def reopen_replies(self, orders: Iterable[str]) -> None:
         """Hand out again the replies that the ServerApp asks for although it was given them."""
+        given = MessageRes.reply_to_message_id.in_(set(orders)) & (MessageRes.delivered_at != "")
         with self.state.session() as session:
-            session.execute(
-                update(MessageRes)
-                .where(MessageRes.reply_to_message_id.in_(set(orders)), MessageRes.delivered_at != "")
-                .values(delivered_at="")
-            )
+            if session.scalar(select(MessageRes.message_id).where(given).limit(1)):  # else nothing is written
+                session.execute(update(MessageRes).where(given).values(delivered_at=""))
 
     def forget(self, orders: set[str]) -> None:
         """Delete orders and their objects, and the replies to them."""

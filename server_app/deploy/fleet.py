@@ -9,7 +9,12 @@ from typing import Any
 
 import grpc
 from flwr.common.constant import PUBLIC_KEY_HEADER
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
@@ -66,8 +71,13 @@ class Fleet(FleetServicer):
         return response
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node what it shall do, also if it was given it before and has not done it."""
+        """Give a node what it shall do, also if it was given it before and has not done it.
+
+        Not before all of it is here: the node would look for the rest no more than once a second.
+        """
         self._delivery.reopen_orders(request.node.node_id)
+        if self._delivery.comes(request.node.node_id):
+            return PullMessagesResponse()
         return super().PullMessages(request, context)
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802

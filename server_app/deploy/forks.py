@@ -31,7 +31,10 @@ from server_app.deploy.policy import Order, Site
 from server_app.deploy.processes import end_with_parent, how_it_ended, say
 from task.files import write_json
 
-POLL_S = 0.1  # between looks for tasks
+POLL_S = {
+    "flwr-clientapp": 0.1,
+    "flwr-serverapp": 1.0,
+}  # between looks for tasks; of a SuperLink, which others ask too
 ANSWER_S = 5.0  # that the Runtime API may take to answer
 RETRY_S = 0.5  # after a look that failed
 MEMORY_S = 0.25  # between looks at the memory
@@ -105,7 +108,7 @@ class Warm:
     def serve(self) -> None:
         """Acquire and run tasks until the process is ended."""
         while True:
-            pause_s = POLL_S
+            pause_s = POLL_S[self.kind]
             if self.kind == SERVER or not self.running:  # a SuperNode has one message at a time
                 pause_s = self._acquire()
             self._wait(pause_s)
@@ -125,7 +128,7 @@ class Warm:
         if answer.HasField("task") and answer.token:
             task = Task(self.kind, self.address, answer.token, self.certificates)  # type: ignore[arg-type]
             self._start(task, self._client_task if self.kind == CLIENT else self._server_task)
-        return POLL_S
+        return POLL_S[self.kind]
 
     def _client_task(self, task: Task, pipe: int) -> None:
         limit = ""

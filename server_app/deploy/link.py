@@ -82,7 +82,7 @@ class Keeper:
 
     def _register(self) -> list[NodeState]:
         """Let the nodes of the kit in and turn the revoked ones out; return all that are registered."""
-        self._wrong = []
+        self._wrong, changed = [], False
         nodes = self.control.nodes()
         by_key = {node.key: node for node in nodes}
         for name, path in self.kit.node_keys.items():
@@ -94,6 +94,7 @@ class Keeper:
             node = by_key.get(key)
             if node is None:
                 self.control.register(name, key)
+                changed = True
                 say(f"node {name} (key {node_fingerprint(path.read_bytes())}) may join")
             elif not node.registered:
                 self._warn(
@@ -108,8 +109,10 @@ class Keeper:
                 continue
             if node is not None and node.registered:
                 self.control.unregister(node.id)
+                changed = True
                 say(f"node {node.name} (key {node_fingerprint(path.read_bytes())}) is revoked and turned out")
-        return [node for node in self.control.nodes() if node.registered]
+        nodes = self.control.nodes() if changed else nodes
+        return [node for node in nodes if node.registered]
 
     def _warn(self, text: str) -> None:
         self._wrong.append(text)

@@ -21,6 +21,7 @@ from task.errors import BouquetError, ConfigError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MOST_FRUITLESS = 10  # attempts without a new round
+ASK_S = 5.0  # between questions about a run whose ServerApp is alive
 LOST_S = 3.0  # a run whose folder nobody holds for so long has no ServerApp any more
 CLOSING_S = 30.0  # how long a ServerApp may take after its result
 REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
@@ -34,6 +35,7 @@ class _Attempt:
 
     job: str  # id
     held: bool = False  # somebody held the folder's lock
+    asked: float = -ASK_S  # when the SuperLink was asked for the run
     free_since: float = 0.0
     result_since: float = 0.0
     ended: float = 0.0  # when it was found to be over; 0 = it is not
@@ -125,6 +127,9 @@ class Runner:
             if not held or now - attempt.result_since > CLOSING_S:
                 self._end(job, FINISHED, "")
             return
+        if held and now - attempt.asked < ASK_S:
+            return  # its ServerApp is alive
+        attempt.asked = now
         run = self.control.run(job.runs[-1]) if job.runs else None
         if run is None or run.finished:
             if self.jobs.has_result(job):  # since a moment ago

@@ -274,6 +274,25 @@ def test_an_order_whose_node_died_is_handed_out_again(link: Served) -> None:
     assert node.pull() == []
 
 
+def test_an_order_is_not_handed_out_before_all_of_it_is_here(link: Served) -> None:
+    node, other = link.peer(), link.peer()
+    link.order(node.id, arrays(20_000), held_back=1)
+    assert node.pull() == []
+    assert other.pull() == []
+    link.rest()
+    assert len(node.pull()) == 1
+
+
+def test_an_order_that_never_becomes_whole_holds_up_its_node_for_a_while_only(
+    link: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = link.peer()
+    broken = link.order(node.id, arrays(20_000), held_back=1)
+    monkeypatch.setattr(delivering, "PUSH_S", 0.0)
+    (got,) = node.pull()  # the node sees for itself that it cannot have it
+    assert got.metadata.message_id == broken
+
+
 def test_an_order_that_a_node_never_answers_is_answered_for_it(link: Served) -> None:
     node = link.peer()
     order = link.order(node.id)

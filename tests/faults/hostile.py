@@ -19,6 +19,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from task import wire
+from task.packing import unpacked
 from tests.faults.rawnode import RawNode, outcome, read_keys
 
 Honest = dict[str, np.ndarray]
@@ -138,7 +139,7 @@ def hostile(
             told = wire.RollCall((name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2)
             node.push(Message(wire.roll_call_content(told), reply_to=order))
             continue
-        model = wire.read_arrays(order.content["arrays"])  # type: ignore[arg-type]
+        model = wire.read_arrays(unpacked(order.content)["arrays"])  # type: ignore[arg-type]
         attack = waiting.pop(0)
         server_round = int(order.content["config"]["server-round"])  # type: ignore[arg-type]
         try:

@@ -137,6 +137,7 @@ class Served:
     address: str
     run: int
     task: Any
+    _rest: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
         """Return somebody with a new key; a registered one is activated."""
@@ -153,8 +154,17 @@ class Served:
             peer.activate()
         return peer
 
-    def order(self, node: int, content: RecordDict | None = None, ttl: float = 600.0) -> str:
-        """Send a message to a node, as the ServerApp does; return its id."""
+    def order(
+        self, node: int, content: RecordDict | None = None, ttl: float = 600.0, held_back: int = 0
+    ) -> str:
+        """Send a message to a node, as the ServerApp does; return its id.
+
+        Args:
+            node: To which.
+            content: Its content; without one, some of its own.
+            ttl: Seconds that it is good for.
+            held_back: How many of its objects `rest` is to send.
+        """
         content = content or RecordDict({"config": ConfigRecord({"n": now().timestamp()})})
         metadata = Metadata(
             run_id=self.run, message_id="", src_node_id=SUPERLINK_NODE_ID, dst_node_id=node,
@@ -169,9 +179,17 @@ class Served:
             )
             assert stored
             objects = get_all_nested_objects(message)
-            for object_id in missing:
-                assert self.state.store_object(self.run, session, object_id, objects[object_id].deflate())
+            parts = [(object_id, objects[object_id].deflate()) for object_id in missing]
+        sent = len(parts) - held_back
+        self._rest = [(session, *part) for part in parts[sent:]]
+        for object_id, part in parts[:sent]:
+            assert self.state.store_object(self.run, session, object_id, part)
         return message.metadata.message_id
+
+    def rest(self) -> None:
+        """Send the objects of the last order that were held back."""
+        for session, object_id, part in self._rest:
+            assert self.state.store_object(self.run, session, object_id, part)
 
     def replies(self, *orders: str) -> list[Any]:
         """Return the replies that the ServerApp gets."""

@@ -57,7 +57,9 @@ def _watch(message: Any) -> None:
 
 
 def _write(message: Any) -> None:
-    content = message.content
+    from task.packing import unpacked  # not before the module that is watched is there
+
+    content = unpacked(message.content)
     line = {
         "process": os.path.basename(sys.argv[0]),
         "type": message.metadata.message_type,
