@@ -53,7 +53,8 @@ def compare(simulated: Path, deployed: Path, name: str) -> bool:
     a, b = rows(simulated, "rounds.jsonl"), rows(deployed, "rounds.jsonl")
     clients = [
         sorted(
-            (r["round"], r["name"], r["phase"], json.dumps(r["metrics"])) for r in rows(f, "clients.jsonl")
+            (r["round"], r["name"], r["phase"], json.dumps(r["metrics"], sort_keys=True))
+            for r in rows(f, "clients.jsonl")
         )
         for f in (simulated, deployed)
     ]
