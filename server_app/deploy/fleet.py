@@ -27,14 +27,15 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.server.superlink.fleet.message_handler import message_handler
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.run import InvalidRunStatusException
-from flwr.supercore.utils import get_metadata_bytes
+from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.delivery import Delivery, KeepingStore
 from server_app.deploy.limits import MAX_OBJECTS, Guard, RefusedError
+from server_app.deploy.machine import PLACE_HEADER
 
 logger = logging.getLogger("flwr")
 
-DEAD_S = 25.0  # a node calls at least every 22.5 s, its heartbeat
+DEAD_S = 12.0  # a node calls at least every 9 s, its heartbeat
 
 
 class Fleet(FleetServicer):
@@ -54,18 +55,19 @@ class Fleet(FleetServicer):
         """Activate the node whose key signed the call.
 
         Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is let in `DEAD_S` after its last call.
+        Here a node whose process was killed is let in `DEAD_S` after its last call; at once where it comes
+        from the place of the earlier one, since there only one process at a time has the node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
             raise RefusedError(
                 "expected the public key that signed this call; got another", grpc.StatusCode.UNAUTHENTICATED
             )
         node = self._delivery.state.get_node_id_by_public_key(request.public_key)
-        if (
-            node is not None
-            and time.monotonic() - self._guard.sender(node, request.public_key).heard > DEAD_S
-        ):
-            self._delivery.state.deactivate_node(node)
+        if node is not None:
+            known = self._guard.sender(node, request.public_key)
+            place = get_metadata_str(context.invocation_metadata(), PLACE_HEADER)
+            if time.monotonic() - known.heard > DEAD_S or (place and place == known.place):
+                self._delivery.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
         logger.info("%s is here", self._guard.sender(response.node_id, request.public_key))
         return response

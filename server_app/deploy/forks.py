@@ -31,10 +31,10 @@ from server_app.deploy.policy import Order, Site
 from server_app.deploy.processes import end_with_parent, how_it_ended, say
 from task.files import write_json
 
-POLL_S = {
-    "flwr-clientapp": 0.1,
-    "flwr-serverapp": 1.0,
-}  # between looks for tasks; of a SuperLink, which others ask too
+LOOK_S = 0.05  # between looks whether there is news
+POLL_S = 0.1  # between questions for a task while there is news
+IDLE_S = 1.0  # between questions for a task without news
+NEWS_S = 10.0  # that a message takes at most to become a task
 ANSWER_S = 5.0  # that the Runtime API may take to answer
 RETRY_S = 0.5  # after a look that failed
 MEMORY_S = 0.25  # between looks at the memory
@@ -69,6 +69,7 @@ class Warm:
         certificates: Root certificates of the Runtime API; None = plaintext.
         memory: The limit on the node's memory, if it has one.
         rounds: File in which the training messages of each run are counted, if they are limited.
+        work: File that is touched when there will be a task; without it, there is a question a second.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Warm:
         certificates: bytes | None = None,
         memory: MemoryLimit | None = None,
         rounds: Path | None = None,
+        work: Path | None = None,
     ) -> None:
         self.kind, self.address, self.site = kind, address, site
         self.certificates, self.memory, self.rounds = certificates, memory, rounds
@@ -104,14 +106,31 @@ class Warm:
         self.client._client.timeout = ANSWER_S  # while it waits, it sees to nothing else
         self._trouble = ""
         self._memory_looked = 0.0
+        self._work, self._touched = work, 0
+        self._due, self._news_until = 0.0, 0.0
 
     def serve(self) -> None:
         """Acquire and run tasks until the process is ended."""
         while True:
-            pause_s = POLL_S[self.kind]
-            if self.kind == SERVER or not self.running:  # a SuperNode has one message at a time
+            now = time.monotonic()
+            if self._is_news():
+                self._due, self._news_until = now, now + NEWS_S
+            free = self.kind == SERVER or not self.running  # a SuperNode has one message at a time
+            if free and now >= self._due:
                 pause_s = self._acquire()
-            self._wait(pause_s)
+                self._due = time.monotonic() + pause_s
+            self._wait(LOOK_S)
+
+    def _is_news(self) -> bool:
+        """Return whether the file was touched since the last look."""
+        if self._work is None:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            touched = self._work.stat().st_mtime_ns
+            if touched != self._touched:
+                self._touched = touched
+                return True
+        return False
 
     def _acquire(self) -> float:
         """Look for a task once and start it; return for how long to wait."""
@@ -128,7 +147,8 @@ class Warm:
         if answer.HasField("task") and answer.token:
             task = Task(self.kind, self.address, answer.token, self.certificates)  # type: ignore[arg-type]
             self._start(task, self._client_task if self.kind == CLIENT else self._server_task)
-        return POLL_S[self.kind]
+            self._news_until = 0.0
+        return POLL_S if time.monotonic() < self._news_until else IDLE_S
 
     def _client_task(self, task: Task, pipe: int) -> None:
         limit = ""

@@ -37,12 +37,14 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.certificates import node_fingerprint
+from server_app.deploy.machine import PLACE_HEADER
 
 logger = logging.getLogger("flwr")
 
 FRAME_BYTES = 16 * 1024**2  # Flower cuts arrays into objects of 5 MB, each of which is a frame
 SMALL_BYTES = 64 * 1024  # of a frame of somebody who is not registered
 MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
+PLACE_LETTERS = 64
 CONCURRENT = 8
 CALLS_PER_S = 100.0
 LONGEST_WAIT_S = 5.0
@@ -101,6 +103,7 @@ class Sender:
         self.left = limits.max_reply  # bytes that may come yet; its upload may be older than this process
         self.seen: dict[str, float] = {}  # time stamps of its calls, and when they came
         self.heard = time.monotonic()
+        self.place = ""  # where its last call came from, as it said
 
     def __str__(self) -> str:
         """Return how the log calls it."""
@@ -174,13 +177,14 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         metadata = handler_call_details.invocation_metadata
         key = get_metadata_bytes(metadata, PUBLIC_KEY_HEADER) or b""
         stamp = get_metadata_str(metadata, TIMESTAMP_HEADER) or ""
+        place = get_metadata_str(metadata, PLACE_HEADER) or ""
         if handler.request_deserializer is None:  # Flower has not accepted the signature
             self._say(fingerprint(key) if key else "none", f"{method} refused: key or time not accepted")
             return handler
 
         def serve(raw: bytes, context: grpc.ServicerContext) -> Any:
             try:
-                with self._checked(method, key, stamp, len(raw)):
+                with self._checked(method, key, stamp, len(raw), place):
                     return handler.unary_unary(handler.request_deserializer(raw), context)
             except RefusedError as err:
                 context.abort(err.status, str(err))
@@ -189,7 +193,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(serve, response_serializer=handler.response_serializer)
 
     @contextmanager
-    def _checked(self, method: str, key: bytes, stamp: str, size: int) -> Iterator[None]:
+    def _checked(self, method: str, key: bytes, stamp: str, size: int, place: str) -> Iterator[None]:
         node = self._node_of(key)
         if node is None:
             self._say(fingerprint(key), f"{method} refused: the key is not registered, or revoked")
@@ -219,7 +223,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
             if method == PUSH_OBJECT:
                 self._count(node, sender, size)
             yield
-            sender.heard = time.monotonic()
+            sender.heard, sender.place = time.monotonic(), place[:PLACE_LETTERS]
         finally:
             with sender.lock:
                 sender.calls -= 1

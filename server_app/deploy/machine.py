@@ -1,7 +1,8 @@
-"""What is asked of the machine: a free port, the processes that carry a mark, a value as TOML writes it."""
+"""What is asked of the machine: who it is, a free port, processes that carry a mark; a value in TOML."""
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,19 @@ import psutil
 
 MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[2]
+MACHINE_ID = Path("/etc/machine-id")
+PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
+WORK = "work"  # file that a SuperNode touches when it was given a message
+
+
+def place_of(folder: Path) -> str:
+    """Return a name of a folder on this machine, the same after a restart and no other machine's."""
+    try:
+        machine = MACHINE_ID.read_text("utf-8").strip()
+    except OSError:
+        machine = ""
+    name = "\0".join([machine, socket.gethostname(), str(folder.resolve())])
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def marked(mark: str) -> Iterator[psutil.Process]:

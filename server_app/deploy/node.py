@@ -18,7 +18,7 @@ from pathlib import Path
 
 from server_app.deploy.edge import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.kit import NodeKit
-from server_app.deploy.machine import free_port, toml
+from server_app.deploy.machine import WORK, free_port, place_of, toml
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
@@ -138,7 +138,7 @@ class _Node:
 
     def _supernode(self) -> list[str]:
         kit, host = self.kit, self.link[0]
-        command = [sys.executable, "-m", "server_app.deploy.supernode", str(kit.alive)]
+        command = [sys.executable, "-m", "server_app.deploy.supernode", str(kit.alive), place_of(kit.path)]
         superlink = kit.link
         if self.slow is not None:
             command += ["--server-name", host]
@@ -162,7 +162,7 @@ class _Node:
             "--min-examples", str(policy.min_examples), "--may-train", options.may_train,
             "--threads", str(options.threads), "--max-memory", str(options.max_memory),
             "--audit", str(kit.logs / "audit.log"), "--rounds", str(kit.state / "rounds.json"),
-            "--ready", str(self.ready),
+            "--ready", str(self.ready), "--work", str(kit.alive.with_name(WORK)),
         ]  # fmt: skip
 
     def look(self) -> None:

@@ -1,11 +1,14 @@
 """Flower's SuperNode, made to work at once and to end when it is of no more use.
 
-``python -m server_app.deploy.supernode ALIVE [--server-name NAME] -- OPTIONS``: the options are those of
-``flower-supernode``. What differs from Flower's own:
+``python -m server_app.deploy.supernode ALIVE PLACE [--server-name NAME] -- OPTIONS``: the options are those
+of ``flower-supernode``. What differs from Flower's own:
 
 - it looks for messages every 0.2 s while there are some, and after a silence as often as Flower's own does,
   every 3 s; for its app's reply it looks every 0.05 s instead of 0.5 s;
-- it touches the file ALIVE after each successful exchange with the SuperLink, at least every 10 s;
+- it touches the file ALIVE after each successful exchange with the SuperLink, at least every 10 s, and the
+  file ``work`` beside it when it was given a message, so that its executor need not ask all the time;
+- each of its calls says PLACE, where it runs: a SuperLink lets a process in at once that takes the place of
+  one that was killed there;
 - a reply of which the rest does not come is given up, where Flower waits for ever;
 - it looks for a SuperLink that went away every 5 s, where gRPC waits for up to two minutes;
 - it ends when its main loop has ended, where Flower's process stays up and does nothing;
@@ -35,6 +38,7 @@ from flwr.supernode import start_client_internal as main_loop
 from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from server_app.deploy import clock
+from server_app.deploy.machine import PLACE_HEADER, WORK
 from server_app.deploy.processes import end_with_parent
 
 PREFIX = "bouquet:"
@@ -94,6 +98,7 @@ def hasten() -> bool:
 
 def watch(alive: Path) -> bool:
     """Touch a file after each successful exchange with the SuperLink; return whether it can be done."""
+    work = alive.with_name(WORK)
     connection = importlib.import_module("flwr.client.grpc_rere_client.connection")
     sender, connect = connection.HeartbeatSender, main_loop._init_connection
 
@@ -106,6 +111,15 @@ def watch(alive: Path) -> bool:
 
         return touched
 
+    def noting(receive: Callable[..., Any]) -> Callable[..., Any]:
+        def received(*args: Any, **kwargs: Any) -> Any:
+            result = receive(*args, **kwargs)
+            if result is not None:
+                work.touch()
+            return result
+
+        return received
+
     class Sender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
         def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
             super().__init__(touching(heartbeat_fn))
@@ -117,7 +131,8 @@ def watch(alive: Path) -> bool:
         with connect(*args, **kwargs) as conn:
             alive.touch()
             tell(f"connected to {options['server_address']} as node {conn[0]}")
-            yield (conn[0], *[touching(function) for function in conn[1:]])
+            receive, *others = [touching(function) for function in conn[1:]]
+            yield (conn[0], noting(receive), *others)
 
     vars(connection)["HeartbeatSender"] = Sender
     vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = BEAT_S
@@ -161,10 +176,22 @@ def _reason(err: grpc.RpcError, options: dict[str, Any]) -> str:
         return "this machine's clock differs too much from the SuperLink's"
 
 
-def dial(name: str = "") -> None:
+class _Placed(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Says with each call where it comes from."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = [*(details.metadata or []), (PLACE_HEADER, self._place)]
+        return continuation(details._replace(metadata=metadata), request)
+
+
+def dial(place: str, name: str = "") -> None:
     """Have channels look for a lost SuperLink every few seconds, where gRPC waits for up to two minutes.
 
     Args:
+        place: Said with each call.
         name: That the SuperLink's certificate must have; "" = the address that is called.
     """
     secure = grpc.secure_channel
@@ -173,7 +200,8 @@ def dial(name: str = "") -> None:
         ours.append(("grpc.ssl_target_name_override", name))
 
     def dialled(target: str, credentials: Any, options: Any = None, compression: Any = None) -> grpc.Channel:
-        return secure(target, credentials, options=[*(options or []), *ours], compression=compression)
+        channel = secure(target, credentials, options=[*(options or []), *ours], compression=compression)
+        return grpc.intercept_channel(channel, _Placed(place))
 
     vars(grpc)["secure_channel"] = dialled
 
@@ -185,12 +213,12 @@ def main() -> None:
     if "--" in options:
         place = options.index("--")
         options, flags = options[:place], options[place + 1 :]
-    if len(options) == 3 and options[1] == "--server-name":
-        dial(options[2])
-    elif len(options) == 1:
-        dial()
+    if len(options) == 4 and options[2] == "--server-name":
+        dial(options[1], options[3])
+    elif len(options) == 2:
+        dial(options[1])
     else:
-        sys.exit("usage: python -m server_app.deploy.supernode ALIVE [--server-name NAME] -- OPTIONS")
+        sys.exit("usage: python -m server_app.deploy.supernode ALIVE PLACE [--server-name NAME] -- OPTIONS")
     if not hasten():
         tell("this version of Flower is built otherwise: it keeps its own pace")
     watch(Path(options[0]))

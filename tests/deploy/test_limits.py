@@ -199,6 +199,24 @@ def test_a_node_that_was_killed_is_let_in_when_it_has_been_silent(
     assert node.activate() == node.id
 
 
+def test_a_node_that_was_killed_is_let_in_at_once_where_it_was(
+    link: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = link.peer()
+    with pytest.raises(grpc.RpcError, match="2004"):
+        node.activate(place="here")  # nobody said before where the node is
+    monkeypatch.setattr(fleets, "DEAD_S", 0.3)
+    time.sleep(0.5)
+    node.activate(place="here")
+    monkeypatch.undo()
+    assert node.activate(place="here") == node.id
+    with pytest.raises(grpc.RpcError, match="2004"):
+        node.activate(place="elsewhere")
+    with pytest.raises(grpc.RpcError, match="2004"):
+        node.activate()
+    assert node.activate(place="here") == node.id  # a refused call says nothing about where the node is
+
+
 def test_a_flood_of_replies_is_slowed_down_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.fleet import Fleet
 from server_app.deploy.limits import Guard, Limits
-from server_app.deploy.machine import free_port
+from server_app.deploy.machine import PLACE_HEADER, free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -61,9 +61,10 @@ class Peer:
     def node(self) -> Node:
         return Node(node_id=self.id)
 
-    def activate(self, key: bytes | None = None) -> int:
+    def activate(self, key: bytes | None = None, place: str = "") -> int:
         request = ActivateNodeRequest(public_key=key or self.key, heartbeat_interval=30)
-        self.id = int(self.stub.ActivateNode(request).node_id)
+        metadata = [(PLACE_HEADER, place)] if place else None
+        self.id = int(self.stub.ActivateNode(request, metadata=metadata).node_id)
         return self.id
 
     def pull(self) -> list[Any]:
