@@ -93,7 +93,7 @@ class _Bucket:
 class Sender:
     """What is known of one registered key: its calls, and the reply that it is uploading."""
 
-    def __init__(self, key: bytes, name: str, limits: Limits) -> None:
+    def __init__(self, key: bytes, name: str, limits: Limits, heard: float) -> None:
         self.fingerprint = fingerprint(key)
         self.name = name
         self.lock = threading.Lock()
@@ -102,7 +102,7 @@ class Sender:
         self.others = _Bucket(CALLS_PER_S, 10 * CALLS_PER_S)
         self.left = limits.max_reply  # bytes that may come yet; its upload may be older than this process
         self.seen: dict[str, float] = {}  # time stamps of its calls, and when they came
-        self.heard = time.monotonic()
+        self.heard = heard  # when its last call came; before the first, when this process began
         self.place = ""  # where its last call came from, as it said
 
     def __str__(self) -> str:
@@ -151,13 +151,14 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         self._node_of, self._name_of = node_of, name_of
         self._senders: dict[int, Sender] = {}
         self._lock = threading.Lock()
+        self._began = time.monotonic()
         self._said: dict[tuple[str, str], float] = {}
 
     def sender(self, node: int, key: bytes = b"") -> Sender:
         """Return what is known of a registered node."""
         with self._lock:
             if node not in self._senders:
-                self._senders[node] = Sender(key, self._name_of(node), self.limits)
+                self._senders[node] = Sender(key, self._name_of(node), self.limits, self._began)
             return self._senders[node]
 
     def begin_reply(self, node: int) -> None:

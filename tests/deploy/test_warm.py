@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import zipfile
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.app.metadata import Metadata
+from flwr.proto.runtime_pb2 import AcquireTaskResponse
 
-from server_app.deploy import policy
+from server_app.deploy import forks, policy
 from server_app.deploy.guard import Task
 from server_app.deploy.installed import CONTENT, OF_A_NODE, PACKAGES, difference, installed
 from server_app.deploy.policy import Order, RefusedError, Site
@@ -125,3 +127,33 @@ def test_a_hook_that_cannot_be_run_says_no(tmp_path: Path) -> None:
 
 def test_a_token_is_not_shown() -> None:
     assert "hush" not in repr(Task("flwr-clientapp", "127.0.0.1:1", "hush"))
+
+
+def test_it_asks_at_once_when_there_is_news_and_seldom_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, asked, now = tmp_path / "work", list[float](), [100.0]
+    monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
+    warm = forks.Warm(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
+
+    def ask(request: object) -> AcquireTaskResponse:
+        asked.append(now[0])
+        return AcquireTaskResponse()
+
+    def wait(pause_s: float) -> None:
+        now[0] += pause_s
+        if len(asked) == 3:
+            work.touch()
+        if now[0] > 100 + 2 * forks.NEWS_S:
+            raise StopIteration
+
+    monkeypatch.setattr(warm.client, "AcquireTask", ask)
+    monkeypatch.setattr(warm, "_wait", wait)
+    with pytest.raises(StopIteration):
+        warm.serve()
+    pauses = [round(b - a, 2) for a, b in itertools.pairwise(asked)]
+    assert pauses[:2] == [pytest.approx(forks.IDLE_S, abs=2 * forks.LOOK_S)] * 2
+    assert pauses[2] <= 2 * forks.LOOK_S
+    news = [p for p in pauses[3:] if p < 2 * forks.POLL_S]
+    assert len(news) == pytest.approx(forks.NEWS_S / forks.POLL_S, rel=0.5)
+    assert pauses[-1] == pytest.approx(forks.IDLE_S, abs=2 * forks.LOOK_S)

@@ -1,0 +1,14 @@
+"""How often a call is tried again whose server is away: Flower waits up to 20 s more after each try."""
+
+from __future__ import annotations
+
+from flwr.supercore.retry import grpc_retry, http_retry
+
+LONGEST_S = 5.0  # a random part of it is waited; so a link that is back has its nodes back soon
+
+
+def retry_soon() -> None:
+    """Limit the waits of this process's calls."""
+    for module in (grpc_retry, http_retry):
+        if hasattr(module, "MAX_RETRY_DELAY"):  # read at each call
+            vars(module)["MAX_RETRY_DELAY"] = LONGEST_S
