@@ -97,12 +97,12 @@ def server_app_killed(fed: Federation, random: Random) -> Harm | None:
 def node_process_paused(fed: Federation, random: Random) -> Harm | None:
     """Stop a process of a node for some seconds."""
     machine = fed.machines[random.choice(fed.wards)]
-    return _paused(_one_of(random, machine, "supernode", "warm", "task"), random.uniform(1, 10))
+    return _paused(_one_of(random, machine, "supernode", "warm", "task"), random.uniform(1, 5))
 
 
 def superlink_paused(fed: Federation, random: Random) -> Harm | None:
     """Stop the SuperLink for some seconds."""
-    return _paused(_one_of(random, fed.machines["link"], "superlink"), random.uniform(1, 8))
+    return _paused(_one_of(random, fed.machines["link"], "superlink"), random.uniform(1, 4))
 
 
 def network_cut(fed: Federation, random: Random) -> Harm | None:
@@ -111,7 +111,7 @@ def network_cut(fed: Federation, random: Random) -> Harm | None:
         return None
     cut = fed.network.cut()
     cut.__enter__()
-    return Harm(lambda: cut.__exit__(None, None, None), random.uniform(2, 20))
+    return Harm(lambda: cut.__exit__(None, None, None), random.uniform(1, 6))
 
 
 # With their weights: what is small happens more often.
