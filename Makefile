@@ -36,8 +36,9 @@ docker:  ## the image bouquet:local; BASE=bouquet-base:local without a registry,
 demo-docker: docker  ## the same ten clients on four containers: compose up, run, compose down
 	docker/demo.sh $(RUNS)
 
-test: setup lint test-fast  ## every check and every test; those that start processes one after the other
-	$(BIN)/python -m pytest -m system
+# Tests that start processes spend most of their time waiting: two files at a time.
+test: setup lint test-fast  ## every check and every test
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m system
 
 test-fast: setup  ## the default suite without the tests that start processes
 	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system"
