@@ -16,6 +16,8 @@ names in ``config`` (``clients``, ``epochs``) and answers with the *merged* redu
 as the records of its partial (``arrays.high``, ``arrays.low``), ``metrics`` as lists parallel to
 ``answered``/``clients``, and ``failed`` with the clients that could not be used and why.
 
+Between our own nodes and our own ServerApp records travel packed, see `task.packing`; here they are as above.
+
 `task.checks` is the one gate: the node runs it on each client before folding,
 the server on each reply. What fails is quarantined, see `Quarantined`.
 """
