@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies import exchange
+from strategies import presence
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import Terms, clients_of, stream_replies
 from strategies.fold import Fold, Folded, most_bytes
@@ -393,7 +393,7 @@ class Strategy(Writer, FlowerStrategy):
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
             needed = 0 < least - self._good <= lost
-            return max(self.roster.timeout_s, exchange.COME_BACK_S) if needed else exchange.COME_BACK_S
+            return max(self.roster.timeout_s, presence.COME_BACK_S) if needed else presence.COME_BACK_S
 
         return Terms(self.roster.presence, server_round, patience, most)
 

@@ -23,6 +23,7 @@ from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from strategies import presence as online
 from strategies.presence import Presence, patiently
 from strategies.pull import puller
 from task import wire
@@ -31,7 +32,6 @@ from task.errors import NodesError
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 
 LOOK_S = 1.0  # between looks who is online
-COME_BACK_S = 15.0  # that a round which has enough replies waits for the node of a lost order
 PUSH_S = 60.0  # that a SuperLink in trouble may take to accept orders
 UNLIMITED = 1 << 62
 ROLL_BYTES = 1 << 26  # that a node's answer to the roll call may have: a million names
@@ -57,7 +57,7 @@ class Terms:
 
     presence: Presence | None = None
     server_round: int = 0
-    patience: Callable[[int], float] = lambda clients: COME_BACK_S
+    patience: Callable[[int], float] = lambda clients: online.COME_BACK_S
     most_bytes: int = UNLIMITED
     bytes_again: int = 0
 
@@ -259,7 +259,8 @@ class Exchange:
         if self.terms.presence is None:
             return True
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
-        return all(order.final or now - order.lost_at >= patience for order in self._orders)
+        since = self.terms.presence.troubled  # nobody could come back before
+        return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
 
     def _name(self, node: int) -> str:
         known = self.terms.presence.nodes.get(node) if self.terms.presence else None

@@ -7,9 +7,10 @@ is there. So it can be done while a round waits for its replies too.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -23,23 +24,35 @@ from task.errors import ConfigError, WireError
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 T = TypeVar("T")
 LONGEST_PAUSE_S = 2.0
+SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away
+COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
 AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
 
 
-def patiently(call: Callable[[], T], timeout_s: float) -> T:
+def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
     """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
 
     A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
-    the connection fails.
+    the connection fails, which shows in the time that a call takes.
+
+    Args:
+        call: Does it.
+        timeout_s: How long to try.
+        troubled: Called after each sign that the SuperLink is, or was, not well.
     """
-    deadline, pause = time.monotonic() + timeout_s, 0.1
+    began, pause = time.monotonic(), 0.1
     while True:
         try:
-            return call()
+            result = call()
         except Exception as err:
-            if not in_trouble(err) or time.monotonic() + pause > deadline:
+            if not in_trouble(err) or time.monotonic() + pause > began + timeout_s:
                 raise
             logger.warning("the SuperLink answers %s; trying again", wire.one_line(str(err)))
+            troubled()
+        else:
+            if time.monotonic() - began > SLOW_S:
+                troubled()
+            return result
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -63,6 +76,7 @@ class Presence:
         self.claims: dict[int, Claim] = {}
         self.settled = Settled()
         self.empty_since: float | None = None  # on the monotonic clock
+        self.troubled = -math.inf  # when the SuperLink was not well last, on the same
         self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
         self._left: dict[int, int] = {}  # how often a node was seen to leave
         self._unfit: set[int] = set()  # said that they cannot take part
@@ -90,7 +104,7 @@ class Presence:
         Returns:
             Whether a node left, or is new or back.
         """
-        infos = list(patiently(grid.get_nodes, self.timeout_s))
+        infos = list(patiently(grid.get_nodes, self.timeout_s, self._trouble))
         left = self.nodes.keys() - {info.node_id for info in infos}
         for node in left:
             self._left[node] = self._left.get(node, 0) + 1
@@ -116,12 +130,24 @@ class Presence:
             self._settle()
         return bool(left or back)
 
+    def _trouble(self) -> None:
+        self.troubled = time.monotonic()
+
+    def reunion(self, nodes: Iterable[int]) -> list[int]:
+        """Return those of some nodes that may be away only because the SuperLink could not hear them.
+
+        Whoever was not heard is offline for it, and stays so until its next call, some seconds later.
+        """
+        if time.monotonic() - self.troubled > COME_BACK_S:
+            return []
+        return [n for n in nodes if n not in self.nodes]
+
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
             wire.message(RecordDict(), n, f"query.{wire.ROLL_CALL}", server_round, self.timeout_s)
             for n in nodes
         ]
-        pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s))
+        pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s, self._trouble))
         for message in messages:
             if message.metadata.message_id in pushed:
                 asked = message.metadata.dst_node_id, time.monotonic()

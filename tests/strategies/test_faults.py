@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies import FedAvg, exchange, roster
+from strategies import FedAvg, exchange, presence, roster
 from strategies.journal import Journal
 from task import wire
 from task.errors import NodesError
@@ -30,7 +30,7 @@ CONFIGS: list[dict[str, Any]] = [{"client-name": ward} for ward in WARDS]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LOOK_S", 0.02)
-    monkeypatch.setattr(exchange, "COME_BACK_S", 0.5)
+    monkeypatch.setattr(presence, "COME_BACK_S", 0.5)
     monkeypatch.setattr(roster, "NEW_NODE_S", 1.0)
 
 
@@ -270,7 +270,7 @@ def test_an_error_that_a_node_made_up_is_its_answer(monkeypatch: pytest.MonkeyPa
         )
 
     grid = wards(tamper=tamper)
-    monkeypatch.setattr(exchange, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
     began = time.monotonic()
     keep = run(grid)
     assert time.monotonic() - began < 10
@@ -422,3 +422,43 @@ def test_one_that_stays_in_trouble_ends_the_run() -> None:
     grid.down = lambda: (_ for _ in ()).throw(Status(500))
     with pytest.raises(Status):
         run(grid, roll_call_timeout=0.3)
+
+
+@pytest.mark.parametrize("how", ["answers HTTP 500", "answers late"])
+def test_after_a_superlink_in_trouble_a_round_waits_for_whoever_it_could_not_hear(
+    how: str, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds a node for offline that it did not hear, until the node calls again; no order is open then."""
+    monkeypatch.setattr(presence, "SLOW_S", 0.1)
+    grid = wards()
+    until: list[float] = []
+
+    def down() -> None:
+        if not until and len(trained(grid)) == 3 and not grid.replies:  # round 1 has all that it needs
+            until.append(time.monotonic() + 0.3)
+            grid.leave(2)
+            grid.later(0.6, lambda: grid.back(2))
+        if until and (left := until[0] - time.monotonic()) > 0:
+            if how == "answers HTTP 500":
+                raise Status(500)
+            time.sleep(left)
+
+    grid.down = down
+    assert hashes(run(grid)) == undisturbed
+    assert until
+
+
+def test_a_node_that_leaves_a_superlink_that_is_well_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
+    grid = wards()
+    grid.down = lambda: (
+        grid.leave(2)
+        if len(trained(grid)) == 3 and not grid.replies and grid.node(2) in grid.contexts
+        else None
+    )
+    began = time.monotonic()
+    keep = run(grid)
+    assert time.monotonic() - began < 10
+    assert [row["population"] for row in keep.rows[1:]] == [3, 2]
