@@ -436,7 +436,7 @@ class Strategy(Writer, FlowerStrategy):
             self._good = good
             self.journal.replies(server_round, good, total)
 
-        nodes = self.roster.presence.nodes
+        nodes = self.roster.presence.there()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         return Fold(entry, self._like(entry), asked, server_round, answered, where)
 

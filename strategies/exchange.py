@@ -240,7 +240,7 @@ class Exchange:
                     logger.warning(
                         "the order for %s goes out again, to %s", _some(order.clients), self._name(node)
                     )
-            elif order.lost and order.error is not None and presence.stamp(order.last[0]) == order.last:
+            elif order.lost and order.error is not None and self._works(presence, order.last):
                 order.final = True  # nothing happened to the node, whatever it says
         self._fetch.add(self._push(again))
 

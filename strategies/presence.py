@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -79,6 +79,7 @@ class Presence:
         self.troubled = -math.inf  # when the SuperLink was not well last, on the same
         self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
         self._left: dict[int, int] = {}  # how often a node was seen to leave
+        self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
         self._unfit: set[int] = set()  # said that they cannot take part
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._turn = 0
@@ -105,16 +106,22 @@ class Presence:
             Whether a node left, or is new or back.
         """
         infos = list(patiently(grid.get_nodes, self.timeout_s, self._trouble))
+        now = time.monotonic()
         left = self.nodes.keys() - {info.node_id for info in infos}
         for node in left:
             self._left[node] = self._left.get(node, 0) + 1
+            self._left_at[node] = self.nodes[node], now
             self._unfit.discard(node)
+        for info in infos:
+            self._left_at.pop(info.node_id, None)
+        gone = {n for n, (_, since) in self._left_at.items() if now - since >= COME_BACK_S}
+        for node in gone:
+            del self._left_at[node]
         before, self.nodes = self.nodes, {}
         for info in infos:
             since = f"{info.last_activated_at}/{self._left.get(info.node_id, 0)}"
             self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
         back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
-        now = time.monotonic()
         # An answer may still come to whatever a node was asked since it is there.
         self._queries = {
             i: (n, asked) for i, (n, asked) in self._queries.items() if n in self.nodes and n not in back
@@ -126,21 +133,22 @@ class Presence:
         self.empty_since = None if self.nodes else self.empty_since or now
         if new - lately:
             self._ask(grid, sorted(new - lately), server_round)
-        if left or back:  # who is back is taken for what it was until it says something else
+        if left or back or gone:  # who is back is taken for what it was until it says something else
             self._settle()
         return bool(left or back)
 
     def _trouble(self) -> None:
         self.troubled = time.monotonic()
 
-    def reunion(self, nodes: Iterable[int]) -> list[int]:
-        """Return those of some nodes that may be away only because the SuperLink could not hear them.
+    def there(self) -> dict[int, Node]:
+        """Return the nodes that are online, or were a moment ago.
 
-        Whoever was not heard is offline for it, and stays so until its next call, some seconds later.
+        A SuperLink that was in trouble heard nobody, and a process that was killed is started again: an order
+        for such a node waits until it is back, see `strategies.exchange`, and no round begins without it.
         """
-        if time.monotonic() - self.troubled > COME_BACK_S:
-            return []
-        return [n for n in nodes if n not in self.nodes]
+        now = time.monotonic()
+        lately = {n: node for n, (node, left) in self._left_at.items() if now - left < COME_BACK_S}
+        return lately | self.nodes
 
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
@@ -199,16 +207,23 @@ class Presence:
         self._settle()
 
     def _settle(self) -> None:
-        claims = [Claim(self.nodes[n], c.told, c.turn) for n, c in self.claims.items() if n in self.nodes]
+        there = self.there()
+        pools = {c.told.pool for n, c in self.claims.items() if n in self.nodes}
+        claims = [
+            Claim(there[n], c.told, c.turn)
+            for n, c in self.claims.items()
+            if n in self.nodes or (n in there and c.told.pool not in pools)  # else another does its work
+        ]
         self.settled = settle(claims, self._held)
 
     def close_roll(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
         self._held = self.settled.held
+        name = {claim.node.id: claim.node for claim in self.claims.values()}
         for node, why in sorted(self.settled.refused.items()):
-            self.say(f"{self.nodes[node]} is refused: it {why}")
+            self.say(f"{name[node]} is refused: it {why}")
         for node, (by, client) in sorted(self.settled.replaced.items()):
-            self.say(f"{self.nodes[by]} takes the place of {self.nodes[node]} as client {client!r}")
+            self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 
     def say(self, line: str) -> None:
         """Log a line, unless it was logged before."""
@@ -232,7 +247,7 @@ class Presence:
             pool: Of the node that was asked first.
             tried: Stamps of the nodes that were asked.
         """
-        for node in sorted(self.settled.admitted):
+        for node in sorted(self.settled.admitted & self.nodes.keys()):
             claim = self.claims[node]
             mine = claim.told.pool == pool or claim.own in clients
             if mine and self.stamp(node) not in tried and all(c in claim.told.clients for c in clients):

@@ -98,7 +98,7 @@ class Roster:
         began = time.monotonic()
         deadline, pause, paused = began + self.timeout_s, FIRST_PAUSE_S, False
         # Once the run has begun it goes on with whoever is there.
-        first, former = not self._answers, tuple(self._answers)
+        first = not self._answers
         needed = 1 if self._answers else self.min_nodes
         fetch = puller(grid, deadline, ROLL_BYTES)
         try:
@@ -112,11 +112,10 @@ class Roster:
                 ):
                     self._answers = admitted
                     self._index()
-                enough = len(self.presence.nodes) >= needed and len(self.names) >= clients
-                if enough and not self.presence.reunion(former):
+                if len(self.presence.there()) >= needed and len(self.names) >= clients:
                     break
                 now = time.monotonic()
-                if now > deadline and not enough:
+                if now > deadline:
                     raise self._too_few(server_round, needed, clients)
                 if not paused and now - began > NEW_NODE_S:
                     paused = True

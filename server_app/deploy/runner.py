@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from server_app.deploy.control import Control, LinkError, NodeState, RunState
@@ -40,6 +40,7 @@ class _Attempt:
     result_since: float = 0.0
     ended: float = 0.0  # when it was found to be over; 0 = it is not
     due: float = 0.0
+    seen: set[int] = field(default_factory=set)  # nodes that were online since it was over
     fruitless: int = 0
     rounds: int = -1  # bytes of rounds.jsonl when it was last over
 
@@ -171,16 +172,16 @@ class Runner:
         )
 
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
-        """Submit again, once the pause is over and the nodes of the run are there."""
+        """Submit again, once the pause is over and the nodes of the run were there."""
         now = self._clock()
+        attempt.seen |= {node.id for node in nodes if node.online}  # the run waits for one that fails again
         if now < attempt.due:
             return
         wanted = self._participants(job)
-        there = {node.id for node in nodes if node.online}
         may_come = {node.id for node in nodes if node.registered}
-        if (wanted & may_come) - there and now - attempt.ended < REUNION_S:
+        if (wanted & may_come) - attempt.seen and now - attempt.ended < REUNION_S:
             return
-        self._submit(job, attempt, least=len(wanted & there))
+        self._submit(job, attempt, least=len(wanted & may_come & attempt.seen))
 
     def _participants(self, job: Job) -> set[int]:
         """Return the nodes of the job's last round."""

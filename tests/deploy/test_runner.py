@@ -266,6 +266,24 @@ def test_it_waits_for_the_nodes_of_the_run_but_not_for_ever_nor_for_the_revoked(
     assert world.link.submitted[2]["min-nodes"] == 1
 
 
+def test_nodes_that_come_one_after_the_other_need_not_be_there_at_once(world: World) -> None:
+    """In a federation where something fails every few seconds, all of it is hardly ever up."""
+    world.jobs.submit("a", {"min-nodes": 2})
+    world.look()
+    world.begin()
+    world.end()
+    rows = [{"node": str(n)} for n in (1, 2)]
+    (world.folder / "nodes.json").write_text(json.dumps({"nodes": rows}))
+    world.link.state = LOST
+    world.look(0.5)
+    world.nodes = [node(1), node(2, online=False)]
+    world.look(10)
+    assert len(world.link.submitted) == 1
+    world.nodes = [node(1, online=False), node(2)]
+    world.look(1)
+    assert world.link.submitted[1]["min-nodes"] == 2
+
+
 def test_a_link_that_was_killed_takes_the_job_up_where_it_was(world: World) -> None:
     world.jobs.submit("a", {})
     world.look()

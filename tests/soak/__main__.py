@@ -37,7 +37,7 @@ def soak(folder: Path, report: Report) -> None:
         stack.callback(fed.stop)
         fed.start()
         hashes = reference(folder / "undisturbed", fed.data, report.rounds)
-        run = fed.submit("soak", report.rounds)
+        run = fed.submit("soak", report.rounds, min_replies=report.nodes)
         began = last = time.monotonic()
         next_fault, next_memory, done = began + report.every_s, began, -1
         mends: list[tuple[float, Callable[[], object]]] = []

@@ -98,7 +98,8 @@ class Report:
             "# Soak",
             "",
             f"`python -m tests.soak --rounds {self.rounds} --nodes {self.nodes} --seconds-between-faults "
-            f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s.",
+            f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s. A round "
+            f"waits for all {self.nodes} clients (`min-replies`), so that its model can be the undisturbed one.",
             "",
             "| | |",
             "|---|---|",

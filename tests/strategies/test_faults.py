@@ -448,17 +448,32 @@ def test_after_a_superlink_in_trouble_a_round_waits_for_whoever_it_could_not_hea
     assert until
 
 
-def test_a_node_that_leaves_a_superlink_that_is_well_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+def leaves_after_round_1(grid: FaultyGrid) -> None:
+    """Let the third node leave when round 1 has all that it needs."""
+
+    def down() -> None:
+        if len(trained(grid)) == 3 and not grid.replies and grid.node(2) in grid.contexts:
+            grid.leave(2)
+
+    grid.down = down
+
+
+def test_a_node_that_was_there_a_moment_ago_is_of_the_round_if_it_is_back_soon(
+    undisturbed: list[str],
 ) -> None:
-    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
     grid = wards()
-    grid.down = lambda: (
-        grid.leave(2)
-        if len(trained(grid)) == 3 and not grid.replies and grid.node(2) in grid.contexts
-        else None
-    )
-    began = time.monotonic()
+    leaves_after_round_1(grid)
+    grid.on(0, lambda: grid.later(0.3, lambda: grid.back(2)), nth=2)
     keep = run(grid)
+    assert hashes(keep) == undisturbed
+    assert [order for order in trained(grid)[3:] if order[1] == ["ward-3"]] == [("2", ["ward-3"])] * 2
+
+
+def test_one_that_does_not_come_back_costs_the_wait_once() -> None:
+    grid = wards()
+    leaves_after_round_1(grid)
+    began = time.monotonic()
+    keep = run(grid, rounds=20)
     assert time.monotonic() - began < 10
-    assert [row["population"] for row in keep.rows[1:]] == [3, 2]
+    assert [row["population"] for row in keep.rows[1:]] == [3, 3, *[2] * 18]
+    assert [len(row["quarantined"]) for row in keep.rows[1:]] == [0, 1, *[0] * 18]

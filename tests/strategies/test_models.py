@@ -12,6 +12,7 @@ from flwr.app import Message
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
+from strategies import presence
 from strategies.models import ModelsState, known_clients, models_of, take_in
 from strategies.state import Reduced, dump_state, load_state
 from task.arrays import Arrays, sha256
@@ -178,8 +179,11 @@ def test_a_reply_that_is_refused_changes_nothing(
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_who_comes_late_is_taken_in_and_who_leaves_is_sent_to_nobody(name: str, tmp_path: Path) -> None:
+def test_who_comes_late_is_taken_in_and_who_leaves_is_sent_to_nobody(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """emil comes for round 2, ben is away in round 3 and back in round 4."""
+    monkeypatch.setattr(presence, "COME_BACK_S", 0.0)
     data = write_owners(tmp_path / "owners.npz")
 
     def online(client: str, t: int) -> bool:

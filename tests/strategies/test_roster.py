@@ -11,12 +11,18 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from strategies import presence
 from strategies.roster import Roster
 from task import wire
 from task.errors import ConfigError
 from task.names import ClientNames
 from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid
+
+
+@pytest.fixture(autouse=True)
+def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "COME_BACK_S", 0.0)
 
 
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
@@ -109,6 +115,32 @@ def test_min_nodes_is_asked_for_before_the_first_round_only() -> None:
     del grid.contexts[next(iter(grid.contexts))]
     roster.refresh(grid, 2)
     assert len(roster.names) == 1
+
+
+def test_a_node_that_left_a_moment_ago_is_there_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "COME_BACK_S", 0.3)
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    roster = called(grid)
+    grid.leave(0)
+    roster.refresh(grid, 1)
+    assert roster.names == ["ward-1", "ward-2"]
+    time.sleep(0.4)
+    roster.refresh(grid, 2)
+    assert roster.names == ["ward-2"]
+    grid.back(0)
+    roster.refresh(grid, 3)
+    assert roster.names == ["ward-1", "ward-2"]
+
+
+def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
+    shared = {"clients": {"a": 1, "b": 1}, "pool": "disk"}
+    grid = hosts(shared, shared)
+    roster = called(grid)
+    assert len(roster.participants()) == 2
+    grid.leave(0)
+    roster.refresh(grid, 1)
+    assert [p.node for p in roster.participants()] == [grid.node(1)]
 
 
 def test_a_node_that_was_silent_is_called_again() -> None:
