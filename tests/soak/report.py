@@ -93,17 +93,19 @@ class Report:
         lost = Counter(q["client"] for row in self.rows for q in row["quarantined"])
         answered = sum(row["answered"] for row in self.rows)
         asked = sum(row["asked"] for row in self.rows)
+        seconds = [row["seconds"]["total"] for row in self.rows if row["round"]] or [0.0]
         equal = "yes, after every round" if not self.odd else f"no: other after rounds {self.odd[:10]}"
         lines = [
             "# Soak",
             "",
             f"`python -m tests.soak --rounds {self.rounds} --nodes {self.nodes} --seconds-between-faults "
-            f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s. A round "
-            f"waits for all {self.nodes} clients (`min-replies`), so that its model can be the undisturbed one.",
+            f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s.",
+            f"A round waits for all {self.nodes} clients (`min-replies`): its model can be the undisturbed one.",
             "",
             "| | |",
             "|---|---|",
             f"| Rounds completed | {self.done} of {self.rounds}, in {self.seconds / 60:.1f} min |",
+            f"| A round, median and longest | {statistics.median(seconds):.1f} s, {max(seconds):.1f} s |",
             f"| Faults | {self.faults.total()} |",
             f"| Run submitted | {self.attempts} times, by the link itself |",
             f"| Replies | {answered} of {asked} asked |",
