@@ -100,7 +100,7 @@ class Report:
             "",
             f"`python -m tests.soak --rounds {self.rounds} --nodes {self.nodes} --seconds-between-faults "
             f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s.",
-            f"A round waits for all {self.nodes} clients (`min-replies`): its model can be the undisturbed one.",
+            f"A round waits for all {self.nodes} clients (`min-replies`), so that its model can be the same.",
             "",
             "| | |",
             "|---|---|",
