@@ -27,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.base import Strategy
-from strategies.models import M, ModelsState, models_of, take_in
+from strategies.models import M, ModelsState, known_clients, models_of, take_in
 from strategies.orders import Gifts
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
@@ -55,6 +55,11 @@ class Apple(Strategy):
         counts = self.roster.num_examples(names)
         n = np.array([counts[name] for name in names], np.float64)
         return {"clients": (n / n.sum()).astype(np.float32)}
+
+    def gifts_each(self, state: ServerState) -> int:
+        """Return how many core models there are."""
+        assert isinstance(state, ModelsState)
+        return len(known_clients(state))
 
     def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
         """Give each client all core models."""

@@ -194,7 +194,8 @@ class Strategy(Writer, FlowerStrategy):
         counts = self.roster.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
         work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
-        return self.devices.times(names, work, *traffic(entry, self.state.arrays, self.trainable))
+        moved = traffic(entry, self.state.arrays, self.trainable, self.gifts_each(self.state))
+        return self.devices.times(names, work, *moved)
 
     def _seconds(self, times: Times) -> float:
         return round_seconds(times, self.config.devices.uplink == "shared")

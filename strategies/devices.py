@@ -121,15 +121,22 @@ def work_of(entry: Algorithm, train: TrainConfig, num_examples: int, epochs: int
     return more + (epochs or train.local_epochs) * num_examples
 
 
-def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str]) -> tuple[int, int]:
+def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: int = 1) -> tuple[int, int]:
     """Return the bytes of arrays that a contract moves per client and round, (down, up).
 
     What precedes the training counts too.
+
+    Args:
+        entry: The contract.
+        state: The model.
+        trainable: Names of its parameters.
+        given: Records that a client gets of a downward field that differs by client.
     """
     held = holdings(state, tuple(trainable))
     size = {holds: sum(a.nbytes for a in arrays.values()) for holds, arrays in held.items()}
-    down, up = (sum(size[f.holds] for f in fields) for fields in (entry.down, entry.up))
+    down = sum(size[f.holds] * (given if f.reduce == "stack" else 1) for f in entry.down)
+    up = sum(size[f.holds] for f in entry.up)
     if entry.before:
-        before = traffic(entry.before, state, trainable)
+        before = traffic(entry.before, state, trainable, given)
         return down + before[0], up + before[1]
     return down, up

@@ -100,6 +100,12 @@ class FedFomo(Strategy):
         """Start without models."""
         return FedFomoState(arrays)
 
+    def gifts_each(self, state: ServerState) -> int:
+        """Return M, or how many others there are."""
+        assert isinstance(state, ModelsState)
+        others = max(len(known_clients(state)) - 1, 0)
+        return min(self.config.fedfomo.download or others, others)
+
     def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
         """Give each client the models that were chosen for it."""
         assert isinstance(state, FedFomoState)

@@ -52,6 +52,10 @@ class Writer:
         """
         return {}
 
+    def gifts_each(self, state: Any) -> int:
+        """Return how many records a client gets, about, of a field that differs by client."""
+        return 1
+
     def _orders(self, entry: Algorithm, kind: str, server_round: int, extra: Extra) -> list[Message]:
         """Return one message per node for the plan's clients; each record is packed once."""
         state = self.state

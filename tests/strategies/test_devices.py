@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from strategies import STRATEGIES
 from strategies.devices import Devices, Times, round_seconds, traffic, work_of
+from strategies.models import ModelsState
 from task.algorithms import ALGORITHMS
-from task.config import DevicesConfig, TrainConfig
+from task.config import Config, DevicesConfig, FedFomoConfig, TrainConfig
 from task.selections import with_selection
 
 NAMES = [f"client-{i:04d}" for i in range(4000)]
@@ -76,3 +78,19 @@ def test_traffic_is_the_contracts() -> None:
     state = {"w": np.zeros((3, 4), np.float32), "count": np.zeros((), np.int64)}
     assert traffic(AVG, state, ("w",)) == (56, 56)
     assert traffic(ALGORITHMS["fedsgd"], state, ("w",)) == (56, 48)  # the gradient has no buffers
+    assert traffic(ALGORITHMS["fedfomo"], state, ("w",), 3) == (3 * 56, 56)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "each"),
+    [("fedavg", {}, 1), ("apple", {}, 4), ("fedfomo", {"download": 0}, 3), ("fedfomo", {"download": 2}, 2),
+     ("fedfomo", {"download": 9}, 3), ("fedamp", {}, 1)],
+)  # fmt: skip
+def test_who_gets_many_models_waits_for_many(name: str, knobs: dict[str, int], each: int) -> None:
+    config = Config(algorithm=name, fedfomo=FedFomoConfig(**knobs))
+    strategy = STRATEGIES[name](config)
+    w = np.zeros(2, np.float32)
+    state = ModelsState({"w": w}, models={f"{client}/w": w for client in "abcd"})
+    assert strategy.gifts_each(state) == each
+    nobody = {"apple": 0, "fedfomo": 0}.get(name, 1)
+    assert strategy.gifts_each(ModelsState({"w": w})) == nobody
