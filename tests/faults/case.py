@@ -20,6 +20,7 @@ from tests.faults.runs import Run, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 30  # rounds of the undisturbed run
+ENDLESS = 10_000  # rounds of a run that is stopped when it has shown what it should
 TESTS_S = 600.0
 
 

@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from server_app.deploy.clock import measure
-from tests.faults.case import LONGEST, Rig, case
+from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.cases_nodes import blamed
 from tests.faults.federation import FAR
 from tests.faults.rawnode import new_keys
@@ -24,7 +24,7 @@ RATE = "64kbit"  # at which the model takes about 20 s
 def cuts(rig: Rig) -> str:
     net = rig.net()
     told = []
-    for cut_s, rounds in ((10, 4), (30, 4), (80, LONGEST)):
+    for cut_s, rounds in ((10, 4), (30, 4), (80, ENDLESS)):
         run = rig.submit(rounds, round_timeout=150.0)
         run.wait_round(1)
         with run.fed.held(run, FAR), net.cut():
@@ -32,7 +32,7 @@ def cuts(rig: Rig) -> str:
             run.fed.release(FAR)
             time.sleep(cut_s - 1)
         healed = time.monotonic()
-        if rounds == LONGEST:
+        if rounds == ENDLESS:
             run.fed.until(partial(_whole, run), 180, f"a round with {FAR}; {run.quarantined()}")
         else:
             run.wait_end()

@@ -8,7 +8,7 @@ import time
 
 import psutil
 
-from tests.faults.case import Rig, case
+from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.runs import Run
 
 
@@ -179,7 +179,7 @@ def too_few(rig: Rig) -> str:
 def late_and_renewed(rig: Rig) -> str:
     fed = rig.fed()
     fed.machines["ward-3"].stop()
-    run = rig.submit_to(fed, 60, min_nodes=2)
+    run = rig.submit_to(fed, ENDLESS, min_nodes=2)
     told = []
     try:
         run.wait_round(1)
