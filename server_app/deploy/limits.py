@@ -17,12 +17,14 @@ activation of a node by somebody who does not hold its key.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -38,6 +40,7 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.certificates import node_fingerprint
 from server_app.deploy.machine import PLACE_HEADER
+from task.files import write_json
 
 logger = logging.getLogger("flwr")
 
@@ -121,6 +124,39 @@ class Sender:
             return False
 
 
+class Places:
+    """Where each node was last, by its key's fingerprint; on the disk, for a SuperLink that is killed.
+
+    Args:
+        path: JSON file; None = nothing is kept. One that cannot be read or written costs no more than that a
+            node which is killed together with the SuperLink waits for `fleet.DEAD_S`.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._of: dict[str, str] = {}
+        if path is not None and path.exists():
+            try:
+                self._of = {str(key): str(place) for key, place in json.loads(path.read_bytes()).items()}
+            except (OSError, ValueError, AttributeError) as err:
+                logger.warning("%s: expected the nodes' places in JSON: %s; it is written anew", path, err)
+
+    def of(self, key: str) -> str:
+        """Return the place of a node, "" if none is known."""
+        return self._of.get(key, "")
+
+    def keep(self, key: str, place: str) -> None:
+        """Write down where a node is."""
+        with self._lock:
+            self._of[key] = place
+            if self._path is not None:
+                try:
+                    write_json(self._path, self._of)
+                except OSError as err:
+                    logger.warning("%s cannot be written: %s", self._path, err)
+
+
 class RefusedError(Exception):
     """A call that is not served; the node gets the status and the text."""
 
@@ -137,6 +173,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         node_of: Returns the id of the node with a public key, None if there is none.
         name_of: Returns the name of a node.
         too_large: Called with node id and text when a reply outgrew its limit.
+        places: What was known of the nodes' places before; None = nothing is, nor is kept.
     """
 
     def __init__(
@@ -145,6 +182,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         node_of: Callable[[bytes], int | None],
         name_of: Callable[[int], str] = str,
         too_large: Callable[[int, str], None] = lambda node, text: None,
+        places: Places | None = None,
     ) -> None:
         self.limits = limits
         self.too_large = too_large
@@ -153,12 +191,14 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._said: dict[tuple[str, str], float] = {}
+        self._places = places or Places()
 
     def sender(self, node: int, key: bytes = b"") -> Sender:
         """Return what is known of a registered node."""
         with self._lock:
             if node not in self._senders:
                 self._senders[node] = Sender(key, self._name_of(node), self.limits, self._began)
+                self._senders[node].place = self._places.of(self._senders[node].fingerprint)
             return self._senders[node]
 
     def begin_reply(self, node: int) -> None:
@@ -224,7 +264,10 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
             if method == PUSH_OBJECT:
                 self._count(node, sender, size)
             yield
-            sender.heard, sender.place = time.monotonic(), place[:PLACE_LETTERS]
+            sender.heard = time.monotonic()
+            if sender.place != (place := place[:PLACE_LETTERS]):
+                sender.place = place
+                self._places.keep(sender.fingerprint, place)
         finally:
             with sender.lock:
                 sender.calls -= 1

@@ -32,7 +32,7 @@ from task.errors import BouquetError
 LOOK_S = 0.25
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-STEADY_S = 60.0  # a child that lived so long has recovered: its next pause is the first again
+STEADY_S = 20.0  # a child that lived so long has recovered: its next pause is the first again
 STOP_S = 5.0  # between the polite signal and the other
 LOG_BYTES = 5_000_000  # per file; each has one predecessor
 TAIL_BYTES = 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.supercore.retry import grpc_retry, http_retry
 
-LONGEST_S = 5.0  # a random part of it is waited; so a link that is back has its nodes back soon
+LONGEST_S = 3.0  # a random part of it is waited; so a link that is back has its nodes back soon
 
 
 def retry_soon() -> None:

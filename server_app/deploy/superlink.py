@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.fleet import Fleet
-from server_app.deploy.limits import FRAME_BYTES, Guard, Limits
+from server_app.deploy.limits import FRAME_BYTES, Guard, Limits, Places
 from server_app.deploy.processes import end_with_parent
 from task.errors import ConfigError
 
@@ -37,6 +38,7 @@ stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 STREAMS_END_S = 3  # how long open log streams may hold up the end
 SWEEP_S = 60.0
 RUNTIME = "/v1/runtime/"
+PLACES = "places.json"  # beside the database
 OF_CONTROL = (
     "ControlSensitiveResponseMiddleware", "ControlEventLogMiddleware", "ControlLicenseMiddleware",
     "ControlAuthenticationMiddleware",
@@ -80,7 +82,8 @@ def patch(limits: Limits) -> None:
                 raise ConfigError("expected --database FILE, in which messages survive; got none")
             delivery = Delivery(state)
             delivery.survive()
-            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse)
+            places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
+            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse, places)
             changes = {
                 "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
                 "_run_fleet_api_grpc_rere": partial(_guarded, run_fleet, guard),

@@ -24,11 +24,13 @@ from server_app.deploy.edge import MemoryLimit
 from server_app.deploy.forks import CLIENT, SERVER, Warm
 from server_app.deploy.policy import Site
 from server_app.deploy.processes import end_with_parent, say
+from server_app.deploy.retries import retry_soon
 
 
 def main() -> None:
     """Start from the command line; see `server_app.deploy.node`."""
     end_with_parent()
+    retry_soon()
     args = _arguments()
     secret = load_superexec_auth_secret(args.secret)
     certificates = Path(args.root_certificates).read_bytes() if args.root_certificates else None

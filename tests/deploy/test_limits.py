@@ -217,6 +217,34 @@ def test_a_node_that_was_killed_is_let_in_at_once_where_it_was(
     assert node.activate(place="here") == node.id  # a refused call says nothing about where the node is
 
 
+def test_a_superlink_that_was_killed_with_a_node_still_knows_where_it_was(
+    link: Served, tmp_path: Path
+) -> None:
+    node = link.peer()
+    link.state.deactivate_node(node.id)
+    node.activate(place="here")
+    link.guard._senders.clear()
+    link.guard._places = limiting.Places(tmp_path / "places.json")
+    with pytest.raises(grpc.RpcError, match="2004"):
+        node.activate(place="elsewhere")
+    assert node.activate(place="here") == node.id
+
+
+def test_places_that_cannot_be_read_or_written_are_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "places.json"
+    for text in ("{", "[]", "\udcff"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        caplog.clear()
+        assert limiting.Places(path).of("key") == ""
+        assert f"{path}: expected the nodes' places" in caplog.text
+    places = limiting.Places(path / "places.json")  # a file is no folder
+    places.keep("key", "here")
+    assert places.of("key") == "here"
+    assert "cannot be written" in caplog.text
+
+
 def test_a_flood_of_replies_is_slowed_down_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

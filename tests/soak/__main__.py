@@ -16,7 +16,7 @@ from task.files import write_text
 from tests.faults.federation import Federation
 from tests.faults.network import network, possible
 from tests.faults.runs import reference
-from tests.soak.faults import FAULTS
+from tests.soak.faults import harm
 from tests.soak.report import Report
 
 LOOK_S = 0.25
@@ -49,8 +49,13 @@ def soak(folder: Path, report: Report) -> None:
                     mends.remove(due)
                     due[1]()
                 if now >= next_fault and done >= 0:
-                    harm(fed, random, report, mends, now)
                     next_fault = now + report.every_s
+                    if (did := harm(fed, random)) is not None:
+                        fault, machine, left = did
+                        report.faults[fault] += 1
+                        if left.after_s:
+                            mends.append((now + left.after_s, left.mend))
+                        print(f"{now - began:7.0f} s  {fault} ({machine})", flush=True)
                 if now >= next_memory:
                     report.memory.look(fed, now - began)
                     next_memory = now + MEMORY_S
@@ -71,25 +76,6 @@ def soak(folder: Path, report: Report) -> None:
             report.odd = [i for i, (a, b) in enumerate(zip(found, hashes, strict=False)) if a != b]
             database = fed.link_kit.database
             report.database = database.stat().st_size if database.exists() else 0
-
-
-def harm(
-    fed: Federation,
-    random: Random,
-    report: Report,
-    mends: list[tuple[float, Callable[[], object]]],
-    now: float,
-) -> None:
-    """Do one fault, drawn by its weight; one that cannot be done just now is drawn again."""
-    names = [name for name in FAULTS if not (name == "network cut" and fed.network is None)]
-    for _ in range(10):
-        (name,) = random.choices(names, [FAULTS[n][1] for n in names])
-        done = FAULTS[name][0](fed, random)
-        if done is not None:
-            report.faults[name] += 1
-            if done.after_s:
-                mends.append((now + done.after_s, done.mend))
-            return
 
 
 def main() -> int:

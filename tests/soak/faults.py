@@ -1,10 +1,14 @@
-"""The faults of a soak: each takes a federation, harms it, and returns how it is mended, if somebody must."""
+"""The faults of a soak: each harms one machine of a federation and returns how it is mended, if somebody must.
+
+Every machine, the link or a node, is as likely as any other to be harmed next.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import psutil
@@ -26,6 +30,9 @@ class Harm:
 
     mend: Mend = lambda: None
     after_s: float = 0.0
+
+
+Fault = Callable[[Federation, Random, str], Harm | None]
 
 
 def _one_of(random: Random, machine: Machine, *roles: str) -> psutil.Process | None:
@@ -56,73 +63,62 @@ def _paused(process: psutil.Process | None, seconds: float) -> Harm | None:
     return None
 
 
-def node_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill all of a node; its service manager starts it again after 2 s."""
-    name = random.choice([n for n in fed.wards if fed.machines[n].running()] or [""])
-    if not name:
+def killed(fed: Federation, random: Random, name: str) -> Harm | None:
+    """Kill all of a machine; its service manager starts it again after 2 s."""
+    if not fed.machines[name].running():
         return None
     fed.machines[name].kill()
-    return Harm(lambda: fed.start_node(name), 2.0)
+    return Harm((fed.start_link if name == "link" else partial(fed.start_node, name)), 2.0)
 
 
-def link_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill all of the link; its service manager starts it again after 2 s."""
-    if not fed.machines["link"].running():
-        return None
-    fed.machines["link"].kill()
-    return Harm(fed.start_link, 2.0)
+def process_killed(*roles: str) -> Fault:
+    """Return the fault that kills a process of one of these roles."""
+    return lambda fed, random, name: _killed(_one_of(random, fed.machines[name], *roles))
 
 
-def task_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill the process of a training."""
-    busy = [n for n in fed.wards if fed.machines[n].roles().get("task")]
-    return _killed(_one_of(random, fed.machines[random.choice(busy)], "task")) if busy else None
+def process_paused(*roles: str) -> Fault:
+    """Return the fault that stops a process of one of these roles for some seconds."""
+    return lambda fed, random, name: _paused(
+        _one_of(random, fed.machines[name], *roles), random.uniform(1, 5)
+    )
 
 
-def node_process_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill a node's SuperNode or its warm parent."""
-    return _killed(_one_of(random, fed.machines[random.choice(fed.wards)], "supernode", "warm"))
-
-
-def superlink_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill the SuperLink."""
-    return _killed(_one_of(random, fed.machines["link"], "superlink"))
-
-
-def server_app_killed(fed: Federation, random: Random) -> Harm | None:
-    """Kill the ServerApp."""
-    return _killed(_one_of(random, fed.machines["link"], "task"))
-
-
-def node_process_paused(fed: Federation, random: Random) -> Harm | None:
-    """Stop a process of a node for some seconds."""
-    machine = fed.machines[random.choice(fed.wards)]
-    return _paused(_one_of(random, machine, "supernode", "warm", "task"), random.uniform(1, 5))
-
-
-def superlink_paused(fed: Federation, random: Random) -> Harm | None:
-    """Stop the SuperLink for some seconds."""
-    return _paused(_one_of(random, fed.machines["link"], "superlink"), random.uniform(1, 4))
-
-
-def network_cut(fed: Federation, random: Random) -> Harm | None:
-    """Cut the node that has a network namespace of its own."""
-    if fed.network is None or FAR not in fed.wards:
+def network_cut(fed: Federation, random: Random, name: str) -> Harm | None:
+    """Cut the network of the node that has a namespace of its own."""
+    if fed.network is None or name != FAR:
         return None
     cut = fed.network.cut()
     cut.__enter__()
     return Harm(lambda: cut.__exit__(None, None, None), random.uniform(1, 6))
 
 
-# With their weights: what is small happens more often.
-FAULTS: dict[str, tuple[Callable[[Federation, Random], Harm | None], int]] = {
-    "training killed": (task_killed, 4),
-    "SuperNode or warm parent killed": (node_process_killed, 4),
-    "node killed": (node_killed, 2),
-    "ServerApp killed": (server_app_killed, 2),
-    "SuperLink killed": (superlink_killed, 2),
-    "link killed": (link_killed, 1),
-    "process of a node paused": (node_process_paused, 4),
-    "SuperLink paused": (superlink_paused, 2),
-    "network cut": (network_cut, 2),
+# By kind of machine, with their weights: what is small happens more often.
+OF_NODES: dict[str, tuple[Fault, int]] = {
+    "training killed": (process_killed("task"), 4),
+    "SuperNode or warm parent killed": (process_killed("supernode", "warm"), 4),
+    "node killed": (killed, 2),
+    "process of a node paused": (process_paused("supernode", "warm", "task"), 4),
+    "network of a node cut": (network_cut, 4),
 }
+OF_LINK: dict[str, tuple[Fault, int]] = {
+    "ServerApp killed": (process_killed("task"), 2),
+    "SuperLink killed": (process_killed("superlink"), 2),
+    "link killed": (killed, 1),
+    "SuperLink paused": (process_paused("superlink"), 2),
+}
+
+
+def harm(fed: Federation, random: Random) -> tuple[str, str, Harm] | None:
+    """Do a fault to a machine; one that cannot be done just now is drawn again.
+
+    Returns:
+        The fault, the machine and what is left to do; None if nothing could be done.
+    """
+    for _ in range(20):
+        name = random.choice(["link", *fed.wards])
+        faults = OF_LINK if name == "link" else OF_NODES
+        (fault,) = random.choices(list(faults), [weight for _, weight in faults.values()])
+        done = faults[fault][0](fed, random, name)
+        if done is not None:
+            return fault, name, done
+    return None

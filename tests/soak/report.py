@@ -114,6 +114,8 @@ class Report:
             f"| Database at the end | {self.database / 2**20:.1f} MB |",
             f"| The job | {self.state} |",
             "",
+            "Each fault was done to one of the machines, the link and the nodes being equally likely.",
+            "",
             "| Fault | Times |",
             "|---|---|",
             *(f"| {name} | {n} |" for name, n in sorted(self.faults.items(), key=lambda x: (-x[1], x[0]))),

@@ -42,7 +42,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.fleet import Fleet
-from server_app.deploy.limits import Guard, Limits
+from server_app.deploy.limits import Guard, Limits, Places
 from server_app.deploy.machine import PLACE_HEADER, free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
@@ -242,7 +242,13 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     assert state.claim_task(task_id)
     assert state.activate_task(task_id)
     delivery = Delivery(state)
-    guard = Guard(limits, state.get_node_id_by_public_key, lambda node: f"n{node % 97}", delivery.refuse)
+    guard = Guard(
+        limits,
+        state.get_node_id_by_public_key,
+        lambda node: f"n{node % 97}",
+        delivery.refuse,
+        Places(folder / "places.json"),
+    )
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
     stock.FleetServicer = partial(Fleet, guard=guard, delivery=delivery)
