@@ -1,4 +1,4 @@
-"""The faults of a soak: each harms one machine of a federation and returns how it is mended, if somebody must.
+"""The faults of a soak: each harms one machine of a federation, and says how it is mended if somebody must.
 
 Every machine, the link or a node, is as likely as any other to be harmed next.
 """
