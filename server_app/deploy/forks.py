@@ -29,7 +29,7 @@ from server_app.deploy.guard import Task, client_task, report, server_task, tell
 from server_app.deploy.installed import OF_A_NODE, PACKAGES, installed
 from server_app.deploy.policy import Order, Site
 from server_app.deploy.processes import end_with_parent, how_it_ended, say
-from task.files import write_json
+from task.files import make_folder, write_json
 
 LOOK_S = 0.05  # between looks whether there is news
 POLL_S = 0.1  # between questions for a task while there is news
@@ -70,6 +70,8 @@ class Warm:
         memory: The limit on the node's memory, if it has one.
         rounds: File in which the training messages of each run are counted, if they are limited.
         work: File that is touched when there will be a task; without it, there is a question a second.
+        tokens: Folder for what proves that a task is this parent's. Whoever comes after a killed one
+            reports its tasks with it; else who gave them would wait a minute for a sign of life.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Warm:
         memory: MemoryLimit | None = None,
         rounds: Path | None = None,
         work: Path | None = None,
+        tokens: Path | None = None,
     ) -> None:
         self.kind, self.address, self.site = kind, address, site
         self.certificates, self.memory, self.rounds = certificates, memory, rounds
@@ -107,10 +110,12 @@ class Warm:
         self._trouble = ""
         self._memory_looked = 0.0
         self._work, self._touched = work, 0
+        self._tokens = tokens
         self._due, self._news_until = 0.0, 0.0
 
     def serve(self) -> None:
         """Acquire and run tasks until the process is ended."""
+        self._inherit()
         while True:
             now = time.monotonic()
             if self._is_news():
@@ -174,6 +179,9 @@ class Warm:
         os.close(ours)
         os.set_blocking(theirs, False)
         self.running[pid] = _Running(task, theirs, reporter=reporter)
+        if path := self._token(pid):
+            with open(path, "w", opener=_private, encoding="utf-8") as file:
+                file.write(task.token)
         return pid
 
     def _in_the_child(
@@ -242,6 +250,8 @@ class Warm:
     def _ended(self, pid: int) -> None:
         running = self.running.pop(pid)
         os.close(running.pipe)
+        if path := self._token(pid):
+            path.unlink(missing_ok=True)
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
         if running.done or running.reporter:
@@ -251,10 +261,30 @@ class Warm:
         why = f"the {app}'s process {how}"
         say(f"process {pid}: {why}; reporting it")
 
-        def answer(task: Task, pipe: int) -> None:
-            report(task, running.order, why, pushing=running.pushing)
+        self._report(running.task, why, pushing=running.pushing)
 
-        self._start(running.task, answer, reporter=True)
+    def _report(self, task: Task, why: str, *, pushing: bool) -> None:
+        def work(task: Task, pipe: int) -> None:
+            report(task, why, pushing=pushing)
+
+        self._start(task, work, reporter=True)
+
+    def _inherit(self) -> None:
+        """Report the tasks of a parent that was killed, with which their processes ended."""
+        if self._tokens is None:
+            return
+        make_folder(self._tokens)
+        for path in sorted(self._tokens.iterdir()):
+            token = path.read_text("utf-8")
+            path.unlink()
+            if token:
+                say(f"process {path.name}: killed with its parent; reporting it")
+                task = Task(self.kind, self.address, token, self.certificates)  # type: ignore[arg-type]
+                self._report(task, "the process was killed with the parent of all tasks", pushing=False)
+
+    def _token(self, pid: int) -> Path | None:
+        """Return the file that holds a task's token while a process has the task."""
+        return None if self._tokens is None else self._tokens / str(pid)
 
     def _kill(self, pid: int, why: str) -> None:
         running = self.running[pid]
@@ -272,3 +302,7 @@ class Warm:
             for pid in list(self.running):
                 limit = spell(self.memory.most)
                 self._kill(pid, f"--max-memory: the node used {spell(used)} of the {limit} it may use")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

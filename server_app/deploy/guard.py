@@ -1,7 +1,7 @@
 """What runs in the process of one task: the app between what Flower pulls for it and what it pushes.
 
-The process is a fork of the warm parent. Before the app runs, the parent gets the message that the reply
-must answer, so that it can answer in the place of a process that was killed.
+The process is a fork of the warm parent. Before the app runs, the parent is told what the message is, as it
+ends a process that outlives its message, and counts trainings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Literal, cast
 
+import httpx
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.app.message import remove_content_from_message
@@ -35,6 +36,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from server_app.deploy.installed import difference, forget
+from server_app.deploy.machine import UNANSWERED
 from server_app.deploy.policy import Order, RefusedError, Site, audit, may_train
 from server_app.deploy.processes import say
 from task.errors import BouquetError
@@ -50,7 +52,7 @@ class Task:
     Attributes:
         kind: Of the app.
         address: HOST:PORT of the Runtime API.
-        token: What the process proves itself with; it is in no command line and no file.
+        token: What the process proves itself with; it is in no command line.
         certificates: Root certificates of the Runtime API; None = plaintext, on loopback.
     """
 
@@ -210,23 +212,18 @@ def server_task(task: Task, site: Site, here: Mapping[str, str], tell: Tell) -> 
     )
 
 
-def report(task: Task, order: Order | None, why: str, *, pushing: bool) -> None:
-    """Answer in the place of a process that ended without an answer.
+def report(task: Task, why: str, *, pushing: bool) -> None:
+    """Say, in the place of a process, how it ended.
 
-    Args:
-        task: Its task.
-        order: What it had told; None if it ended before.
-        why: How it ended.
-        pushing: It had begun to push its reply: a second one would be too many.
+    A SuperNode then answers the message that the process had (`server_app.deploy.supernode`), unless it had
+    begun to push its reply: a second one would be too many.
     """
-    client = task.client()
     if task.kind == "flwr-clientapp" and not pushing:
-        if order is None:
-            message, context, _, _ = pull_task_input(client)
-            order = Order(message, context)
-        reply = Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=order.message)
-        push_message(client, reply, order.context)
-    client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
+        why = UNANSWERED + why
+    try:
+        task.client().PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
+    except httpx.HTTPError as err:  # who gave the task may be another process by now
+        say(f"nobody waits for the task any more: {err}")
 
 
 def teller(pipe: int) -> Tell:

@@ -24,6 +24,7 @@ from server_app.deploy.certificates import node_fingerprint
 from server_app.deploy.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.jobs import Jobs
 from server_app.deploy.kit import LinkKit
+from server_app.deploy.machine import TOKENS
 from server_app.deploy.processes import Child, Warden, only_one, say
 from server_app.deploy.runner import Runner, bundle
 from server_app.deploy.status import Seen, write_status
@@ -208,7 +209,7 @@ def warm_command(kit: LinkKit) -> list[str]:
     return [
         sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-serverapp",
         "--runtime", kit.control, "--root-certificates", str(kit.ca_certificate),
-        "--secret", str(kit.secret), "--preload", "server_app.app",
+        "--secret", str(kit.secret), "--preload", "server_app.app", "--tokens", str(kit.state / TOKENS),
     ]  # fmt: skip
 
 

@@ -13,6 +13,8 @@ MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[2]
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
+TOKENS = "tasks"  # folder of a kit's state: what proves that the tasks are its warm parent's
+UNANSWERED = "no answer: "  # how a report begins of a task that ended before it began to answer
 WORK = "work"  # file that a SuperNode touches when it was given a message
 
 

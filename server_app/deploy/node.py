@@ -18,7 +18,7 @@ from pathlib import Path
 
 from server_app.deploy.edge import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.kit import NodeKit
-from server_app.deploy.machine import WORK, free_port, place_of, toml
+from server_app.deploy.machine import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
@@ -163,6 +163,7 @@ class _Node:
             "--threads", str(options.threads), "--max-memory", str(options.max_memory),
             "--audit", str(kit.logs / "audit.log"), "--rounds", str(kit.state / "rounds.json"),
             "--ready", str(self.ready), "--work", str(kit.alive.with_name(WORK)),
+            "--tokens", str(kit.state / TOKENS),
         ]  # fmt: skip
 
     def look(self) -> None:

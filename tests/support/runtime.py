@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.start_client_internal import _insert_message
 
 from server_app.deploy.machine import APP_DIR, free_port
+from server_app.deploy.supernode import answer_for_the_dead
 
 STARTS_S = 120.0
 RUN = 7
@@ -118,9 +120,21 @@ class Runtime:
     fab: Fab
     warm: subprocess.Popen[bytes]
     log: Path
+    start: Callable[[], subprocess.Popen[bytes]]
+
+    def renew(self) -> None:
+        """Kill the warm SuperExec, and start another."""
+        self.warm.kill()
+        self.warm.wait()
+        self.warm = self.start()
 
     def ask(self, kind: str = "train", how: str = "", ttl: float = 600.0, within_s: float = 60.0) -> Message:
         """Send one message and return the reply, which may be an error; its content is not there."""
+        self.order(kind, how, ttl)
+        return self.reply(within_s)
+
+    def order(self, kind: str = "train", how: str = "", ttl: float = 600.0) -> None:
+        """Send one message."""
         state = self.states.state()
         content = (
             RecordDict({"how": ConfigRecord({"how": how})})
@@ -133,6 +147,10 @@ class Runtime:
             message = Message(content, dst_node_id=3, message_type=kind, ttl=ttl)
         _insert_message(message, state, self.states.objectstore_factory.store())
         state.create_task(TaskType.CLIENT_APP, RUN, self.fab.hash_str)
+
+    def reply(self, within_s: float = 60.0) -> Message:
+        """Return the reply."""
+        state = self.states.state()
         deadline = time.monotonic() + within_s
         while not (replies := state.get_messages(is_reply=True)):
             assert time.monotonic() < deadline, self.log.read_text(errors="replace")[-3000:]
@@ -178,24 +196,39 @@ def running_runtime(folder: Path, bundle: bytes, *options: str) -> Iterator[Runt
     thread.start()
     log, ready = folder / "warm.log", folder / "ready"
     env = os.environ | {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-    with log.open("wb") as out:
-        warm = subprocess.Popen(
-            [
-                sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-clientapp",
-                "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
-                "--ready", str(ready), *options,
-            ],
-            env=env, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + STARTS_S
-        while not ready.exists():
-            assert warm.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        yield Runtime(port, states, fab, warm, log)
-    finally:
-        warm.kill()
-        warm.wait()
-        server.should_exit = True
-        thread.join(timeout=10)
+
+    def start() -> subprocess.Popen[bytes]:
+        ready.unlink(missing_ok=True)
+        with log.open("ab") as out:
+            warm = subprocess.Popen(
+                [
+                    sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-clientapp",
+                    "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
+                    "--ready", str(ready), "--tokens", str(folder / "tokens"), *options,
+                ],
+                env=env, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        try:
+            deadline = time.monotonic() + STARTS_S
+            while not ready.exists():
+                assert warm.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+        except AssertionError:
+            warm.kill()
+            raise
+        return warm
+
+    runtime = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InMemoryNodeState, "finish_task", InMemoryNodeState.finish_task)  # is put back
+        assert answer_for_the_dead()
+        try:
+            runtime = Runtime(port, states, fab, start(), log, start)
+            yield runtime
+        finally:
+            if runtime is not None:
+                runtime.warm.kill()
+                runtime.warm.wait()
+            server.should_exit = True
+            thread.join(timeout=10)

@@ -62,6 +62,7 @@ def alone(runtime: Runtime) -> int:
     while runtime.children():
         assert time.monotonic() < deadline, runtime.children()
         time.sleep(0.05)
+    time.sleep(0.2)
     return proportional_bytes(runtime.warm.pid)
 
 
@@ -144,3 +145,50 @@ def test_a_task_ends_with_its_parent(tmp_path: Path) -> None:
         runtime.warm.wait()
         _, alive = psutil.wait_procs(children, timeout=10)
         assert not alive
+
+
+def test_what_was_under_way_when_the_parent_was_killed_is_answered_by_the_next_one(tmp_path: Path) -> None:
+    """Not after a minute, when the process's next sign of life is overdue."""
+    tokens = tmp_path / "tokens"
+    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), "--apps", "any") as runtime:
+        runtime.ask()
+        alone(runtime)
+        assert not [*tokens.iterdir()]
+        runtime.order(how="sleeps 600")
+        while not runtime.children():
+            time.sleep(0.02)
+        time.sleep(0.5)
+        assert [path.stat().st_mode & 0o777 for path in tokens.iterdir()] == [0o600]
+        runtime.renew()
+        reply = runtime.reply(within_s=20)
+        assert "killed with the parent of all tasks" in reply.error.reason
+        assert not runtime.ask().has_error()
+        alone(runtime)
+        assert not [*tokens.iterdir()]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.03, 0.1])
+def test_a_process_that_is_killed_before_it_knows_its_message_is_answered_for(
+    after_s: float, crashing: Runtime
+) -> None:
+    alone(crashing)
+    crashing.order(how="sleeps 600")
+    while not (children := crashing.children()):
+        time.sleep(0.001)
+    time.sleep(after_s)
+    children[0].kill()
+    assert "was killed by SIGKILL" in crashing.reply(within_s=20).error.reason
+    assert not crashing.ask().has_error()
+
+
+def test_tokens_that_nobody_knows_any_more_are_no_trouble(tmp_path: Path) -> None:
+    """The SuperNode was killed too."""
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "1").write_text("of a former SuperNode")
+    (tokens / "2").touch()  # killed while it wrote
+    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), "--apps", "any") as runtime:
+        assert not runtime.ask().has_error()
+        alone(runtime)
+        assert not [*tokens.iterdir()]
+        assert "process 1: killed with its parent" in runtime.log.read_text()
