@@ -141,14 +141,14 @@ class Presence:
         self.troubled = time.monotonic()
 
     def there(self) -> dict[int, Node]:
-        """Return the nodes that are online, or were a moment ago.
+        """Return the nodes that are online, and those that were a moment ago and had told of their clients.
 
         A SuperLink that was in trouble heard nobody, and a process that was killed is started again: an order
         for such a node waits until it is back, see `strategies.exchange`, and no round begins without it.
         """
         now = time.monotonic()
-        lately = {n: node for n, (node, left) in self._left_at.items() if now - left < COME_BACK_S}
-        return lately | self.nodes
+        left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
+        return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
