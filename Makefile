@@ -65,7 +65,7 @@ bench-peers: setup  ## the same work in other simulators, each installed from Py
 faults: setup  ## every fault and attack on a federation of real processes, one line each (root: all of them)
 	$(BIN)/python -m tests.faults
 
-soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about 20 minutes; writes docs/soak.md
+soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about half an hour; writes docs/soak.md
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
 
 docs: setup  ## write the generated table of the README
