@@ -183,6 +183,9 @@ class Warden:
         marks = {self._mark_of(child) for child in children}
         for wait_s, kill in ((STOP_S, False), (2.0, True), (2.0, True)):
             left = [process for mark in marks for process in marked(mark)]
+            # The environment of one that has just been started may not be there yet.
+            known = {process.pid for process in left}
+            left += [p for p in map(_running, children) if p is not None and p.pid not in known]
             if not left:
                 break
             for process in left:
@@ -197,6 +200,15 @@ class Warden:
 
     def _mark_of(self, child: Child) -> str:
         return f"{self._mark}-{child.name}"
+
+
+def _running(child: Child) -> psutil.Process | None:
+    """Return a child's process, if it runs."""
+    if child.process is None or child.process.poll() is not None:
+        return None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(child.process.pid)
+    return None
 
 
 _HEAD = "---- start"

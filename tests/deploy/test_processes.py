@@ -50,6 +50,17 @@ def test_a_child_that_lived_long_begins_with_the_first_pause_again(
     assert told[:2] == ["unwell: does not answer; starting it again in 0.5 s"] * 2
 
 
+def test_a_child_whose_environment_cannot_be_read_yet_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "marked", lambda mark: iter(()))
+    with Warden(tmp_path, lambda line: None) as warden:
+        child = warden.add(Child("young", SLEEP))
+        process = child.process
+    assert process is not None
+    assert process.poll() is not None
+
+
 def test_an_unwell_child_ends_with_all_that_it_started(tmp_path: Path) -> None:
     """Also a process that left the process group and outlives its parent."""
     pid = tmp_path / "pid"
