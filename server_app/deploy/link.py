@@ -209,7 +209,7 @@ def warm_command(kit: LinkKit) -> list[str]:
     return [
         sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-serverapp",
         "--runtime", kit.control, "--root-certificates", str(kit.ca_certificate),
-        "--secret", str(kit.secret), "--preload", "server_app.app", "--tokens", str(kit.state / TOKENS),
+        "--secret", str(kit.secret), "--preload", "server_app.app", "--tasks", str(kit.state / TOKENS),
     ]  # fmt: skip
 
 

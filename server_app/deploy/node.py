@@ -163,7 +163,7 @@ class _Node:
             "--threads", str(options.threads), "--max-memory", str(options.max_memory),
             "--audit", str(kit.logs / "audit.log"), "--rounds", str(kit.state / "rounds.json"),
             "--ready", str(self.ready), "--work", str(kit.alive.with_name(WORK)),
-            "--tokens", str(kit.state / TOKENS),
+            "--tasks", str(kit.state / TOKENS),
         ]  # fmt: skip
 
     def look(self) -> None:

@@ -42,7 +42,7 @@ def main() -> None:
     site = Site(args.apps, args.max_rounds, args.min_examples, args.may_train, args.threads, args.audit)
     memory = MemoryLimit(args.max_memory) if args.max_memory else None
     warm = Warm(
-        args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tokens
+        args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tasks
     )
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     say(f"warm: ready for {args.kind} tasks of {args.runtime}")
@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--audit", type=Path, help="file to which refusals are appended")
     parser.add_argument("--rounds", type=Path, help="file that counts the training messages by run")
     parser.add_argument("--work", type=Path, help="file that is touched when there may be a task")
-    parser.add_argument("--tokens", type=Path, help="folder for the tokens of running tasks")
+    parser.add_argument("--tasks", type=Path, help="folder for what proves that running tasks are its own")
     parser.add_argument("--ready", type=Path, help="file to touch when everything is imported")
     return parser.parse_args()
 

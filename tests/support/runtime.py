@@ -204,7 +204,7 @@ def running_runtime(folder: Path, bundle: bytes, *options: str) -> Iterator[Runt
                 [
                     sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-clientapp",
                     "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
-                    "--ready", str(ready), "--tokens", str(folder / "tokens"), *options,
+                    "--ready", str(ready), "--tasks", str(folder / "tokens"), *options,
                 ],
                 env=env, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
