@@ -150,6 +150,10 @@ class Presence:
         left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
         return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
+    def told(self) -> int:
+        """Return how many nodes that are there have said who they are, or why they cannot take part."""
+        return sum(n in self.claims or n in self._unfit for n in self.there())
+
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
             wire.message(RecordDict(), n, f"query.{wire.ROLL_CALL}", server_round, self.timeout_s)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.serverapp import Grid
 
-from strategies.exchange import ROLL_BYTES
+from strategies.exchange import LOOK_S, ROLL_BYTES
 from strategies.presence import Presence
 from strategies.pull import Puller, puller
 from task import wire
@@ -105,14 +105,15 @@ class Roster:
             while True:
                 self.presence.look(grid, server_round)
                 if self.presence.queries:
-                    self._call(fetch, server_round, self.timeout_s if first else NEW_NODE_S, deadline)
+                    self._call(grid, fetch, server_round, self.timeout_s if first else NEW_NODE_S, deadline)
                 admitted = self.presence.admitted()
                 if admitted.keys() != self._answers.keys() or any(
                     admitted[n] is not self._answers[n] for n in admitted
                 ):
                     self._answers = admitted
                     self._index()
-                if len(self.presence.there()) >= needed and len(self.names) >= clients:
+                there = self.presence.told() if first else len(self.presence.there())
+                if there >= needed and len(self.names) >= clients:
                     break
                 now = time.monotonic()
                 if now > deadline:
@@ -131,10 +132,15 @@ class Roster:
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
-    def _call(self, fetch: Puller, server_round: int, patience_s: float, deadline: float) -> None:
+    def _call(self, grid: Grid, fetch: Puller, server_round: int, patience_s: float, deadline: float) -> None:
         """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""
         fetch.add(self.presence.queries)
+        looked = time.monotonic()
         while self.presence.queries:
+            if time.monotonic() - looked > LOOK_S:  # if an answer was lost, it asks again
+                self.presence.look(grid, server_round)
+                fetch.add(self.presence.queries)
+                looked = time.monotonic()
             left = deadline - time.monotonic()
             wait = min(left, 0.25) if self.presence.awaited(patience_s) else 0.0
             found = fetch.get(max(wait, 0.01))
@@ -155,11 +161,12 @@ class Roster:
         )
 
     def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:
-        there = len(self.presence.nodes)
-        if there < needed:
+        there, told = len(self.presence.nodes), self.presence.told()
+        if told < needed:
+            got = f"{there}" if there == told else f"{there}, of which {told} answered the roll call"
             return NodesError(
                 f"expected at least {needed} nodes within {self.timeout_s:g} s (run-config keys "
-                f'"min-nodes", "roll-call-timeout"); got {there}. Start more SuperNodes.'
+                f'"min-nodes", "roll-call-timeout"); got {got}. Start more SuperNodes.'
             )
         return NodesError(
             f"round {server_round}: expected at least {clients} clients online within {self.timeout_s:g} s "

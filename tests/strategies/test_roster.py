@@ -12,9 +12,10 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from strategies import presence
+from strategies import roster as roster_module
 from strategies.roster import Roster
 from task import wire
-from task.errors import ConfigError
+from task.errors import ConfigError, NodesError
 from task.names import ClientNames
 from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid
@@ -143,6 +144,42 @@ def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.
     assert [p.node for p in roster.participants()] == [grid.node(1)]
 
 
+def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
+    """Lose the answers of the i-th node to its first questions."""
+    push, lost = grid.push_messages, [0]
+
+    def pushed(messages: Any) -> list[str]:
+        ids = list(push(messages))
+        for m in grid.sent:
+            mine = grid.index[m.metadata.dst_node_id] == i
+            if mine and lost[0] < times and grid.replies.pop(m.metadata.message_id, None) is not None:
+                lost[0] += 1
+        return ids
+
+    grid.push_messages = pushed  # type: ignore[method-assign]
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the SuperLink is killed during the roll call."""
+    monkeypatch.setattr(presence, "AGAIN_S", 0.1)
+    monkeypatch.setattr(roster_module, "LOOK_S", 0.02)
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    deaf_to(grid, 1, times=2)
+    began = time.monotonic()
+    assert called(grid, min_nodes=2, timeout_s=20).names == ["ward-1", "ward-2"]
+    assert time.monotonic() - began < 5
+
+
+def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> None:
+    grid = hosts(owner("ward-1"), owner("ward-2"))
+    deaf_to(grid, 1, times=99)
+    with pytest.raises(NodesError, match="got 2, of which 1 answered the roll call"):
+        called(grid, min_nodes=2)
+    assert called(grid, min_nodes=1).names == ["ward-1"]
+
+
 def test_a_node_that_was_silent_is_called_again() -> None:
     """A node that was busy at the roll call is not lost for the whole run."""
     silent = {"clients": {"b": 1}}
@@ -160,6 +197,7 @@ def test_a_node_that_was_silent_is_called_again() -> None:
     roster = called(grid, timeout_s=0.05)
     assert roster.names == ["a"]
     grid.push_messages = push  # type: ignore[method-assign]
+    roster.timeout_s = 5.0
     roster.refresh(grid, 1)
     assert roster.names == ["a", "b"]
 
