@@ -181,7 +181,9 @@ class OneByOne:
                 began = self._since = time.monotonic()
             again = self._ask(message_id)
             now = time.monotonic()
-            left, swept = left - 1, swept + now - began
+            left -= 1
+            if now - began < STUCK_S:  # one that took longer waited for a SuperLink that was away
+                swept += now - began
             with self._change:
                 if again:
                     self._ids.append(message_id)

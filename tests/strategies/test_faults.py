@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies import FedAvg, exchange, presence, roster
+from strategies import FedAvg, exchange, presence, pull, roster
 from strategies.journal import Journal
 from task import wire
 from task.errors import NodesError
@@ -394,6 +394,28 @@ def test_a_reply_whose_upload_does_not_end_holds_up_nobody() -> None:
     assert keep.rows[1]["answered"] == 2
     (line,) = keep.rows[1]["quarantined"]
     assert (line["client"], line["expected"]) == ("ward-2", "a reply within 4 s")
+
+
+def test_after_a_superlink_was_away_it_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that waited for it says nothing of how busy it is: the next one comes without a long rest."""
+    monkeypatch.setattr(pull, "STUCK_S", 0.2)
+    grid = wards()
+    (sent,) = grid.push_messages([wire.message(RecordDict(), grid.node(0), "query.roll_call", 1, 60.0)])
+    take, looks = grid.pull_messages, list[float]()
+
+    def pulled(ids: Any) -> Any:
+        looks.append(time.monotonic())
+        if len(looks) == 1:
+            time.sleep(2.0)
+            return []
+        return take(ids)
+
+    grid.pull_messages = pulled  # type: ignore[method-assign]
+    fetch = pull.OneByOne(grid, time.monotonic() + 60.0, 1 << 20)
+    fetch.add([sent])
+    assert [message_id for message_id, _ in fetch.get(60.0)] == [sent]
+    assert looks[1] - looks[0] < 4.0  # a rest of four times the look would end after 10 s
+    fetch.close()
 
 
 class Status(Exception):  # noqa: N818
