@@ -172,7 +172,7 @@ class Warden:
         child.begun(child.process.pid)
 
     def _ended(self, child: Child, what: str) -> None:
-        if child.uptime_s() > STEADY_S:
+        if time.monotonic() - child.started > STEADY_S:
             child.pause_s = FIRST_PAUSE_S
         self._tell(f"{what}; starting it again in {child.pause_s:g} s")
         self._end([child])

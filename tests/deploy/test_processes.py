@@ -39,15 +39,17 @@ def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path
     assert log.count("---- start") == 3
 
 
+@pytest.mark.parametrize("unwell", [True, False])
 def test_a_child_that_lived_long_begins_with_the_first_pause_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unwell: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "STEADY_S", 0.0)
     told: list[str] = []
+    script = SLEEP if unwell else [sys.executable, "-c", "exit(3)"]
     with Warden(tmp_path, told.append) as warden:
-        child = warden.add(Child("unwell", SLEEP, health=lambda: "does not answer"))
+        child = warden.add(Child("child", script, health=lambda: "does not answer" if unwell else ""))
         until(warden, lambda: child.starts == 3)
-    assert told[:2] == ["unwell: does not answer; starting it again in 0.5 s"] * 2
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s"] * 2
 
 
 def test_a_child_whose_environment_cannot_be_read_yet_is_ended_too(
