@@ -80,6 +80,7 @@ def test_the_parent_stays_small_and_leaves_no_process_behind(crashing: Runtime) 
 
 
 def test_no_token_is_on_a_command_line_or_in_an_environment(crashing: Runtime) -> None:
+    alone(crashing)
     state = crashing.states.state()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(crashing.ask, how="sleeps 3")
