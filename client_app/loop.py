@@ -77,6 +77,9 @@ class LocalTask:
     rngs: Sequence[np.random.Generator]
     own: Sequence[Arrays] = ()
     private: frozenset[str] = frozenset()
+    frozen: Collection[str] = ()
+    """Names of the parameters that stay as they are in the present `train`."""
+
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
 
@@ -197,6 +200,7 @@ def train(
     moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
     velocity = [torch.zeros_like(task.params[i]) for i in moving] if config.momentum else []
     memory, start, losses = task.memory, task.start, []
+    task.frozen = frozen
     task.program.train(solver.training)
     k = task.clients
     for step, active in enumerate(schedule.active):

@@ -18,7 +18,7 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -136,14 +136,33 @@ class Program(Protocol):
             ConfigError: The model is not a chain of layers that ends with a linear one.
         """
 
-    def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
-        """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are."""
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
+
+        Args:
+            params: Where to take it.
+            batch: On what.
+            frozen: Names of parameters whose part of it is not wanted: what stands there means nothing.
+        """
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return each client's parameters and buffers as arrays."""
 
     def train(self, training: bool) -> None:
         """Choose how layers with two ways behave (dropout, moving statistics)."""
+
+
+def _leaves(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
+    """Return parameters to differentiate by; those that are frozen hold autograd up."""
+    return [p.detach().requires_grad_(n not in frozen) for n, p in zip(names, params, strict=True)]
+
+
+def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
+    """Return the gradient, parallel to `leaves`; a frozen one stands for its own."""
+    found = iter(torch.autograd.grad(loss, [p for p in leaves if p.requires_grad]))
+    return [next(found) if p.requires_grad else p.detach() for p in leaves]
 
 
 class Single:
@@ -203,14 +222,15 @@ class Single:
             hook.remove()
         return inputs[0].unsqueeze(0), logits
 
-    def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
         """Return loss [1] and gradient."""
-        own = all(a is b for a, b in zip(params, self._own, strict=True))
-        leaves = self._leaves if own else [p[0].detach().requires_grad_() for p in params]
+        own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
+        leaves = self._leaves if own else _leaves(self.names, [p[0] for p in params], frozen)
         loss = cross_entropy(self._forward(leaves, batch.x[0]), batch.y[0], reduction="sum")
         loss = loss * batch.scale[0]
-        grads = torch.autograd.grad(loss, leaves)
-        return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in grads])
+        return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in _grad(loss, leaves)])
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return the parameters and the model's buffers, copied."""
@@ -302,13 +322,15 @@ class Layers:
                     h = layer(h)
         return h
 
-    def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
         """Return losses [K] and gradient."""
-        leaves = [p.detach().requires_grad_() for p in params]
+        leaves = _leaves(self.names, params, frozen)
         logits = self.logits(leaves, batch.x)
         each = cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
         loss = each.view(batch.y.shape).sum(1) * batch.scale
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        return loss.detach(), Dense(_grad(loss.sum(), leaves))
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return views of each client's slice."""
@@ -331,8 +353,10 @@ class Perceptron(Layers):
         hidden = (len(kinds) - 2) // 2
         return kinds == [nn.Flatten, *[nn.Linear, nn.ReLU] * hidden, nn.Linear]
 
-    def gradient(self, params: Tensors, batch: Batch) -> tuple[torch.Tensor, Gradient]:
-        """Return losses [K] and the factored gradient; no autograd, so `params` need none."""
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
         with torch.no_grad():
             weights, biases = params[::2], params[1::2]
             inputs = [batch.x.flatten(2)]

@@ -101,7 +101,7 @@ class Solver:
 
     def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
         """Return the batch's losses [K] and gradient at ``task.params``."""
-        return task.program.gradient(task.params, batch)
+        return task.program.gradient(task.params, batch, task.frozen)
 
     def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
         """Return linear terms (factor, tensors) that are added to each batch gradient."""

@@ -18,8 +18,8 @@ class Conv2d(nn.Conv2d):
         """Return the activations ``[B, channels, height, width]``."""
         if not input.is_cpu:
             return super().forward(input)
-        out = super().forward(input.contiguous(memory_format=torch.channels_last))
-        return out.contiguous(memory_format=torch.channels_last)
+        # not `contiguous`, which takes pictures of one channel for what they should be
+        return super().forward(input.to(memory_format=torch.channels_last))
 
 
 class BatchNorm1d(nn.BatchNorm1d):

@@ -136,6 +136,38 @@ def test_loss_and_gradient_are_autograds(name: str, padded: bool) -> None:
         assert torch.allclose(a, 1 - 0.5 * g, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("name", STACKED)
+def test_what_is_frozen_changes_nothing_of_the_rest_of_the_gradient(name: str, stack: int) -> None:
+    model = model_of(name)
+    program, k = program_of(model, stack)
+    params = program.load(state_of(model), k)
+    examples = data([5] * k)
+    batch = Batch(examples.x.view(k, 5, *IMAGE), examples.y.view(k, 5), torch.full((k,), 0.2))
+    loss, whole = program.gradient(params, batch)
+    for frozen in (program.names[-2:], program.names[:-2]):
+        if len(frozen) == len(program.names):
+            continue  # a model of one layer
+        again, part = program.gradient(params, batch, frozen)
+        assert torch.equal(loss, again)
+        for n, want, got in zip(program.names, whole.tensors(), part.tensors(), strict=True):
+            assert got.shape == want.shape
+            assert n in frozen or torch.equal(got, want)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("phase", ["head", "body"])
+def test_running_statistics_move_though_parameters_are_frozen(phase: str) -> None:
+    model = Noisy()
+    program = Single(model)
+    own = program.load(state_of(model), 1)
+    program.train(True)
+    x, y = blobs(8)
+    frozen = program.names[:-2] if phase == "head" else program.names[-2:]
+    program.gradient(own, Batch(x[None], y[None], torch.tensor([1 / 8])), frozen)
+    assert int(model.norm.num_batches_tracked) == 1
+
+
 def test_a_single_program_takes_parameters_that_are_not_the_models() -> None:
     model = Noisy()
     program = Single(model)
