@@ -448,10 +448,9 @@ def test_one_that_stays_in_trouble_ends_the_run() -> None:
 
 @pytest.mark.parametrize("how", ["answers HTTP 500", "answers late"])
 def test_after_a_superlink_in_trouble_a_round_waits_for_whoever_it_could_not_hear(
-    how: str, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
+    how: str, undisturbed: list[str]
 ) -> None:
     """It holds a node for offline that it did not hear, until the node calls again; no order is open then."""
-    monkeypatch.setattr(presence, "SLOW_S", 0.1)
     grid = wards()
     until: list[float] = []
 
@@ -465,6 +464,37 @@ def test_after_a_superlink_in_trouble_a_round_waits_for_whoever_it_could_not_hea
                 raise Status(500)
             time.sleep(left)
 
+    grid.down = down
+    assert hashes(run(grid)) == undisturbed
+    assert until
+
+
+@pytest.mark.parametrize(("how", "noticed"), [("answers HTTP 500", 1.5), ("answers late", 1.0)])
+def test_an_outage_is_not_counted_as_a_lost_nodes_absence(
+    how: str, noticed: float, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its order is open while the SuperLink is away for longer than a round waits for a node."""
+    monkeypatch.setattr(presence, "SLOW_S", 0.1)
+    grid = wards()
+    until: list[float] = []
+
+    answer = grid.lost
+
+    def lost(message_id: str, code: int) -> Message:
+        """Go down for a second as soon as it has said that the node is offline."""
+        if not until:
+            until.append(time.monotonic() + 1.0)
+            grid.later(noticed + 0.2, lambda: grid.back(2))
+        return answer(message_id, code)
+
+    def down() -> None:
+        if until and (left := until[0] - time.monotonic()) > 0:
+            if how == "answers HTTP 500":
+                raise Status(500)
+            time.sleep(left)
+
+    grid.lost = lost  # type: ignore[method-assign]
+    grid.on(2, lambda: grid.leave(2))
     grid.down = down
     assert hashes(run(grid)) == undisturbed
     assert until
