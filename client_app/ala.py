@@ -43,7 +43,7 @@ from client_app.programs import Batch, Perceptron, Program, Single, Tensors
 from client_app.solvers.sgd import Finished
 from task import wire
 from task.arrays import Arrays
-from task.config import FedALAConfig
+from task.knobs import FedALAConfig
 
 CHUNK = 32  # examples that go through the lower layers at once; few, so that activations stay in the cache
 

@@ -40,8 +40,8 @@ import torch
 
 from task import wire
 from task.arrays import Arrays
-from task.config import AttackConfig, Config
 from task.errors import FieldError
+from task.knobs import AttackConfig, Config
 from task.seeds import ATTACK, rng_for
 
 DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.programs import Batch, Program, Tensors
 from task.arrays import Arrays
-from task.config import TrainConfig
+from task.knobs import TrainConfig
 
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver

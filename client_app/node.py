@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -24,10 +23,11 @@ import torch
 from client_app.state import StateStore
 from task import wire
 from task.arrays import Arrays, state_of
-from task.config import Config, cache_dir
+from task.config import state_root
 from task.contract import Parts, model_of, parts_of
 from task.datasets import Dataset, load_dataset, load_owned
 from task.errors import ConfigError, DataError
+from task.knobs import Config
 from task.partition import load_partition
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -183,12 +183,6 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError('run-config key "device": expected a CUDA GPU on this node; got none. Use "auto".')
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def state_root(config: Config) -> Path:
-    """Return the folder of the clients' kept state on this machine."""
-    chosen = config.output.state_dir
-    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
 
 
 def _pool(config: Config) -> str:

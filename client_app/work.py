@@ -21,10 +21,10 @@ from client_app.solvers.sgd import Solver
 from client_app.state import oldest_resumable
 from task import checks, seeds, wire
 from task.arrays import Arrays, holdings
-from task.config import TrainConfig
 from task.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.errors import BouquetError, DataError, FieldError
 from task.evaluate import evaluate
+from task.knobs import TrainConfig
 from task.seeds import rng_for, seed_for
 
 Outcome = tuple[str, wire.Upload | Exception]

@@ -20,10 +20,11 @@ from strategies import STRATEGIES, Strategy
 from strategies.packed import PackingGrid
 from task import wire
 from task.arrays import state_of
-from task.config import Config, as_run_config, read_config
+from task.config import as_run_config, read_config
 from task.contract import contract_of, model_of, parts_of
 from task.datasets import DATASETS, Dataset, load_dataset
 from task.errors import BouquetError, ConfigError
+from task.knobs import Config
 from task.partition import load_partition
 
 HOLD_WAIT_S = 90.0  # a ServerApp whose SuperLink has given up on it has ended by then

@@ -19,7 +19,7 @@ from task.errors import BouquetError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from task.config import Config
+    from task.knobs import Config
 
 app = typer.Typer(
     name="bouquet",

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from task.config import Config
 from task.datasets import DATASETS, load_dataset
+from task.knobs import Config
 from task.partition import PARTITIONS, label_counts, load_partition
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from rich.table import Table
 
-from task.config import cache_dir, read_config
+from task.config import read_config, state_root
 from task.errors import ConfigError, StateError
 from task.kept import NO_RUN, SUFFIX, Header, read_header, safe_name
 
@@ -49,7 +49,7 @@ def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
         ConfigError: There is no such run.
         StateError: The folder cannot be read.
     """
-    root = Path(state_dir).expanduser() if state_dir else cache_dir(read_config({}).data) / "state"
+    root = state_root(read_config({"state-dir": state_dir}))
     try:
         found = [r for f in sorted(root.glob("*/*/")) if (r := _kept_run(f)) is not None]
     except OSError as err:

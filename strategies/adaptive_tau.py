@@ -55,8 +55,8 @@ from strategies.base import Strategy
 from strategies.stacked import columns
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import AdaptiveTauConfig, Config
 from task.errors import ConfigError
+from task.knobs import AdaptiveTauConfig, Config
 
 SMALLEST_BETA = 1e-5
 GROWTH = 10  # tau* is searched up to so many times the last tau

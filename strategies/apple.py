@@ -31,7 +31,7 @@ from strategies.models import M, ModelsState, known_clients, models_of, take_in
 from strategies.orders import Gifts
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 
 
 def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:

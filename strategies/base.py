@@ -42,10 +42,10 @@ from strategies.state import Number, Reduced, ServerState, not_finite
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
-from task.config import Config, ServerConfig
 from task.contract import contract_of
 from task.entry import Algorithm, evaluation_of
 from task.errors import ConfigError, choose_from
+from task.knobs import Config, ServerConfig
 from task.metrics import weighted_mean
 from task.seeds import rng_for
 from task.selections import CANDIDATES, LOSS, SELECTIONS

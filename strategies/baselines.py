@@ -11,7 +11,7 @@ from typing import ClassVar
 from strategies.base import Strategy
 from strategies.fedavg import server_update as fedavg_update
 from strategies.state import Number, Reduced, S
-from task.config import Config
+from task.knobs import Config
 
 
 def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:

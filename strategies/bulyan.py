@@ -34,7 +34,7 @@ from strategies.krum import scores
 from strategies.quorum import byzantine
 from strategies.stacked import by_column, middle, sort_clients, squared_distances
 from strategies.state import Number, Reduced, S
-from task.config import Config
+from task.knobs import Config
 
 
 def selection(D: np.ndarray, f: int) -> list[int]:

@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from task import seeds
 from task.arrays import Arrays, holdings
-from task.config import DevicesConfig, TrainConfig
 from task.entry import Algorithm
+from task.knobs import DevicesConfig, TrainConfig
 from task.seeds import seed_for
 from task.selections import LOSS_RMS
 

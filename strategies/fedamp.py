@@ -38,7 +38,7 @@ from strategies.orders import Gifts
 from strategies.stacked import columns, one_thread, size_of, squared_distances
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from strategies.stacked import columns, one_thread
 from strategies.state import Number, Reduced, S
 from task import seeds
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 from task.reduce import Mean
 from task.seeds import rng_for
 

@@ -31,7 +31,7 @@ import numpy as np
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 
 
 @dataclass(frozen=True)

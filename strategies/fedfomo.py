@@ -35,7 +35,7 @@ from strategies.orders import Gifts
 from strategies.state import Number, Reduced, ServerState
 from task import seeds
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 from task.seeds import rng_for
 
 

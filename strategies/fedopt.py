@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays, blocks
-from task.config import Config
+from task.knobs import Config
 
 Values = NDArray[np.float64]  # one dimension
 Step = Callable[..., tuple[Values, ...]]

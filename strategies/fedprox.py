@@ -25,7 +25,7 @@ from typing import ClassVar
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 
 STEP = 0.1
 PATIENCE = 5

@@ -23,7 +23,7 @@ import numpy as np
 
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, S
-from task.config import Config
+from task.knobs import Config
 
 
 def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:

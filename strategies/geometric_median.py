@@ -34,7 +34,7 @@ from strategies.base import Strategy
 from strategies.quorum import byzantine
 from strategies.stacked import combine_robustly, gram
 from strategies.state import Number, Reduced, S
-from task.config import Config
+from task.knobs import Config
 
 STILL = 1e-9
 

@@ -36,7 +36,7 @@ from strategies.base import Strategy
 from strategies.quorum import byzantine
 from strategies.stacked import combine_robustly, squared_distances
 from strategies.state import Number, Reduced, S
-from task.config import Config
+from task.knobs import Config
 
 
 def scores(D: np.ndarray, f: int) -> np.ndarray:

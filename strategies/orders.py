@@ -12,8 +12,8 @@ from strategies.roster import Roster
 from strategies.state import ServerState
 from task import wire
 from task.arrays import Arrays
-from task.config import Config
 from task.entry import MODEL_DOWN, Algorithm
+from task.knobs import Config
 
 Extra = dict[str, wire.Scalar]
 Gifts = Mapping[str, Mapping[str, Mapping[str, Arrays]]]

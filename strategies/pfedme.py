@@ -23,7 +23,7 @@ import numpy as np
 
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
-from task.config import Config
+from task.knobs import Config
 
 
 def server_update(

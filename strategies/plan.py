@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strategies.roster import Roster
 from task import seeds
-from task.config import Config
+from task.knobs import Config
 from task.seeds import rng_for
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strategies.state import Reduced
-from task.config import Config
 from task.entry import Algorithm
+from task.knobs import Config
 
 
 def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:

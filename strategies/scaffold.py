@@ -36,7 +36,7 @@ import numpy as np
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
-from task.config import Config
+from task.knobs import Config
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from strategies.devices import Times
 from strategies.roster import Roster
 from task import seeds, wire
 from task.arrays import Arrays
-from task.config import Config
 from task.errors import ConfigError
+from task.knobs import Config
 from task.seeds import rng_for
 from task.selections import LOSS_RMS, candidates_of, cohort_size
 

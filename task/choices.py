@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from task.algorithms import ALGORITHMS
-from task.config import Config
 from task.datasets import DATASETS
 from task.entry import MODEL_DOWN
 from task.errors import ConfigError, choose_from
+from task.knobs import Config
 from task.models import MODELS
 from task.partition import PARTITIONS
 from task.personalised import ALA_FITS

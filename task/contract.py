@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from task.algorithms import ALGORITHMS
-from task.config import Config
 from task.entry import Algorithm
+from task.knobs import Config
 from task.models import build_model
 from task.parts import last_linear, private_names, top_parameters
 from task.personalised import ALA_KEEPS

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from task import seeds
-from task.config import DataConfig
 from task.datasets.own import local_test_size
 from task.errors import ConfigError, DataError
+from task.knobs import DataConfig
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from task import seeds
-from task.config import DataConfig, cache_dir
+from task.config import cache_dir
 from task.datasets import PADDING, Dataset, cache
 from task.datasets.base import stack_rows
 from task.datasets.own import local_test
 from task.deals import DEALS, Deal
 from task.errors import ConfigError, DataError, choose_from
+from task.knobs import DataConfig
 from task.names import ClientNames, numbering
 
 __all__ = ["PARTITIONS", "Partition", "label_counts", "load_partition"]

@@ -16,9 +16,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from task.config import Config
 from task.entry import MODEL_DOWN, Algorithm, Paper, ScalarField
 from task.errors import ConfigError, choose_from
+from task.knobs import Config
 
 CANDIDATES: Final = "candidates"
 """Action of the evaluation messages that ask candidates for their loss."""

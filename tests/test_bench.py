@@ -20,8 +20,9 @@ from strategies import STRATEGIES
 from strategies.journal import Journal
 from task import wire
 from task.arrays import state_of, trainable_names
-from task.config import DataConfig, SyntheticConfig, read_config
+from task.config import read_config
 from task.datasets import load_dataset
+from task.knobs import DataConfig, SyntheticConfig
 from task.models import build_model
 from tests.bench import data, held, processes
 from tests.bench.__main__ import BENCHMARKS, Benchmark, Name, main

@@ -34,8 +34,8 @@ from client_app.loop import LocalTask, Tensors, train
 from client_app.programs import Batch, Gradient
 from task import wire
 from task.arrays import Arrays
-from task.config import Config
 from task.evaluate import evaluate
+from task.knobs import Config
 
 Gift = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.Upload, dict[str, Arrays]]]

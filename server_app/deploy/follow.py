@@ -14,8 +14,9 @@ from server_app.deploy.status import RED, read_status
 from server_app.progress import Progress, closing_table
 from server_app.results import RunFolder
 from task.algorithms import ALGORITHMS
-from task.config import Config, read_config
+from task.config import read_config
 from task.errors import BouquetError, ConfigError
+from task.knobs import Config
 
 LOOK_S = 0.25
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from task import seeds
-from task.config import DataConfig, SyntheticConfig, cache_dir, data_dir
+from task.config import cache_dir, data_dir
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.errors import ConfigError, DataError, choose_from
+from task.knobs import DataConfig, SyntheticConfig
 
 __all__ = [
     "DATASETS",

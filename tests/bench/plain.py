@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from task.config import Config, read_config
+from task.config import read_config
 from task.datasets import load_dataset
 from task.evaluate import evaluate
+from task.knobs import Config
 from task.models import build_model
 from task.partition import load_partition
 from task.seeds import rng_for

@@ -23,8 +23,9 @@ from client_app.programs import Perceptron
 from server_app import app
 from task import seeds, wire
 from task.arrays import Arrays, state_of, trainable_names
-from task.config import FedALAConfig, TrainConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import FedALAConfig, TrainConfig
 from task.models import build_model
 from task.parts import top_parameters
 from task.seeds import rng_for

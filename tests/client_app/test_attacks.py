@@ -12,8 +12,8 @@ import torch
 
 from client_app.attacks import corrupt, flip_labels, malicious, z_max
 from task import wire
-from task.config import AttackConfig, Config
 from task.errors import FieldError
+from task.knobs import AttackConfig, Config
 from tests.reference import robust as reference
 from tests.support.federation import SIZES, owners_config, play, write_owners
 

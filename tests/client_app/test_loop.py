@@ -18,7 +18,7 @@ from client_app.loop import CHUNK, Examples, LocalTask, full_gradient, norms, tr
 from client_app.programs import program_of
 from client_app.solvers.sgd import Solver
 from task import seeds
-from task.config import Config, TrainConfig
+from task.knobs import Config, TrainConfig
 from task.seeds import rng_for
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, flat, task_on
 

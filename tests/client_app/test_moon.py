@@ -17,9 +17,9 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
 from task.arrays import Arrays, state_of
-from task.config import Config, MoonConfig, TrainConfig
 from task.contract import parts_of
 from task.errors import ConfigError, FieldError
+from task.knobs import Config, MoonConfig, TrainConfig
 from task.models import build_model
 from task.seeds import rng_for
 from tests.reference import moon

@@ -17,7 +17,7 @@ from client_app.solvers.per_fedavg import PerFedAvgSolver
 from client_app.solvers.sgd import Solver
 from task.algorithms import ALGORITHMS
 from task.arrays import state_of
-from task.config import Config, PerFedAvgConfig
+from task.knobs import Config, PerFedAvgConfig
 from tests.reference import perfedavg
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
 from tests.support.personal import Case, Reference, case_of, check_metrics, close

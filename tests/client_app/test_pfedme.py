@@ -20,7 +20,7 @@ from strategies.pfedme import PFedMe, server_update
 from strategies.state import Reduced, ServerState
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, state_of
-from task.config import Config, PFedMeConfig, TrainConfig
+from task.knobs import Config, PFedMeConfig, TrainConfig
 from task.models import build_model
 from task.seeds import rng_for
 from tests.reference import pfedme

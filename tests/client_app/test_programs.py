@@ -20,8 +20,9 @@ from client_app.programs import Batch, Layers, Perceptron, Program, Single, prog
 from client_app.solvers import SOLVERS, Solver
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, state_of
-from task.config import Config, TrainConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, TrainConfig
 from task.models import MODELS, build_model
 from task.seeds import rng_for
 from tests.support.federation import far, owners_config, play, write_owners

@@ -13,7 +13,7 @@ from torch import nn
 from client_app.loop import LocalTask, train
 from client_app.solvers import SOLVERS, Solver
 from task.arrays import Arrays, state_of
-from task.config import Config, FedProxConfig
+from task.knobs import Config, FedProxConfig
 from task.wire import Upload
 from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on
 

@@ -31,8 +31,9 @@ from strategies.adaptive_tau import (
 )  # fmt: skip
 from strategies.journal import Snapshot
 from strategies.state import Reduced, dump_state, load_state
-from task.config import AdaptiveTauConfig, Config, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import AdaptiveTauConfig, Config
 from task.wire import Upload
 from tests.reference import adaptive_tau
 from tests.support.federation import (

@@ -13,8 +13,9 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.apple import coefficient
 from task import wire
 from task.arrays import Arrays, sha256
-from task.config import AppleConfig, Config, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import AppleConfig, Config
 from task.models import MODELS, ModelSpec
 from tests.reference import apple, mlp
 from tests.strategies.test_models import held

@@ -11,7 +11,7 @@ from strategies import STRATEGIES
 from strategies.devices import Devices, Times, round_seconds, traffic, work_of
 from strategies.models import ModelsState
 from task.algorithms import ALGORITHMS
-from task.config import Config, DevicesConfig, FedFomoConfig, TrainConfig
+from task.knobs import Config, DevicesConfig, FedFomoConfig, TrainConfig
 from task.selections import with_selection
 
 NAMES = [f"client-{i:04d}" for i in range(4000)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from client_app.solvers import SOLVERS
 from task.arrays import Arrays, sha256, state_of
-from task.config import Config
+from task.knobs import Config
 from tests.reference import mlp
 from tests.strategies.test_models import held
 from tests.support.models import Bytes, Noisy, OneNumber

@@ -15,8 +15,9 @@ from strategies.fedamp import FedAMP, FedAMPState, clouds, server_update
 from strategies.state import dump_state, load_state
 from task import wire
 from task.arrays import Arrays
-from task.config import Config, FedAMPConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError, WireError
+from task.knobs import Config, FedAMPConfig
 from tests.reference import fedamp, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.models import OneNumber, task_on

@@ -12,7 +12,7 @@ import pytest
 from strategies.fedatt import COLUMNS, attention, distances, server_update
 from strategies.state import ServerState
 from task.arrays import Arrays, sha256
-from task.config import Config, FedAttConfig
+from task.knobs import Config, FedAttConfig
 from tests.reference.fedatt import layer, run
 from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
 from tests.support.rules import reduced, w

@@ -13,7 +13,7 @@ from strategies import FedAvg
 from strategies.fedavg import server_update
 from strategies.state import ServerState
 from task import wire
-from task.config import Config
+from task.knobs import Config
 from tests.reference import fedavg
 from tests.support.apps import adds, named_app
 from tests.support.federation import SIZES, Played, batches_of, far, owners_config, play, write_owners

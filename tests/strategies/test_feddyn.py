@@ -15,8 +15,9 @@ from client_app.solvers import SOLVERS
 from strategies import FedDyn
 from strategies.feddyn import FedDynState, server_update
 from strategies.state import Reduced, dump_state, load_state
-from task.config import Config, FedDynConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, FedDynConfig
 from tests.reference import feddyn
 from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
 from tests.support.kept import kept_by, losing, store_of

@@ -19,8 +19,9 @@ from strategies.fedfomo import FedFomo, FedFomoState, affinities, choose, server
 from strategies.state import dump_state, load_state
 from task import seeds, wire
 from task.arrays import Arrays
-from task.config import Config, FedFomoConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, FedFomoConfig
 from task.seeds import rng_for
 from task.wire import ANSWERED
 from tests.reference import fedfomo, mlp

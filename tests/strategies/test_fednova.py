@@ -15,8 +15,9 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.fednova import step_weight
 from strategies.fednova import server_update
 from strategies.state import Reduced, ServerState
-from task.config import Config, FedNovaConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, FedNovaConfig
 from tests.reference import fednova
 from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
 from tests.support.models import Noisy, OneNumber, blobs, task_on

@@ -16,7 +16,7 @@ from strategies.fedopt import FedOptState
 from strategies.state import ServerState, dump_state, load_state
 from task import wire
 from task.arrays import Arrays, sha256
-from task.config import Config, FedAvgMConfig, FedOptConfig
+from task.knobs import Config, FedAvgMConfig, FedOptConfig
 from tests.reference.fedopt import Server, run
 from tests.support.apps import named_app
 from tests.support.federation import SIZES, Keep, Played, batches_of, far, owners_config, play, write_owners

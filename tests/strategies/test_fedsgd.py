@@ -13,7 +13,7 @@ from strategies import FedSGD
 from strategies.fedsgd import server_update
 from strategies.state import ServerState
 from task import wire
-from task.config import Config
+from task.knobs import Config
 from tests.reference import fedsgd
 from tests.support.apps import named_app
 from tests.support.federation import SIZES, Data, Played, far, owners_config, play, write_owners

@@ -16,8 +16,9 @@ from client_app.solvers import SOLVERS
 from strategies.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
 from strategies.state import Reduced
 from task.arrays import Arrays, state_of
-from task.config import Config, TrainConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, TrainConfig
 from task.models import build_model
 from task.wire import Upload
 from tests.reference import fsvrg

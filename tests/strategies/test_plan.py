@@ -11,7 +11,7 @@ import pytest
 from strategies.plan import RoundPlan, plan_round
 from strategies.roster import Roster
 from task import wire
-from task.config import Config, ServerConfig, TrainConfig
+from task.knobs import Config, ServerConfig, TrainConfig
 
 
 def roster_of(counts: dict[str, int], nodes: int = 1, pool: str = "one disk") -> Roster:

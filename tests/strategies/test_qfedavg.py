@@ -15,8 +15,9 @@ from client_app.solvers import SOLVERS
 from strategies import QFedAvg, QFedSGD
 from strategies.qfedavg import QFFLState, gradient_update, server_update
 from strategies.state import Reduced, dump_state, load_state
-from task.config import Config, QFFLConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, QFFLConfig
 from task.wire import Upload
 from tests.reference import fedavg, qffl
 from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners

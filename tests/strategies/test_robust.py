@@ -20,8 +20,9 @@ from strategies.quorum import too_few
 from strategies.state import ServerState
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
-from task.config import Config, RobustConfig, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config, RobustConfig
 from task.reduce import SPOOL
 from tests.reference import robust as reference
 from tests.support.federation import batches_of, far, owners_config, play, write_owners

@@ -13,8 +13,9 @@ import pytest
 from strategies import FedAvg
 from strategies.devices import Times
 from strategies.selection import SELECTORS, Oort, Pool, draw_by_size, fill_until, inclusion
-from task.config import Config, read_config
+from task.config import read_config
 from task.errors import ConfigError
+from task.knobs import Config
 from task.selections import SELECTIONS
 from tests.strategies.test_plan import roster_of
 

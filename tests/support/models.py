@@ -14,8 +14,8 @@ from client_app.solvers import SOLVERS, Solver
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import holdings, state_of
-from task.config import Config, TrainConfig
 from task.entry import Algorithm
+from task.knobs import Config, TrainConfig
 from task.seeds import rng_for
 
 

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from server_app.evaluate import central_evaluation
-from task.config import DataConfig, SyntheticConfig
 from task.datasets import DATASETS, base, cache, idx, load_dataset, load_owned
 from task.errors import ConfigError, DataError
+from task.knobs import DataConfig, SyntheticConfig
 from task.models import build_model
 from task.partition import load_partition
 from tests.task.helpers import load, write_idx, write_mnist

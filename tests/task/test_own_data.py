@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from task.config import DataConfig
 from task.datasets import images, load_owned
 from task.errors import ConfigError, DataError
+from task.knobs import DataConfig
 from tests.task.helpers import load
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from task import deals
 from task import partition as module
-from task.config import DataConfig
 from task.datasets import base
 from task.datasets.own import local_test_size
 from task.deals import DEALS, Deal, apportion
 from task.errors import ConfigError, DataError
+from task.knobs import DataConfig
 from task.partition import PARTITIONS, label_counts, load_partition
 from tests.task.helpers import load, write_roles
 
