@@ -84,7 +84,7 @@ def test_partitions_are_computed_once(name, monkeypatch):
 
 def test_cached_partition_needs_no_slow_import(tmp_path):
     code = (
-        "import sys; from task.config import *; from task.datasets import *; from task.partition import *\n"
+        "import sys; from task.knobs import *; from task.datasets import *; from task.partition import *\n"
         "c = DataConfig(partition='dirichlet')\n"
         "p = load_partition(load_dataset(c, SyntheticConfig(), 1), c, 1)\n"
         "print(p.num_train().sum(), [m for m in ('torch', 'datasets', 'flwr_datasets') if m in sys.modules])"
