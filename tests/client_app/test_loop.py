@@ -137,6 +137,24 @@ def test_momentum_is_fresh_every_round() -> None:
         assert model.w.item() == pytest.approx(0.5)
 
 
+def test_no_gradient_is_computed_for_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = blobs(8)
+    task = task_on(nn.Sequential(nn.Linear(x.shape[1], 4), nn.ReLU(), nn.Linear(4, 3)), x, y)
+    wanted: list[int] = []
+    grad = torch.autograd.grad
+
+    def counting(loss: Any, inputs: Any) -> Any:
+        wanted.append(len(inputs))
+        return grad(loss, inputs)
+
+    monkeypatch.setattr(torch.autograd, "grad", counting)
+    train(task, plain(), epochs=1, frozen=task.program.names[:2])
+    assert {*wanted} == {2}
+    wanted.clear()
+    train(task, plain(), epochs=1)
+    assert {*wanted} == {4}
+
+
 def test_frozen_parameters_do_not_move_and_buffers_do() -> None:
     model = Noisy()
     before = {k: v.clone() for k, v in model.state_dict().items()}
