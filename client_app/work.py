@@ -207,7 +207,8 @@ def _train_cohort(
         if ala is not None:
             finished = ala.keep(finished)
         uploads = [upload for upload, _ in finished]
-        if entry.personal and config.server.clients_evaluate(order.round):
+        measured = entry.personal and config.server.clients_evaluate(order.round)
+        if measured and not entry.pooled:  # who trains on everybody's data has no model of its own
             _add_tests(node, cohort, solver, solver.own_models(task), uploads)
         add_losses(node, entry, order, cohort, uploads)
         if not entry.keeps:
