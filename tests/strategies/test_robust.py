@@ -152,6 +152,19 @@ def test_geometric_median_weighs_by_examples_only_if_asked_to() -> None:
         assert got["w"][0] == pytest.approx(want, abs=1e-4)
 
 
+def test_who_is_drawn_by_examples_is_not_weighed_by_them_again() -> None:
+    rows, sizes = points(0, 1, 14), [1, 2, 5]
+    of = config("geometric-median", weighted=True, iterations=1000)
+    of = replace(of, server=replace(of.server, selection="proportional"))
+    told = reduced(
+        "geometric-median",
+        {f"{k}": (row, n) for k, (row, n) in enumerate(zip(rows, sizes, strict=True))},
+        trainable=("w",),
+    )
+    new, _ = STRATEGIES["geometric-median"].update(ServerState(w(0)), told, of)
+    assert new.arrays["w"][0] == pytest.approx(1, abs=1e-4)
+
+
 def test_a_smallest_distance_that_exceeds_all_makes_it_the_mean() -> None:
     assert apply("geometric-median", points(0, 1, 14), nu=1e9)[0]["w"].tolist() == [5.0]
 
