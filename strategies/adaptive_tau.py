@@ -25,8 +25,8 @@ w^f        state.best                the w^t with the smallest F(w^t) so far    
 
 p_k is the client's share in the mean of the models: n_k / n, or 1/m where the selection draws by n_k. rho and
 beta compare the client's last local model w_k with the model w that it is now given, on one minibatch
-(``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0 for both and
-does not count. Until somebody has an estimate, tau stays.
+(``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0 for both
+and does not count. Until somebody has an estimate, tau stays.
 
 The end, as the paper has it: once another round of tau* + 1 steps and the look at its model do not fit into
 R, tau is cut to what fits, one last round trains, and one more round of a single step asks for the loss of

@@ -17,8 +17,9 @@ differences from w^t, [K, K], which one pass over the stack gives: iterations co
 end when no weight moves by more than 1e-9 of itself: a far client needs a weight as small as it is far.
 
 Deviations: alpha_k is 1/K unless ``robust.weighted``; the paper's n_k / n_S trusts what clients say of
-themselves. A selection that draws by n_k makes it 1/K in both cases. Distances are over the parameters; buffers, which are no part of them, are averaged without the f
-smallest and the f largest (``robust.byzantine``).
+themselves. Under a selection that draws by n_k it is 1/K in either case. Distances are over the parameters;
+buffers, which are no part of them, are averaged without the f smallest and the f largest
+(``robust.byzantine``).
 Neutral value: nu so large that all beta_k are alpha_k / nu, and f = 0, is FedAvg among clients with equally
 many examples.
 """

@@ -39,7 +39,7 @@ class Reduced:
         arrays: Per upward field of the catalogue entry, the reduced arrays.
         clients: Names of the clients that took part, sorted.
         num_examples: n_k in that order, int64 [K].
-        weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (see `Algorithm.weight`, which
+        weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which
             the selection may set); None = n_k.
         scalars: Per scalar name, the clients' values in that order (only clients that sent it).
         round: Server round t, from 1.

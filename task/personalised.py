@@ -188,9 +188,9 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         up=(
             _STACKED_UP,
-            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not downloaded", "stack"),
+            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not compared", "stack"),
         ),
-        keeps=(_WHOLE,),
+        keeps=(_WHOLE, ArrayField("before", "whole", "the client's model before its last training")),
         weight="uniform",
         stacks=False,
         personal=True,

@@ -582,7 +582,7 @@ def test_the_weights_of_fedfomo_by_hand() -> None:
 
 def test_fedfomo_where_nothing_came_down_is_training_alone() -> None:
     common: dict[str, Any] = {"cohorts": SOME, "validation_rows": rows_of} | COMMON
-    trace = fedfomo.run(DATA, W0, choose=lambda t, i, P_i, seen: [], **common)
+    trace = fedfomo.run(DATA, W0, choose=lambda t, i, P_i, seen: [], baseline="after", **common)
     alone = fedper.local_only(DATA, W0, cohorts=SOME, **COMMON)
     assert all(same(trace.personal[t][k], alone.personal[t][k]) for t in range(5) for k in DATA)
     assert trace.affinity[4] == trace.affinity[0]
@@ -600,7 +600,7 @@ def test_one_better_model_is_taken_whole_and_remembered() -> None:
 
     trace = fedfomo.run(
         data, W0, cohorts=[["a"], ["b"], ["b"]], epochs=1, lr=0.1, choose=choose,
-        batches=lambda t, k, draw: [rows], validation_rows=lambda t, k: rows,
+        batches=lambda t, k, draw: [rows], validation_rows=lambda t, k: rows, baseline="after",
     )  # fmt: skip
     assert trace.weights == [{}, {"a": {}}, {"b": {"a": 1.0}}, {"b": {"a": 0.0}}]
     a = plus(W0, gradient(W0, *DATA["b"]), -0.1)
@@ -622,13 +622,30 @@ def test_one_better_model_is_taken_whole_and_remembered() -> None:
 def test_several_better_models_are_weighed() -> None:
     """b is new at w^0, and both others' models are better; the weights add up to 1, so that w^0 is gone."""
     knobs = COMMON | {"validation_rows": rows_of}
-    trace = fedfomo.run(DATA, W0, cohorts=[["a", "c"], ["b"]], **knobs)
+    trace = fedfomo.run(DATA, W0, cohorts=[["a", "c"], ["b"]], baseline="after", **knobs)
     others, weights = trace.models[1], trace.weights[2]["b"]
     assert min(weights["a"], weights["c"]) > 0.1
     want = {name: weights["a"] * others["a"][name] + weights["c"] * others["c"][name] for name in W0}
     steps = mlp.passes(pairs, 2, "b", 0, 2)
     assert same(trace.models[2]["b"], mlp.sgd(want, DATA["b"], steps, 0.2 * 0.9))
     assert weights == fedfomo.weigh(W0, others, DATA["b"], rows_of(2, "b"))
+
+
+def test_against_the_model_before_its_training_fedfomo_lists_its_own() -> None:
+    """b trains in rounds 1 and 2, a with it in round 1; then b weighs its own model and a's against w^0."""
+    knobs = COMMON | {"validation_rows": rows_of}
+    trace = fedfomo.run(DATA, W0, cohorts=[["a", "b"], ["b"]], **knobs)
+    assert trace.weights[1] == {"a": {"a": 0.0}, "b": {"b": 0.0}}
+    assert same(trace.before[1]["b"], W0)
+    listed = {"a": trace.models[1]["a"], "b": trace.models[1]["b"]}
+    want = fedfomo.weigh(W0, listed, DATA["b"], rows_of(2, "b"))
+    assert trace.weights[2]["b"] == want
+    assert want["b"] > 0
+    mixed = {n: W0[n] + sum(want[j] * (listed[j][n] - W0[n]) for j in listed) for n in W0}
+    assert same(trace.before[2]["b"], mixed)
+    steps = mlp.passes(pairs, 2, "b", 0, 2)
+    assert same(trace.models[2]["b"], mlp.sgd(mixed, DATA["b"], steps, 0.2 * 0.9))
+    assert trace.affinity[2]["b"] == {"a": want["a"], "b": 1 + want["b"], "c": 0}
 
 
 # ------------------------------------------------------------------------------------------- FedAMP

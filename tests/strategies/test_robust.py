@@ -17,6 +17,7 @@ from strategies.bulyan import around_median, selection
 from strategies.geometric_median import weiszfeld
 from strategies.krum import scores
 from strategies.quorum import too_few
+from strategies.stacked import squared_distances
 from strategies.state import ServerState
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
@@ -123,6 +124,26 @@ def test_bulyan_selects_anew_after_each_choice() -> None:
     model, metrics = apply("bulyan", points(*values), byzantine=1)
     assert model["w"][0] == pytest.approx((1 + 3 + 4) / 3)
     assert metrics == {"byzantine": 1, "selected": 5, "averaged": 3}
+
+
+def test_of_equal_models_the_first_name_wins() -> None:
+    """Also where what the distances are computed from differs in the last bit."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        K, size = int(rng.integers(7, 24)), int(rng.integers(20, 400))
+        distinct = [w(*rng.normal(size=size)) for _ in range(K)]
+        of = rng.integers(0, K // 2, K).tolist()
+        D = squared_distances(
+            {"w": np.stack([distinct[i]["w"] for i in of])}, w(*rng.normal(size=size)), ["w"]
+        )
+        f = (K - 3) // 4
+        first = int(np.argmin(scores(D, f)))
+        assert first == of.index(of[first])
+        chosen = selection(D, f)
+        for model in set(of):  # of each model the first ones of its names are taken
+            names = [k for k in range(K) if of[k] == model]
+            taken = [k for k in names if k in chosen]
+            assert taken == names[: len(taken)]
 
 
 def test_around_the_median_the_farthest_go_one_by_one_and_of_equals_the_larger() -> None:
