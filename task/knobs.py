@@ -328,8 +328,7 @@ class PerFedAvgConfig:
     """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
 
     alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
-    form: str = knob("fo", "second-order term: left out or by gradients' difference", choices=("fo", "hf"))
-    delta: float = knob(0.001, "delta of the gradients' difference (form = hf)", above=0)
+    form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
 
 
 @dataclass(frozen=True, kw_only=True)
