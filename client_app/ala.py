@@ -15,12 +15,14 @@ W_i              ``ala-weights``       weights of the top p layers, from ones on
 s                ``fedala.percent``    percent of the client's examples that W_i is learnt on   run config
 ===============  ====================  =======================================================  ==========
 
-The solver behind sees Theta^_i as what it received: it starts there, and a proximal term pulls there. The
-first round of a client has no Theta_i and is skipped: that it has none kept says so, no comparison of models.
-The next one is the start phase: epochs over the s % until the losses settle, or ``fedala.max-epochs``; later
-one epoch a round. As in the authors' code, an epoch's loss is that of its last minibatch, the s % are
-consecutive examples (or ``sampling = "random"``), drawn anew each round, and minibatches come in their order.
-Other than there, a last minibatch of fewer than B examples counts, and clients that sit a round out keep W.
+The solver behind sees Theta^_i as what it received: it starts there, and a proximal term pulls there. A
+client that has trained in no round yet has the run's initial model as Theta_i, as in the authors' code. Where
+the top p layers of Theta and Theta_i are equal, as in the run's first round, there is nothing to learn and
+ALA is skipped. The first round in which it is not is the start phase: epochs over the s % until the losses
+settle, or ``fedala.max-epochs``; later one epoch a round. As in the authors' code, an epoch's loss is that of
+its last minibatch, the s % are consecutive examples (or ``sampling = "random"``), drawn anew each round, and
+minibatches come in their order. Other than there, a last minibatch of fewer than B examples counts, and
+clients that sit a round out keep W and Theta_i (there all clients take part in ALA in every round).
 
 Theta^_i is computed so that W = 1 gives Theta and W = 0 gives Theta_i, to the last bit. The lower layers do
 not move while W_i is learnt, so what they make of the examples is computed once. Buffers are overwritten by
@@ -56,6 +58,7 @@ class AdaptiveAggregation:
         top: Names of the shared parameters that have weights W, those of the last layers; perhaps none.
         kept: What each client kept.
         rngs: Of each client: draw its s %.
+        initial: The run's initial model, at least its shared part.
     """
 
     def __init__(
@@ -64,11 +67,13 @@ class AdaptiveAggregation:
         top: Sequence[str],
         kept: Sequence[Mapping[str, Arrays]],
         rngs: Sequence[np.random.Generator],
+        initial: Arrays,
     ) -> None:
         self.config = config
         self.top = top
         self.kept = kept
         self.rngs = rngs
+        self.initial = initial
         self._next: list[dict[str, Arrays]] = []
 
     def apply(self, task: LocalTask) -> None:
@@ -77,8 +82,9 @@ class AdaptiveAggregation:
         for k, kept in enumerate(self.kept):
             weights = kept.get("ala-weights") or {n: np.ones_like(task.received[n]) for n in self.top}
             started = "ala-started" in kept and bool(kept["ala-started"]["started"])
-            if "local-model" in kept and self.top:
-                weights, mixed = self._learn(task, k, kept["local-model"], weights, started)
+            local = kept.get("local-model", self.initial)
+            if any(not np.array_equal(local[n], task.received[n]) for n in self.top):
+                weights, mixed = self._learn(task, k, local, weights, started)
                 own[k] |= mixed
                 started = True
             flag = np.array(started, np.float32)

@@ -197,7 +197,9 @@ class _Merge:
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def as_one_client(self) -> wire.NodeReply:
-        """Return the reduction as one plain upload, its scalars averaged by examples.
+        """Return the reduction as one plain upload.
+
+        What the rule works with is averaged as the arrays are, other scalars by examples.
 
         Raises:
             WireError: There is no client.
@@ -211,10 +213,12 @@ class _Merge:
             return wire.NodeReply(self.clients, {}, upload=self.first)
         counts = [int(s[wire.NUM_EXAMPLES]) for s in self.scalars]
         names = set.intersection(*(set(s) for s in self.scalars)) - {wire.NUM_EXAMPLES}
-        means: dict[str, float] = {
-            k: math.fsum(s[k] * n for s, n in zip(self.scalars, counts, strict=True)) / sum(counts)
-            for k in sorted(names)
-        }
+        rules = {f.name for f in self.entry.up_scalars} if self.entry.weight == "uniform" else set()
+        means: dict[str, float] = {}
+        for k in sorted(names):
+            weights = [1] * len(counts) if k in rules else counts
+            total = math.fsum(s[k] * n for s, n in zip(self.scalars, weights, strict=True))
+            means[k] = total / sum(weights)
         arrays = {name: r.result() for name, r in self.reductions.items()}
         upload = wire.Upload(arrays, {**means, wire.NUM_EXAMPLES: sum(counts)})
         return wire.NodeReply(self.clients, {}, upload=upload)

@@ -153,7 +153,7 @@ def _task(
     ala = None
     if entry.ala:
         rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
-        ala = AdaptiveAggregation(config.fedala, parts.top, kept, rngs)
+        ala = AdaptiveAggregation(config.fedala, parts.top, kept, rngs, node.initial())
     return task, solver, ala
 
 

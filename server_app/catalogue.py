@@ -62,7 +62,8 @@ def rows(personal: bool) -> list[list[str]]:
         paper = f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"
         never = f"never: {a.no_neutral}" if a.no_neutral else "is FedAvg"
         neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or never
-        reduced = ", ".join(sorted({f.reduce for f in a.up}))
+        plain = "plain " if a.weight == "uniform" else ""
+        reduced = ", ".join(sorted({plain + f.reduce if f.reduce == "mean" else f.reduce for f in a.up}))
         wire = [_fields(a.down, a.down_scalars), _up(a), reduced, _fields(a.keeps, ())]
         last = [PRIVATE[a.private] or "nothing", a.newcomer] if personal else [neutral]
         out.append([a.title, a.name, paper, *wire, *last])

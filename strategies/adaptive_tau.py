@@ -15,17 +15,18 @@ R          adaptive-tau.budget       what may be spent, in units of ``resource``
 c          state.step_cost           cost of one local step, of the slowest client             server
 b          state.round_cost          cost of a round beside its steps                          server
 phi        adaptive-tau.phi          how hard drift counts against few rounds; to be tuned     run config
-rho        ``rho``                   |F_k(w_k) - F_k(w)| / |w_k - w|, mean by n_k              wire
-beta       ``beta``                  |grad F_k(w_k) - grad F_k(w)| / |w_k - w|, mean by n_k    wire
-delta      divergence                sum_k n_k/n |grad F_k(w) - grad F(w)|                     here
+rho        ``rho``                   |F_k(w_k) - F_k(w)| / |w_k - w|, mean by p_k              wire
+beta       ``beta``                  |grad F_k(w_k) - grad F_k(w)| / |w_k - w|, mean by p_k    wire
+delta      divergence                sum_k p_k |grad F_k(w) - grad F(w)|                       here
 --         up ``gradient``           grad F_k(w) on a minibatch, stacked                       wire
-F(w^t)     ``loss-before``           mean by n_k                                               wire
+F(w^t)     ``loss-before``           mean by p_k                                               wire
 w^f        state.best                the w^t with the smallest F(w^t) so far                   server
 =========  ========================  ========================================================  =============
 
-rho and beta compare the client's last local model w_k with the model w that it is now given, on one
-minibatch (``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0
-for both and does not count. Until somebody has an estimate, tau stays.
+p_k is the client's share in the mean of the models: n_k / n, or 1/m where the selection draws by n_k. rho and
+beta compare the client's last local model w_k with the model w that it is now given, on one minibatch
+(``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0 for both
+and does not count. Until somebody has an estimate, tau stays.
 
 The end, as the paper has it: once another round of tau* + 1 steps and the look at its model do not fit into
 R, tau is cut to what fits, one last round trains, and one more round of a single step asks for the loss of
@@ -128,9 +129,9 @@ def book(state: AdaptiveTauState, reduced: Reduced, knobs: AdaptiveTauConfig) ->
 
 
 def estimates(reduced: Reduced) -> Estimates:
-    """Return the means by n_k of rho and beta, and delta in float64."""
-    shares = reduced.num_examples / reduced.num_examples.sum()
-    pairs = zip(reduced.scalars["rho"], reduced.scalars["beta"], reduced.num_examples, strict=True)
+    """Return the weighted means of rho and beta, and delta in float64."""
+    shares = reduced.counts / reduced.counts.sum()
+    pairs = zip(reduced.scalars["rho"], reduced.scalars["beta"], reduced.counts, strict=True)
     known = [(rho, beta, int(n)) for rho, beta, n in pairs if rho > 0 or beta > 0]
     rho, beta = None, None
     if known:

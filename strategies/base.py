@@ -253,7 +253,7 @@ class Strategy(Writer, FlowerStrategy):
             why = self._update(reduced)
             if not why:
                 self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
-                metrics = {k: v for k in reduced.scalars if (v := reduced.mean(k)) is not None}
+                metrics = {k: v for k in reduced.scalars if (v := reduced.example_mean(k)) is not None}
                 return self._packed, MetricRecord({**metrics, **self.last_metrics})
         if why:
             logger.warning("round %d keeps the model: %s", server_round, why)

@@ -13,7 +13,8 @@ theta    metric ``selected``     K - 2f                                  server
 beta     metric ``averaged``     K - 4f                                  server
 =======  ======================  ======================================  ==========
 
-Of two numbers equally far from the median the smaller is kept; of equal scores the first name wins.
+Of two numbers equally far from the median the smaller is kept; of equal scores, as equal models have them,
+the first name wins.
 
 Where the paper is silent: towards the end of the selection fewer than 2f + 3 clients are left, and Krum's
 number of neighbours, |left| - f - 2, falls to 0 and below. The closest one counts then.

@@ -14,8 +14,9 @@ M         ``fedfomo.download``          others; 0 = all             run config
 epsilon   ``fedfomo.epsilon``           share drawn at random       run config
 ========  ============================  ==========================  =======================
 
-Rows and columns of P are the known clients (see `strategies.models`) in the order of their names. No client
-gets its own model, so that P_ii, 1 at first in the paper, stays 0 and says nothing. Of the M, epsilon M
+Rows and columns of P are the known clients (see `strategies.models`) in the order of their names. A client
+has its own model already and is never given it, so that P_ii, 1 at first in the paper and 0 here, chooses
+nothing; it adds up what the client made of its own training (``fedfomo.baseline``). Of the M, epsilon M
 rounded to the nearest are drawn by (seed, round, client) among those that are not the best. Of equal P the
 first name comes first.
 """

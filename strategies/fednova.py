@@ -1,7 +1,7 @@
 """FedNova, server half. Wang et al., NeurIPS 2020, arXiv 2007.07481, section 5 (normalised averaging).
 
 w^{t+1} = w^t + tau_eff sum_{k in S_t} p_k (w_k - w^t) / |a_k|_1
-tau_eff = sum_{k in S_t} p_k |a_k|_1,  p_k = n_k / n_S
+tau_eff = sum_{k in S_t} p_k |a_k|_1,  p_k = n_k / n_S, or 1/m where the selection draws by n_k
 
 ==========  =====================  ============================  ==========
 symbol      variable               shape, dtype                  where

@@ -183,8 +183,9 @@ class Fold:
         names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
         scalars = {k: [self.metrics[c][k] for c in clients if k in self.metrics[c]] for k in names}
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
+        weights = np.array([self._weight(self.metrics[c]) for c in clients], np.int64)
         arrays = {name: r.result() for name, r in self._reductions.items()}
-        reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable)
+        reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights)
         return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
 
 

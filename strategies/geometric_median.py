@@ -17,8 +17,9 @@ differences from w^t, [K, K], which one pass over the stack gives: iterations co
 end when no weight moves by more than 1e-9 of itself: a far client needs a weight as small as it is far.
 
 Deviations: alpha_k is 1/K unless ``robust.weighted``; the paper's n_k / n_S trusts what clients say of
-themselves. Distances are over the parameters; buffers, which are no part of them, are averaged without the f
-smallest and the f largest (``robust.byzantine``).
+themselves. Under a selection that draws by n_k it is 1/K in either case. Distances are over the parameters;
+buffers, which are no part of them, are averaged without the f smallest and the f largest
+(``robust.byzantine``).
 Neutral value: nu so large that all beta_k are alpha_k / nu, and f = 0, is FedAvg among clients with equally
 many examples.
 """
@@ -35,6 +36,7 @@ from strategies.quorum import byzantine
 from strategies.stacked import combine_robustly, gram
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
+from task.selections import SELECTIONS
 
 STILL = 1e-9
 
@@ -70,7 +72,8 @@ def weiszfeld(G: np.ndarray, alpha: np.ndarray, nu: float, iterations: int) -> t
 def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
     """Replace the model by the geometric median of the clients' models."""
     knobs, stack = config.robust, reduced.arrays["arrays"]
-    counts = reduced.num_examples if knobs.weighted else np.ones(len(reduced.clients))
+    by_examples = knobs.weighted and not SELECTIONS[config.server.selection].by_examples
+    counts = reduced.num_examples if by_examples else np.ones(len(reduced.clients))
     alpha = counts / counts.sum()
     G = gram(stack, state.arrays, reduced.trainable)
     weights, steps = weiszfeld(G, alpha, knobs.nu, knobs.iterations)

@@ -20,10 +20,15 @@ q               qffl.q                   >= 0                                   
 
 The sums are plain: the paper draws clients in proportion to n_k (``selection = "proportional"``); with the
 uniform draw it is the paper's baseline. L and F_ref are factors of numerator and denominator and cancel.
-F_ref is there for the numbers: without it big q and a small loss give 0 / 0, or the sum's range is left. For
-the same reason a_k stays within 2^-24 and 2^24, a part in 10^7 of the client that F_ref is of; F_k counts as
-at least 1e-10 (authors' code: F_k + 1e-10). In the first round, where F_ref is a guess, a large q may meet
-that limit.
+F_ref is there for the numbers: without it big q and a small loss give 0 / 0, or the sum's range is left. F_k
+counts as at least 1e-10 (authors' code: F_k + 1e-10).
+
+No step is taken with weights that were cut. Sums are exact to a multiple of 2^-51 and reach to 2^32, so the
+largest a_k of the round must lie within 2^-24 and 2^24; a smaller one beside it just adds less. Where it does
+not, the round keeps the model and counts as skipped, and its largest loss is F_ref from then on. That takes,
+at q = 15, a largest loss below a third or above three times that of the round before, of another cohort
+perhaps; at q = 5, a factor of 27; at q = 1, of 16 million. In the first round, where F_ref is 1, it is the
+loss itself.
 
 Buffers have no h_k: q-FedAvg takes their plain mean, q-FedSGD leaves them.
 Neutral value: q = 0 is the plain mean of the local models, FedAvg if all n_k are equal.
@@ -40,6 +45,7 @@ import numpy as np
 from strategies.base import Strategy
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
+from task.fairness import EXPONENT, SMALLEST_LOSS, log_weight
 from task.knobs import Config
 
 
@@ -55,6 +61,7 @@ Q = TypeVar("Q", bound=QFFLState)
 
 def server_update(state: QFFLState, reduced: Reduced, config: Config) -> tuple[QFFLState, dict[str, Number]]:
     """Take the step of q-FedAvg and average the buffers."""
+    check_weights(state, reduced, config.qffl.q)
     stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
     return advance(state, reduced, stepped | reduced.arrays["buffers"])
 
@@ -63,8 +70,30 @@ def gradient_update(
     state: QFFLState, reduced: Reduced, config: Config
 ) -> tuple[QFFLState, dict[str, Number]]:
     """Take the step of q-FedSGD."""
+    check_weights(state, reduced, config.qffl.q)
     stepped = step(state.arrays, reduced.arrays["gradient"], -reduced.lr / lipschitz(reduced))
     return advance(state, reduced, stepped)
+
+
+def check_weights(state: QFFLState, reduced: Reduced, q: float) -> None:
+    """Refuse a round whose largest a_k is too small or too large for the sums.
+
+    Raises:
+        ArithmeticError: It is.
+    """
+    worst = worst_loss(reduced)
+    exponent = log_weight(worst, state.reference_loss, q) / math.log(2)
+    if abs(exponent) > EXPONENT:
+        raise ArithmeticError(
+            f"weights F_k^q: expected the largest within 2^-{EXPONENT} and 2^{EXPONENT} in units of F_ref^q, "
+            f"F_ref = {state.reference_loss:g}; got 2^{exponent:.1f}, of a loss of {worst:g} and q = {q:g}. "
+            "That loss is F_ref from the next round on"
+        )
+
+
+def worst_loss(reduced: Reduced) -> float:
+    """Return the largest F_k, at least `SMALLEST_LOSS`."""
+    return max(*reduced.scalars["loss-before"], SMALLEST_LOSS)
 
 
 def lipschitz(reduced: Reduced) -> float:
@@ -81,10 +110,9 @@ def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
 
 def advance(state: Q, reduced: Reduced, changed: Arrays) -> tuple[Q, dict[str, Number]]:
     """Return the state with the changed arrays and the next F_ref."""
-    worst = max(reduced.scalars["loss-before"])
+    worst = worst_loss(reduced)
     metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}
-    reference = max(worst, 1e-10)
-    return replace(state, arrays=state.arrays | changed, reference_loss=reference), metrics
+    return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
 
 
 class QFedAvg(Strategy):
@@ -101,6 +129,12 @@ class QFedAvg(Strategy):
         """Send F_ref."""
         assert isinstance(state, QFFLState)
         return {"reference-loss": state.reference_loss}
+
+    def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
+        """Keep the model, and measure the next round's losses by those that came, if any did."""
+        assert isinstance(state, QFFLState)
+        came = self.last.reduced
+        return state if came is None else replace(state, reference_loss=worst_loss(came))
 
 
 class QFedSGD(QFedAvg):

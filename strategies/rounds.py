@@ -88,7 +88,7 @@ class RoundLog:
     ) -> None:
         """Take over what the training phase came to."""
         self.folded(folded, "train")
-        loss = folded.reduced.mean(wire.TRAIN_LOSS) if folded.reduced else None
+        loss = folded.reduced.example_mean(wire.TRAIN_LOSS) if folded.reduced else None
         self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
         self.values |= {"asked": plan.asked, "answered": len(folded.metrics)}

@@ -39,6 +39,8 @@ class Reduced:
         arrays: Per upward field of the catalogue entry, the reduced arrays.
         clients: Names of the clients that took part, sorted.
         num_examples: n_k in that order, int64 [K].
+        weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which
+            the selection may set); None = n_k.
         scalars: Per scalar name, the clients' values in that order (only clients that sent it).
         round: Server round t, from 1.
         lr: eta_t of this round.
@@ -63,15 +65,26 @@ class Reduced:
     bytes: int = 0
     asked: int = 0
     names: tuple[str, ...] = ()
+    weights: np.ndarray | None = None
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each client counts in a mean, int64 [K]."""
+        return self.num_examples if self.weights is None else self.weights
 
     def mean(self, name: str) -> float | None:
-        """Return the example-weighted mean of a scalar that every client sent, else None."""
+        """Return the mean of a scalar that every client sent, weighted as the arrays are, else None."""
+        return self._mean(name, self.counts)
+
+    def example_mean(self, name: str) -> float | None:
+        """Return the mean over examples of a scalar that every client sent, for a report, else None."""
+        return self._mean(name, self.num_examples)
+
+    def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])
         if len(values) != len(self.clients) or not values:
             return None
-        return math.fsum(v * int(n) for v, n in zip(values, self.num_examples, strict=True)) / int(
-            self.num_examples.sum()
-        )
+        return math.fsum(v * int(n) for v, n in zip(values, weights, strict=True)) / int(weights.sum())
 
 
 def not_finite(state: ServerState) -> str:

@@ -328,8 +328,7 @@ class PerFedAvgConfig:
     """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
 
     alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
-    form: str = knob("fo", "second-order term: left out or by gradients' difference", choices=("fo", "hf"))
-    delta: float = knob(0.001, "delta of the gradients' difference (form = hf)", above=0)
+    form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +346,7 @@ class AppleConfig:
     """APPLE, Luo and Wu 2022."""
 
     dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
-    mu: float = knob(0.1, "mu of the term that holds p at p_0 = n_j / n at first", low=0)
+    mu: float = knob(0.1, "mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu", low=0)
     decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
 
 
@@ -359,6 +358,11 @@ class FedFomoConfig:
     epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
     validation: float = knob(
         0.2, "share of a client's training examples that the models are compared on", above=0, below=1
+    )
+    baseline: str = knob(
+        "before",
+        "what is compared with: the client's model before its last training, or after it",
+        choices=("before", "after"),
     )
 
 

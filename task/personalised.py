@@ -2,6 +2,10 @@
 
 Their models are the clients' own, so each entry says what a client begins with that is new or has lost what
 it kept (`newcomer`), and they are measured at the clients (`personal`). See `task.algorithms`.
+
+Means are weighted as in the papers: FedBN, FedRep, Per-FedAvg and pFedMe weigh all clients of a round alike,
+and so does FedBN's own code; that of FedRep's authors weighs by n_k. Ditto's and FedALA's global model is
+FedAvg's; Ditto's authors draw clients by n_k and take the plain mean: ``selection = "proportional"``.
 """
 
 from __future__ import annotations
@@ -127,7 +131,7 @@ PERSONAL: dict[str, Algorithm] = {
         keeps=ALA_KEEPS,
         personal=True,
         ala=True,
-        newcomer="the global model; W = 1 and its start phase in the round after",
+        newcomer="the run's initial model as Theta_i, so that the global one is mixed with it at once; W = 1",
         neutral=MappingProxyType({"fedala.layers": 0}),
     ),
     "fedamp": Algorithm(
@@ -166,6 +170,7 @@ PERSONAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(MODEL_UP,),
         keeps=(_PRIVATE,),
+        weight="uniform",
         private="norm",
         personal=True,
         newcomer=_FRESH_PART,
@@ -188,9 +193,9 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         up=(
             _STACKED_UP,
-            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not downloaded", "stack"),
+            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not compared", "stack"),
         ),
-        keeps=(_WHOLE,),
+        keeps=(_WHOLE, ArrayField("before", "whole", "the client's model before its last training")),
         weight="uniform",
         stacks=False,
         personal=True,
@@ -233,10 +238,12 @@ PERSONAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(MODEL_UP,),
         keeps=(_PRIVATE,),
+        weight="uniform",
         private="head",
         personal=True,
         newcomer=_FRESH_PART,
         neutral=MappingProxyType({"personal.layers": 0}),
+        equal_sizes=True,
     ),
     "fenda": Algorithm(
         name="fenda",
@@ -325,6 +332,7 @@ PERSONAL: dict[str, Algorithm] = {
         solver="per-fedavg",
         down=(MODEL_DOWN,),
         up=(MODEL_UP,),
+        weight="uniform",
         stacks=False,
         personal=True,
         newcomer="the global model, adapted by one step; nothing is kept",

@@ -20,9 +20,10 @@ mu         ``apple.mu``            weight of the pull towards p0                
 L          ``apple.decay-rounds``  rounds in which it fades                          run config
 =========  ======================  ================================================  =====================
 
-w_j of a client that sent none yet is the run's initial model. p_ij of a client that joined later begins at
-p0_j; that of one that left is kept until it is back. Momentum and weight decay, if any, are those of the
-steps of w_i.
+The pull is the slope of lambda(r) mu/2 |p_i - p0|^2; the authors' term has no 1/2, so their mu is half of
+this one. w_j of a client that sent none yet is the run's initial model. p_ij of a client that joined later
+begins at p0_j; that of one that left is kept until it is back. Momentum and weight decay, if any, are those
+of the steps of w_i.
 
 Buffers are never mixed: w^p has those of the client's own core model, its training moves them, and they go up
 with w_i. Each step reads all core models twice, once for w^p and once for <g, w_j>: N models as one matrix.

@@ -1,24 +1,31 @@
 """FedFomo, client half. Zhang, Sapra, Fidler, Yeung, Alvarez, ICLR 2021, arXiv 2012.08565, section 3.
 
-w_n = max(0, (L_i(theta_i) - L_i(theta_n)) / |theta_n - theta_i|), divided by their sum        (eq. 6)
-theta_i <- theta_i + sum_n w_n (theta_n - theta_i),  then E epochs of SGD
+w_n = max(0, (L_i(theta) - L_i(theta_n)) / |theta_n - theta|), divided by their sum        (eq. 6)
+theta_i <- theta + sum_n w_n (theta_n - theta),  then E epochs of SGD
 
 ========  ========================  ===============================================  =====================
 symbol    variable                  meaning                                          where
 ========  ========================  ===============================================  =====================
 theta_i   kept ``personal``         the client's own model after its last training   up, kept
-theta_n   ``models``                others' models that the server chose             down
-L_i       `_loss`                   mean loss on the client's validation examples    here
-w_n       ``affinity``              0 of clients whose models did not come           up
+theta     kept ``before``           the same before that training, as mixed          kept
+theta_n   ``models``                others' models that the server chose, and,       down
+                                    as in the authors' runs, theta_i
+L_i       `_weigh`                  mean loss on the client's validation examples    here
+w_n       ``affinity``              0 of clients whose models were not compared      up
           ``fedfomo.validation``    share of the training examples                   run config
 ========  ========================  ===============================================  =====================
 
+So the client's own training counts as far as it made the model better on the validation examples, and where
+no model is better all w_n are 0 and the client goes back to theta (authors' code: ``first_model``). With
+``fedfomo.baseline = "after"`` theta is theta_i itself, which cannot be better than itself: then the client
+keeps all of its training and moves on from there.
+
 The validation examples are drawn once, by (seed, client), and are the same in every round. As in the paper
 they are no training examples: local training takes the rest, with a single example both. n_k counts all.
-Distances are over the parameters; the mixture is of parameters and buffers, in float64, rounded once.
+Distances are over the parameters, |.| the Euclidean norm of the paper (authors' code: by default the sum of
+absolute values); the mixture is of parameters and buffers, in float64, rounded once.
 
-Where no model is better all w_n are 0 and theta_i stays, as it does of a client that gets none. A client that
-is new, or lost its state, begins with the run's initial model as theta_i.
+A client that is new, or lost its state, begins with the run's initial model as theta and theta_i.
 """
 
 from __future__ import annotations
@@ -49,15 +56,18 @@ class FedFomoSolver(OwnModelSolver):
         order = rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
         size = max(int(n * self.config.fedfomo.validation), 1)
         held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
-        theta = task.received | self.kept[0].get("personal", {})
-        others = self.gifts[0]["models"]
-        self.weights = self._weigh(task, theta, others, data.x[held_out], data.y[held_out])
-        task.start_from([mixture(theta, others, self.weights)])
+        trained = task.received | self.kept[0].get("personal", {})
+        theta, models = trained, dict(self.gifts[0]["models"])
+        if self.config.fedfomo.baseline == "before":
+            theta, models[client] = task.received | self.kept[0].get("before", {}), trained
+        self.weights = self._weigh(task, theta, models, data.x[held_out], data.y[held_out])
+        self.mixed = mixture(theta, models, self.weights)
+        task.start_from([self.mixed])
         if len(rest):
             task.examples = Examples(data.x[rest], data.y[rest], [len(rest)])
 
     def _weigh(
-        self, task: LocalTask, theta: Arrays, others: Mapping[str, Arrays], x: torch.Tensor, y: torch.Tensor
+        self, task: LocalTask, theta: Arrays, models: Mapping[str, Arrays], x: torch.Tensor, y: torch.Tensor
     ) -> dict[str, float]:
         """Return w_n by client."""
 
@@ -66,28 +76,29 @@ class FedFomoSolver(OwnModelSolver):
             return evaluate(task.program.model, x, y)["loss"]
 
         own, found = loss(theta), {}
-        for name, other in others.items():
+        for name, other in models.items():
             distance = math.sqrt(math.fsum(_squared(other[n], theta[n]) for n in task.program.names))
             found[name] = max(0.0, (own - loss(other)) / distance) if distance else 0.0
         total = math.fsum(found.values())
         return {name: w / total for name, w in found.items()} if total else found
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
-        """Return theta_i and the w_n, in the order of the population."""
+        """Return theta_i and the w_n, in the order of the population; keep theta_i and where it began."""
         assert self.order is not None
         ((upload, keep),) = super().finish(task, stats)
         w = np.array([self.weights.get(name, 0.0) for name in self.order.population], np.float32)
-        return [(wire.Upload(upload.arrays | {"affinity": {"clients": w}}, upload.scalars), keep)]
+        upload = wire.Upload(upload.arrays | {"affinity": {"clients": w}}, upload.scalars)
+        return [(upload, keep | {"before": self.mixed})]
 
 
-def mixture(theta: Arrays, others: Mapping[str, Arrays], weights: Mapping[str, float]) -> Arrays:
+def mixture(theta: Arrays, models: Mapping[str, Arrays], weights: Mapping[str, float]) -> Arrays:
     """Return theta + sum_n w_n (theta_n - theta); integers are rounded to the nearest, halves up."""
     out = {}
     for name, a in theta.items():
         wide = a.astype(np.float64)
         for client, w in weights.items():
             if w:
-                wide = wide + w * (others[client][name].astype(np.float64) - a)
+                wide = wide + w * (models[client][name].astype(np.float64) - a)
         out[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
     return out
 

@@ -5,7 +5,7 @@ Each batch of b examples is cut in two, D = its first floor(b/2) examples, D' = 
 
 w~ = w - alpha grad f(w; D),  g' = grad f(w~; D')
 FO:  w <- w - eta g'
-HF:  w <- w - eta (g' - alpha d),  d = (grad f(w + delta g'; D) - grad f(w - delta g'; D)) / (2 delta)
+HF:  w <- w - eta (g' - alpha H g'),  H = Hessian of f(.; D) at w
 
 ======  ====================  ============================================  ==========
 symbol  variable              meaning                                       where
@@ -13,11 +13,13 @@ symbol  variable              meaning                                       wher
 w       task.params           the meta-model                                down, up
 alpha   ``per-fedavg.alpha``  step by which a client adapts                 run config
 eta     task.lr               step of the meta-model; the paper's beta      down
-delta   ``per-fedavg.delta``  of the difference d, about H g', H of f on D  run config
 ======  ====================  ============================================  ==========
 
-The paper draws a third batch D'' for d; here it is D, so that HF is the gradient of f(w~; D') itself up to
-O(delta^2). ``train-loss`` is f(w~; D'), the loss after the step. Running statistics move with D at w alone.
+H g' is exact, by differentiating grad f(w; D) once more, where the paper's HF takes a difference of two
+gradients: across a kink, as of a ReLU, that is off by as much as the gradient jumps. The paper draws a third
+batch D'' for H; here it is D, so that HF is the gradient of f(w~; D') itself. ``train-loss`` is f(w~; D'),
+the loss after the step. Running statistics move with D at w alone. The server takes the plain mean of the
+w_k.
 
 A client's own model, before local training as after it, is w - alpha grad f_k(w), one step on all its
 training examples; its gradient is that of evaluation (no dropout, buffers at rest). Nothing is kept: a client
@@ -26,7 +28,11 @@ that is new adapts the global model as everybody does. alpha = 0 is FedAvg that 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from client_app.loop import LocalTask, Tensors, full_gradient
 from client_app.programs import Batch, Dense, Gradient
@@ -41,18 +47,16 @@ class PerFedAvgSolver(Solver):
 
     def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
         """Return f(w~; D') and the meta-gradient."""
-        knobs, w, gradient = self.config.per_fedavg, task.params, task.program.gradient
+        knobs, gradient = self.config.per_fedavg, task.program.gradient
         inner, outer = _halves(batch)
-        _, step = gradient(w, inner)
-        loss, meta = gradient(_moved(w, step, -knobs.alpha), outer)
         if knobs.form == "fo":
-            return loss, meta
-        _, ahead = gradient(_moved(w, meta, knobs.delta), inner)
-        _, behind = gradient(_moved(w, meta, -knobs.delta), inner)
-        total = [g.clone() for g in meta.tensors()]
-        ahead.add_to(total, -knobs.alpha / (2 * knobs.delta))
-        behind.add_to(total, knobs.alpha / (2 * knobs.delta))
-        return loss, Dense(total)
+            _, step = gradient(task.params, inner)
+            return gradient(_moved(task.params, step, -knobs.alpha), outer)
+        w, slope = _differentiable_gradient(task, inner)
+        loss, meta = gradient(_moved(task.params, Dense([g.detach() for g in slope]), -knobs.alpha), outer)
+        direction = meta.tensors()
+        curved = torch.autograd.grad(slope, w, direction)  # H g'
+        return loss, Dense(list(torch._foreach_add(direction, curved, alpha=-knobs.alpha)))
 
     def personalise(self, task: LocalTask) -> None:
         """Take one step on all the client's data."""
@@ -82,3 +86,14 @@ def _moved(params: Tensors, gradient: Gradient, scale: float) -> Tensors:
     moved = [p.clone() for p in params]
     gradient.add_to(moved, scale)
     return moved
+
+
+def _differentiable_gradient(task: LocalTask, batch: Batch) -> tuple[Tensors, Tensors]:
+    """Return w, to differentiate by, and the gradient there as a function of it."""
+    w = [p.detach().requires_grad_() for p in task.params]
+    # The fast backward pass of a recurrent layer on a GPU cannot be differentiated again.
+    recurrent = any(isinstance(module, nn.RNNBase) for module in task.program.model.modules())
+    with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
+        logits = task.program.logits(w, batch.x)
+        loss = cross_entropy(logits.flatten(0, 1), batch.y.flatten(0, 1), reduction="sum") * batch.scale[0]
+        return w, list(torch.autograd.grad(loss, w, create_graph=True))

@@ -25,9 +25,9 @@ from client_app.loop import LocalTask, Tensors, full_gradient, full_loss, norms
 from client_app.solvers.sgd import Finished, Solver
 from task import wire
 from task.arrays import only
+from task.fairness import EXPONENT, SMALLEST_LOSS, log_weight
 
-SMALLEST_LOSS = 1e-10
-LIMIT = 24 * math.log(2)  # of log a_k, both ways
+LARGEST = EXPONENT * math.log(2)  # of log a_k, so that it can be added: with more the round is not used
 
 
 class QFedAvgSolver(Solver):
@@ -56,10 +56,8 @@ class QFedAvgSolver(Solver):
         q, reference = self.config.qffl.q, self.scalars["reference-loss"]
         out, weights = [], []
         for loss, square in zip(self._losses, squares, strict=True):
-            floored = max(loss, SMALLEST_LOSS)
-            log_weight = q * math.log(floored / reference) if q else 0.0
-            weights.append(math.exp(min(max(log_weight, -LIMIT), LIMIT)))
-            h = weights[-1] * (1.0 + q * task.lr * square / floored)
+            weights.append(math.exp(min(log_weight(loss, reference, q), LARGEST)))
+            h = weights[-1] * (1.0 + q * task.lr * square / max(loss, SMALLEST_LOSS))
             out.append({"loss-before": loss, "lipschitz": h})
         if q:
             for t in tensors:

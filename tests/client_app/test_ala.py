@@ -66,7 +66,7 @@ def adapted(
         kept["ala-weights"] = {n: np.asarray(a, np.float32) for n, a in weights.items()}
     config = FedALAConfig(**{"percent": 100.0} | knobs)
     top = top_parameters(task.program.names, config.layers)
-    ala = AdaptiveAggregation(config, top, [kept], [np.random.default_rng(rng)])
+    ala = AdaptiveAggregation(config, top, [kept], [np.random.default_rng(rng)], task.received)
     ala.apply(task)
     ((_, keep),) = ala.keep([(wire.Upload({}, {}), {})])
     return keep["ala-weights"], task.states()[0]
@@ -124,10 +124,29 @@ def test_where_the_client_has_the_global_model_nothing_changes() -> None:
     assert all(np.array_equal(got[n], theta[n]) for n in theta)
 
 
-def test_a_client_without_a_local_model_skips_it_even_with_weights_left() -> None:
+def test_a_client_that_never_trained_has_the_initial_model_as_its_own() -> None:
+    (x, y), rng = blobs(9, 4, 3), np.random.default_rng
+    task, initial = task_on(small(), x, y, batch_size=0), moved(small())
+    found = []
+    for kept in ({}, {"local-model": initial}):
+        ala = AdaptiveAggregation(FedALAConfig(percent=100.0), sorted(HEAD), [kept], [rng(0)], initial)
+        ala.apply(task)
+        ((_, keep),) = ala.keep([(wire.Upload({}, {}), {})])
+        assert keep["ala-started"]["started"] == 1
+        found.append((task.states()[0], keep["ala-weights"]))
+        task.start_from([{}])
+    for got, want in zip(*found, strict=True):
+        assert all(np.array_equal(got[n], a) for n, a in want.items())
+    (theta, W), _ = found
+    assert min(W["3.weight"].min(), W["3.bias"].min()) < 0.99
+    assert not np.array_equal(theta["3.weight"], task.received["3.weight"])
+    assert np.array_equal(theta["1.weight"], task.received["1.weight"])
+
+
+def test_where_the_initial_model_was_received_it_is_skipped_even_with_weights_left() -> None:
     task = task_on(small(), *blobs(9, 4, 3))
     kept = {"ala-weights": {n: np.zeros_like(task.received[n]) for n in HEAD}}
-    ala = AdaptiveAggregation(FedALAConfig(), sorted(HEAD), [kept], [np.random.default_rng(0)])
+    ala = AdaptiveAggregation(FedALAConfig(), sorted(HEAD), [kept], [np.random.default_rng(0)], task.received)
     ala.apply(task)
     assert all(np.array_equal(a, task.received[n]) for n, a in task.states()[0].items())
     sent = {"3.bias": np.ones(3, np.float32)}
@@ -172,7 +191,7 @@ def test_the_slice_is_drawn_from_all_places() -> None:
         for sampling in ("block", "random"):
             config = FedALAConfig(percent=percent, sampling=sampling)
             rngs = [np.random.default_rng(i) for i in range(60)]
-            ala = AdaptiveAggregation(config, [], [{}] * 60, rngs)
+            ala = AdaptiveAggregation(config, [], [{}] * 60, rngs, {})
             drawn = [ala._slice(k, n).tolist() for k in range(60)]
             assert all(len(rows) == len({*rows}) == size for rows in drawn)
             assert all(min(rows) >= 0 and max(rows) < n for rows in drawn)
@@ -263,7 +282,7 @@ def test_in_a_cohort_every_client_gets_its_own() -> None:
         rngs = [np.random.default_rng(k) for k in ks]
         data = Examples(x[rows], y[rows], [sizes[k] for k in ks])
         task = LocalTask(program, state_of(model), data, [1] * len(ks), 0.1, TrainConfig(batch_size=4), rngs)
-        ala = AdaptiveAggregation(config, top, [kept[k] for k in ks], rngs)
+        ala = AdaptiveAggregation(config, top, [kept[k] for k in ks], rngs, task.received)
         ala.apply(task)
         return task.states(), [k for _, k in ala.keep([(wire.Upload({}, {}), {})] * len(ks))]
 
@@ -391,8 +410,8 @@ def test_in_front_of_fedrep_the_last_shared_layer_has_the_weights(tmp_path: Path
     for t, cohort in enumerate(case.cohorts, 1):
         for c in cohort:
             w = body | heads.get(c, {n: case.w0[n] for n in HEAD})
-            if c in sent:
-                local = sent[c] | {n: w[n] for n in HEAD}
+            if t > 1:
+                local = sent.get(c, case.w0) | {n: w[n] for n in HEAD}
                 w, weights[c], _ = fedala.adapt(
                     mlp.double(w), local, weights.get(c), case.train[c], rows(t, c), batch_size=4, **knobs
                 )  # fmt: skip
@@ -401,7 +420,7 @@ def test_in_front_of_fedrep_the_last_shared_layer_has_the_weights(tmp_path: Path
             w = mlp.sgd(w, case.train[c], first, lr, names=HEAD)
             w = mlp.sgd(w, case.train[c], then, lr, names=BODY)
             heads[c], sent[c] = {n: w[n] for n in HEAD}, {n: w[n] for n in BODY}
-        body = mlp.average([sent[c] for c in cohort], [len(case.train[c][1]) for c in cohort])
+        body = mlp.average([sent[c] for c in cohort], [1] * len(cohort))
         assert close(case.played.arrays(t), body)
     assert len(weights) >= 3
     for c, W in weights.items():
@@ -438,7 +457,7 @@ def test_a_stack_and_clients_alone_give_the_same(tmp_path: Path) -> None:
 
 
 def test_who_lost_its_state_begins_anew(tmp_path: Path) -> None:
-    """It is as if dora left after round 2, and another client with her data came: no ALA, then a start."""
+    """It is as if dora left after round 2, and another client with her data came, from the initial model."""
 
     def lose(server_round: int) -> None:
         if server_round == 3:
@@ -454,7 +473,7 @@ def test_who_lost_its_state_begins_anew(tmp_path: Path) -> None:
     trace = reference_of(case, [*here, *again], data)
     for t, want in enumerate(trace.models):
         assert close(case.played.arrays(t), want)
-    assert "dora again" not in trace.weights[3]
+    assert "dora again" in trace.weights[3]
     assert close(kept(case, "ala-weights")["dora"], trace.weights[4]["dora again"], 1e-4)
     assert not close(kept(case, "ala-weights")["dora"], reference_of(case).weights[4]["dora"], 1e-2)
 

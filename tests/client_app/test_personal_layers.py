@@ -7,6 +7,7 @@ references get the very cohorts, batches and splits of the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,11 +92,16 @@ def test_fedrep_tells_the_loss_of_its_second_phase(tmp_path: Path) -> None:
         assert got["train-loss"] == pytest.approx(mlp.loss_and_gradient(headed, *case.train[c])[0], rel=1e-5)
 
 
-def test_without_a_private_layer_they_are_fedavg_to_the_bit(tmp_path: Path) -> None:
+def test_without_a_private_layer_they_are_fedavg_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedRep is FedAvg that weighs all clients alike."""
     more: dict[str, Any] = {"stragglers": 0.5, "momentum": 0.5, "nodes": 2}
-    plain = told(case_of(tmp_path, "fedavg", **more))
-    assert len(set(plain[0])) == 4
-    for name in ("fedper", "fedrep"):
+    weights: dict[str, Any] = {"fedper": "examples", "fedrep": "uniform"}
+    for name, weight in weights.items():
+        monkeypatch.setitem(ALGORITHMS, "fedavg", replace(ALGORITHMS["fedavg"], weight=weight))
+        plain = told(case_of(tmp_path, "fedavg", **more))
+        assert len(set(plain[0])) == 4
         assert told(case_of(tmp_path, name, personal__layers=0, **more), hide=AFTER) == plain
 
 
@@ -173,7 +179,7 @@ def tensors(w: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 def fedbn_of(case: Case) -> Reference:
-    """FedBN by PyTorch in float64: plain SGD, all but the normalisation averaged by n_k."""
+    """FedBN by PyTorch in float64: plain SGD, all but the normalisation averaged, plainly."""
     more = case.common
 
     def run(cohorts: list[list[str]]) -> Trace:
@@ -196,7 +202,7 @@ def fedbn_of(case: Case) -> Reference:
                 state = {n: p.detach().clone() for n, p in model.state_dict().items()}
                 own[c] = {n: p for n, p in state.items() if n in NORM}
                 sent.append({n: p.numpy() for n, p in state.items() if n not in NORM})
-            shared = tensors(mlp.average(sent, [len(case.train[c][1]) for c in cohort]))
+            shared = tensors(mlp.average(sent, [1] * len(cohort)))
             traced.append(({n: t.numpy() for n, t in shared.items()}, {c: shared | own[c] for c in own}))
         personal = [{c: {n: t.numpy() for n, t in w.items()} for c, w in of.items()} for _, of in traced]
         return Trace([w for w, _ in traced], cast(Any, personal))

@@ -4,8 +4,9 @@ Client: Theta_i = its model after its last local training, Theta = w^t
         Theta_hat = Theta_i + (Theta - Theta_i) * [1 in the lower layers, W_i in the top p layers]
         W_i <- clip(W_i - eta grad_{Theta_hat} L * (Theta - Theta_i), 0, 1), by minibatches of the slice;
         Theta_hat follows each step. W_i begins with ones and is kept.
-        The first time with a Theta_i: epochs until the loss settles; later: one epoch. Without a Theta_i,
-        Theta_hat = Theta. Then E epochs of SGD from Theta_hat; mu > 0 adds mu (w - Theta_hat) to each step.
+        Before its first training Theta_i = w^0. The first time that the top layers of Theta_i are not those
+        of Theta: epochs until the loss settles; later: one epoch. Where they are equal, Theta_hat = Theta.
+        Then E epochs of SGD from Theta_hat; mu > 0 adds mu (w - Theta_hat) to each step.
 Server: as in FedAvg
 """
 
@@ -96,12 +97,13 @@ def run(
     personal[t][k] is Theta_hat of round t + 1. `ala` goes to `adapt`.
     """
     w, own, weights = double(w0), dict[Client, Params](), dict[Client, Params]()
+    first, upper = w, top(w, ala.get("layers", 1))
 
     def receive(t: int, k: Client) -> tuple[Params, Params | None]:
-        if k not in own:
-            return w, None
-        W = weights.get(k)
-        return adapt(w, own[k], W, data[k], slice_rows(t, k), batch_size=batch_size, **ala)[:2]
+        W, mine = weights.get(k), own.get(k, first)
+        if all(np.array_equal(mine[name], w[name]) for name in upper):
+            return w, W
+        return adapt(w, mine, W, data[k], slice_rows(t, k), batch_size=batch_size, **ala)[:2]
 
     trace = AlaTrace([w], [dict.fromkeys(sorted(data), w)])
     for t, cohort in enumerate(cohorts, 1):

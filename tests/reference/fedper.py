@@ -4,7 +4,7 @@
 Client: w_k <- shared part of w^t and own private part (the first time: that of w^0)
         FedPer: E epochs on everything.
         FedRep: epochs on the head h_k with the body fixed, then epochs on the body with the head fixed
-Server: shared part w^{t+1} = sum_{k in S_t} (n_k / n_S) w_k
+Server: shared part w^{t+1} = sum_{k in S_t} (n_k / n_S) w_k; in FedRep their plain mean
 """
 
 from collections.abc import Iterable
@@ -39,8 +39,9 @@ def run(
     lr_decay: float = 1.0,
     momentum: float = 0.0,
     by: Gradient = gradient,
+    plain: bool = False,
 ) -> Trace:
-    """Run with any private names and phases; ``models`` holds only the shared names."""
+    """Run with any private names and phases, and perhaps equal weights; ``models`` holds the shared names."""
     w0, private = double(w0), set(private)
     shared = {n: a for n, a in w0.items() if n not in private}
     own: dict[Client, Params] = {k: {n: w0[n] for n in w0 if n in private} for k in sorted(data)}
@@ -56,7 +57,7 @@ def run(
                 drawn += epochs
             own[k] = {n: w[n] for n in w if n in private}
             trained.append({n: w[n] for n in w if n not in private})
-        shared = average(trained, [len(data[k][1]) for k in sorted(cohort)])
+        shared = average(trained, [1 if plain else len(data[k][1]) for k in sorted(cohort)])
         trace.models.append(shared)
         trace.personal.append({k: shared | own[k] for k in own})
     return trace
@@ -71,7 +72,7 @@ def fedrep(
 ) -> Trace:
     """Run FedRep; head_epochs 0 = `epochs`."""
     phases = [(head_epochs or epochs, head), (epochs, set(w0) - head)]
-    return run(data, w0, private=head, phases=phases, **more)
+    return run(data, w0, private=head, phases=phases, plain=True, **more)
 
 
 def local_only(data: Data, w0: Params, *, epochs: int, **more: Any) -> Trace:

@@ -128,6 +128,15 @@ def test_estimates_are_weighted_by_examples_and_leave_out_who_cannot_tell() -> N
     assert (found.rho, found.beta, found.divergence) == (None, None, 0.0)
 
 
+def test_estimates_weigh_as_the_models_are_averaged() -> None:
+    # plain: delta: mean gradient 2, all are 2 away
+    alike = np.array([1, 1])
+    got = replies([2.0, 6.0], [1.0, 5.0], [[0.0], [4.0]], [2, 6], [1, 3], weights=alike)
+    found = estimates(got)
+    assert (found.rho, found.beta, found.divergence) == pytest.approx((4.0, 3.0, 2.0))
+    assert got.mean("loss-before") == 4.0
+
+
 def test_the_norm_of_delta_is_over_all_parameters_together() -> None:
     got = replies([0, 0], [0, 0], [[0.0], [6.0]], [1, 1], [1, 1])
     got.arrays["gradient"]["v"] = np.array([[[0.0, 0.0]], [[8.0, 0.0]]], np.float32)

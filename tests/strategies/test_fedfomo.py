@@ -27,8 +27,9 @@ from task.wire import ANSWERED
 from tests.reference import fedfomo, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.grid import LocalGrid
+from tests.support.kept import kept_by
 from tests.support.models import OneNumber, task_on
-from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, told
+from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, close, told
 from tests.support.rules import w
 
 
@@ -98,14 +99,19 @@ def test_the_models_that_go_to_each_client() -> None:
 
 def solve(others: dict[str, Arrays], **more: Any) -> tuple[Any, Arrays, Any]:
     """Return the uploads of one client, x = 2 of class 1 throughout: F(w) = log(1 + e^(-2w))."""
-    n = more.pop("n", 4)
+    n, baseline, kept = (
+        more.pop("n", 4),
+        more.pop("baseline", "before"),
+        more.pop("kept", {"personal": w(0.0)}),
+    )
     task = task_on(OneNumber(0.0), torch.full((n,), 2.0), torch.ones(n, dtype=torch.int64), lr=0.5, **more)
     order = wire.TrainOrder(1, {}, {}, ("a",), (1,), population=("a", "b", "c", "d"))
-    config = Config(fedfomo=FedFomoConfig(validation=0.5))
-    solver = SOLVERS["fedfomo"](config, {}, {}, [{"personal": w(0.0)}], [{"models": others}], order)
+    config = Config(fedfomo=FedFomoConfig(validation=0.5, baseline=baseline))
+    solver = SOLVERS["fedfomo"](config, {}, {}, [kept], [{"models": others}], order)
     solver.begin(task)
-    ((upload, kept),) = solver.finish(task, solver.run(task))
-    return upload, kept["personal"], task
+    ((upload, keep),) = solver.finish(task, solver.run(task))
+    assert keep["personal"]["w"].tolist() == upload.arrays["arrays"]["w"].tolist()
+    return upload, keep["before"], task
 
 
 def test_weights_mixture_and_step_by_hand() -> None:
@@ -113,7 +119,7 @@ def test_weights_mixture_and_step_by_hand() -> None:
 
     theta = w_b * 1 + w_d * 2; then one step on both training examples, of the same gradient.
     """
-    upload, kept, task = solve({"b": w(1.0), "c": w(-1.0), "d": w(2.0)}, batch_size=0)
+    upload, before, task = solve({"b": w(1.0), "c": w(-1.0), "d": w(2.0)}, batch_size=0)
     gain = {v: (math.log(2) - math.log(1 + math.exp(-2 * v))) / v for v in (1, 2)}
     b, d = (gain[v] / (gain[1] + gain[2]) for v in (1, 2))
     assert upload.arrays["affinity"]["clients"].tolist() == pytest.approx([0, b, 0, d], rel=1e-5)
@@ -121,9 +127,46 @@ def test_weights_mixture_and_step_by_hand() -> None:
     assert upload.arrays["arrays"]["w"].tolist() == pytest.approx(
         [theta + 0.5 * 2 * sigmoid(-2 * theta)], rel=1e-5
     )
-    assert kept["w"].tolist() == upload.arrays["arrays"]["w"].tolist()
+    assert before["w"].tolist() == pytest.approx([theta], rel=1e-5)
     assert upload.num_examples == 4
     assert len(task.examples.y) == 2
+
+
+def gain(start: float, v: float) -> float:
+    """Return (F(start) - F(v)) / |v - start|, if there is a gain."""
+    F = [math.log(1 + math.exp(-2 * x)) for x in (start, v)]
+    return max(0.0, (F[0] - F[1]) / abs(v - start))
+
+
+KEPT = {"personal": w(1.0), "before": w(-0.5)}
+
+
+def test_the_own_trained_model_is_listed_against_the_one_before_by_hand() -> None:
+    """Training moved the client from -1/2 to 1; b = 2 came."""
+    upload, before, _ = solve({"b": w(2.0)}, kept=KEPT, batch_size=0)
+    own, b = gain(-0.5, 1.0), gain(-0.5, 2.0)
+    a, b = own / (own + b), b / (own + b)
+    assert upload.arrays["affinity"]["clients"].tolist() == pytest.approx([a, b, 0, 0], rel=1e-5)
+    assert before["w"].tolist() == pytest.approx([-0.5 + a * 1.5 + b * 2.5], rel=1e-5)
+    # alone on its list it is taken whole
+    upload, before, _ = solve({}, kept=KEPT, batch_size=0)
+    assert upload.arrays["affinity"]["clients"].tolist() == [1, 0, 0, 0]
+    assert before["w"].tolist() == [1.0]
+
+
+def test_a_training_that_made_nothing_better_is_undone() -> None:
+    worse = {"personal": w(-1.0), "before": w(0.25)}
+    upload, before, _ = solve({"c": w(-2.0)}, kept=worse, batch_size=0)
+    assert upload.arrays["affinity"]["clients"].tolist() == [0, 0, 0, 0]
+    assert before["w"].tolist() == [0.25]
+
+
+def test_compared_with_the_model_after_its_training_the_own_one_is_not_listed() -> None:
+    upload, before, _ = solve({"b": w(2.0), "c": w(0.5)}, kept=KEPT, baseline="after", batch_size=0)
+    assert upload.arrays["affinity"]["clients"].tolist() == [0, 1, 0, 0]
+    assert before["w"].tolist() == [2.0]
+    _, before, _ = solve({"c": w(0.5)}, kept=KEPT, baseline="after", batch_size=0)
+    assert before["w"].tolist() == [1.0]
 
 
 def test_where_no_model_is_better_the_clients_own_stays() -> None:
@@ -180,7 +223,7 @@ def reference_of(case: Case) -> Reference:
     def reference(cohorts: list[list[str]]) -> mlp.Trace:
         trace = fedfomo.run(
             case.train, case.w0, cohorts=cohorts, validation_rows=lambda t, k: rows[k][0], choose=chosen,
-            **case.common | {"batches": batches},
+            baseline=case.keys.get("fedfomo.baseline", "before"), **case.common | {"batches": batches},
         )  # fmt: skip
         means = [
             mlp.average(list(m.values()), [1] * len(m)) if m else mlp.double(case.w0) for m in trace.models
@@ -200,6 +243,9 @@ CASES: dict[str, dict[str, Any]] = {
         "fedfomo__download": 1, "fedfomo__epsilon": 0.0, "batch_size": 0, "num_server_rounds": 6,
         "fraction_train": 1.0,
     },
+    "compared with the model after training": {
+        "fedfomo__download": 2, "fedfomo__baseline": "after", "num_server_rounds": 6,
+    },
 }  # fmt: skip
 
 
@@ -209,13 +255,17 @@ def test_the_pipeline_equals_the_reference(which: str, tmp_path: Path) -> None:
     reference = reference_of(case)
     check(case, reference, BODY | HEAD)
     reference(case.cohorts)
+    before = reference.trace.before[-1]  # type: ignore[attr-defined]
+    kept = kept_by(case.keys, case.played, "before")
+    assert set(kept) == set(before)
+    assert all(close(kept[c], want) for c, want in before.items())
     P = reference.trace.affinity[-1]  # type: ignore[attr-defined]
     state = load_state(FedFomoState, case.played.keep.snapshots[-1].arrays, {})
     total = 0.0
     for i in held(case.played, len(case.cohorts)):
         for j, got in affinities(state, i).items():
-            assert got == pytest.approx(P[i][j] * (i != j), abs=1e-4), (i, j)
-            total += got
+            assert got == pytest.approx(P[i][j] - (i == j), abs=1e-4), (i, j)
+            total += got * (i != j)
     assert total > 1
 
 
@@ -249,7 +299,7 @@ def test_a_client_gets_m_models_and_tells_of_no_other(tmp_path: Path) -> None:
         for client in answered.config_records[ANSWERED]["clients"]:
             w_i = wire.read_arrays(answered.array_records[f"affinity.{client}"])["clients"]
             row = dict(zip(population, w_i.tolist(), strict=True))
-            assert {j for j, value in row.items() if value} <= set(wanted[client])
+            assert {j for j, value in row.items() if value} <= {*wanted[client], client}
             assert sum(row.values()) == pytest.approx(1) or not any(row.values())
             used += any(row.values())
     assert used > 5

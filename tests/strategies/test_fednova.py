@@ -37,6 +37,30 @@ def test_the_server_takes_tau_eff_mean_steps_by_hand() -> None:
     assert metrics == {"effective-steps": 5.0}
 
 
+@pytest.mark.parametrize("policy", ["uniform", "proportional"])
+@pytest.mark.parametrize("nodes", [5, 2])
+def test_tau_eff_weighs_like_the_mean_of_the_updates(policy: str, nodes: int, tmp_path: Path) -> None:
+    """Step weights are ceil(n_k / 4) here; drawn by n_k, the clients count alike in both means."""
+    write_owners(tmp_path / "owners.npz")
+    keys = owners_config(tmp_path / "owners.npz", algorithm="fednova", batch_size=4, num_server_rounds=1)
+    played = play(keys | {"selection": policy, "local-epochs": 1}, nodes=nodes)
+    row = played.rows[-1]
+    p = {c: n if policy == "uniform" else 1 for c, n in SIZES.items()}
+    want = sum(p[c] * math.ceil(n / 4) for c, n in SIZES.items()) / sum(p.values())
+    assert row["metrics"]["effective-steps"] == pytest.approx(want, rel=1e-12)
+
+
+def test_two_clients_that_count_alike_by_hand() -> None:
+    # |a| = (1, 100), n = (1, 100): tau_eff = 50.5, not (1 * 1 + 100 * 100) / 101 = 99.02
+    replies = Reduced(
+        {"update": w(2)}, ("a", "b"), np.array([1, 100]), {"step-weight": [1.0, 100.0]}, trainable=("w",),
+        weights=np.array([1, 1]),
+    )  # fmt: skip
+    new, metrics = server_update(ServerState(w(0)), replies, Config())
+    assert metrics == {"effective-steps": 50.5}
+    assert new.arrays["w"].tolist() == [101.0]
+
+
 @pytest.mark.parametrize("tau", [1, 2, 3, 17])
 def test_the_weight_of_steps_is_the_papers(tau: int) -> None:
     assert step_weight(tau) == tau

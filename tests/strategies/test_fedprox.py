@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from strategies import FedProx
@@ -75,6 +76,9 @@ def test_adaptive_mu_goes_by_the_loss_of_all_answers_weighted_by_examples() -> N
     state = FedProxState(w(0), mu=0.5, previous_loss=2.4)
     assert server_update(state, got, ADAPTIVE)[0].mu == pytest.approx(0.6)
     assert server_update(replace(state, previous_loss=2.6), got, ADAPTIVE)[0].mu == 0.5
+    # where the selection made the clients count alike the loss is 3
+    alike = replace(got, weights=np.array([1, 1]))
+    assert server_update(replace(state, previous_loss=2.6), alike, ADAPTIVE)[0].mu == pytest.approx(0.6)
 
 
 def test_a_round_in_which_a_loss_is_missing_changes_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from client_app.loop import LocalTask, full_loss, train
 from client_app.solvers import SOLVERS
 from strategies import QFedAvg, QFedSGD
+from strategies.fold import Folded
 from strategies.qfedavg import QFFLState, gradient_update, server_update
 from strategies.state import Reduced, dump_state, load_state
 from task.config import read_config
@@ -20,7 +22,8 @@ from task.errors import ConfigError
 from task.knobs import Config, QFFLConfig
 from task.wire import Upload
 from tests.reference import fedavg, qffl
-from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.reference.fedsgd import loss_and_gradient
+from tests.support.federation import SIZES, Data, batches_of, far, owners_config, play, write_owners
 from tests.support.models import Noisy, OneNumber, blobs, task_on
 from tests.support.rules import w
 
@@ -140,7 +143,7 @@ def test_server_of_qfedsgd_by_hand() -> None:
 
 
 def test_all_losses_zero_keep_the_reference_above_0() -> None:
-    new, _ = server_update(QFFLState(w(1)), replies("delta", [0.0], [1.0], [0.0]), config(1.0))
+    new, _ = server_update(QFFLState(w(1)), replies("delta", [0.0], [1.0], [0.0]), config(0.5))
     assert new.reference_loss > 0
 
 
@@ -210,10 +213,100 @@ def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
     np.savez(tmp_path / "o.npz", x=x, y=y, client=np.repeat(["a", "b", "c"], 8), x_test=x[:2], y_test=y[:2])
     keys = {"qffl__q": q, "learning_rate": 0.5, "num_server_rounds": 30}
     played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, **keys))
-    worst = [row["metrics"]["worst-loss"] for row in played.rows[1:]]
     assert all(row["quarantined"] == [] for row in played.rows)
+    taken = [row for row in played.rows[1:] if not row["skipped"]]
+    worst = [row["metrics"]["worst-loss"] for row in taken]
+    assert len(taken) >= 29  # but for the first, where F_ref is a guess
     assert all(math.isfinite(v) for v in worst)
     assert worst[-1] < worst[0]
+
+
+def write_unequal(path: Path) -> Data:
+    """Six clients of which one learns what the others do the other way round, so that its loss stays high."""
+    rng, names = np.random.default_rng(5), "abcdef"
+    x = rng.normal(size=(60, 2)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    y[:10] = 1 - y[:10]
+    x *= np.repeat([2, 1, 3, 6, 6, 12], 10)[:, None].astype(np.float32)
+    np.savez(path, x=x, y=y, client=np.repeat([*names], 10), x_test=x[:2], y_test=y[:2])
+    return {c: (x[10 * k : 10 * k + 10], y[10 * k : 10 * k + 10]) for k, c in enumerate(names)}
+
+
+@pytest.mark.parametrize("q", [5.0, 15.0])
+@pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
+def test_every_step_that_is_taken_is_exact_whoever_came_before(
+    algorithm: str, q: float, tmp_path: Path
+) -> None:
+    """Two of six clients a round, with losses that differ by the power of q; each round by itself."""
+    data = write_unequal(tmp_path / "o.npz")
+    keys: dict[str, Any] = {"qffl__q": q, "learning_rate": 1.0, "fraction_train": 0.34}
+    played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, num_server_rounds=40, **keys))
+    names, rows = list(played.names), played.rows[1:]
+    clients, drawn = [data[n] for n in names], batches_of(3, names, dict.fromkeys(names, 10), 10)
+    spread, skipped = [], 0
+    for t, (row, cohort) in enumerate(zip(rows, played.selected(), strict=True), 1):
+        before, after = played.linear(t - 1), played.linear(t)
+        losses = [loss_and_gradient(before, *data[c])[0] for c in cohort]
+        if row["skipped"]:
+            skipped += 1
+            assert far(after, before) == 0
+            continue
+        spread.append(min(losses) / max(losses))
+        want = qffl.run(
+            clients, before, rounds=1, selected=[[names.index(c) for c in cohort]], lr=1.0, q=q, epochs=1,
+            batches=(lambda _, k, e, t=t: drawn(t, k, e)) if algorithm == "qfedavg" else None,
+        )[1]  # fmt: skip
+        assert far(after, want) < 1e-4 * far(want, before) + 1e-6, t
+    assert skipped <= 2
+    assert min(spread) < 0.3
+
+
+@pytest.mark.parametrize("name", ["qfedavg", "qfedsgd"])
+def test_a_cohort_far_below_f_ref_by_hand(name: str) -> None:
+    """At w = -0.42, F = log(1 + e^0.84) = 1.20 of a and log(1 + e^-0.84) = 0.36 of b; F_ref is 3, q = 15.
+
+    Of the largest weight, (1.20 / 3)^15 = 2^-19.8, b has 2^-26; at 2^-24 in all it would have 2^-4.2, 5 %.
+    """
+    start, q, lr, total, h, losses = -0.42, 15.0, 0.5, 0.0, [], []
+    step = slope = 0.0
+    for y in (1, 0):
+        task = task_on(OneNumber(start), torch.tensor([2.0]), torch.tensor([y]), lr=lr)
+        upload = solve(name, task, q, 3.0)
+        total += float(upload.arrays["delta" if name == "qfedavg" else "gradient"]["w"][0])
+        h.append(upload.scalars["lipschitz"])
+        losses.append(math.log1p(math.exp(-2 * start if y else 2 * start)))
+        g = (-2 if y else 2) * (1 - math.exp(-losses[-1]))
+        step += losses[-1] ** q * g
+        slope += q * losses[-1] ** (q - 1) * g**2 + losses[-1] ** q / lr
+    came = replies("delta" if name == "qfedavg" else "gradient", [total, 0.0], h, losses, lr)
+    update = server_update if name == "qfedavg" else gradient_update
+    new, _ = update(QFFLState(w(0.0), reference_loss=3.0), came, config(q))
+    assert new.arrays["w"].tolist() == pytest.approx([-step / slope], rel=1e-5)
+
+
+def test_a_round_whose_weights_cannot_be_added_keeps_the_model_and_is_the_next_ones_measure() -> None:
+    strategy = QFedAvg(config(15.0))
+    for loss, taken in ((0.34, True), (0.32, False), (2.95, True), (3.1, False)):
+        state = QFFLState(w(10) | {"mean": np.array([1.0], np.float32)})
+        came = replies("delta", [3.0, 1.0], [1.0, 7.0], [0.01, loss])
+        if taken:
+            assert server_update(state, came, strategy.config)[0].arrays["w"].tolist() == [10.5]
+            continue
+        with pytest.raises(ArithmeticError, match=rf"F_ref = 1; got 2\^.* a loss of {loss:g} and q = 15"):
+            server_update(state, came, strategy.config)
+        strategy.last = Folded(came, [], {}, 0)
+        kept = strategy.skipped(state, replace(came, clients=()))
+        assert isinstance(kept, QFFLState)
+        assert (kept.arrays["w"].tolist(), kept.reference_loss) == ([10.0], loss)
+        assert server_update(kept, came, strategy.config)[0].arrays["w"].tolist() == [10.5]
+
+
+def test_a_small_weight_is_not_cut() -> None:
+    # (log 2)^q in units of 4^q at q = 30: 2^-76
+    upload = solve("qfedavg", one(lr=0.5), 30.0, 4.0)
+    a = (math.log(2) / 4.0) ** 30
+    assert upload.arrays["delta"]["w"].tolist() == pytest.approx([a * 0.5], rel=1e-6)
+    assert upload.scalars["lipschitz"] == pytest.approx(a * (1 + 30 * 0.5 / math.log(2)), rel=1e-6)
 
 
 def test_a_loss_of_exactly_0_counts() -> None:

@@ -17,6 +17,7 @@ from strategies.bulyan import around_median, selection
 from strategies.geometric_median import weiszfeld
 from strategies.krum import scores
 from strategies.quorum import too_few
+from strategies.stacked import squared_distances
 from strategies.state import ServerState
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
@@ -125,6 +126,26 @@ def test_bulyan_selects_anew_after_each_choice() -> None:
     assert metrics == {"byzantine": 1, "selected": 5, "averaged": 3}
 
 
+def test_of_equal_models_the_first_name_wins() -> None:
+    """Also where what the distances are computed from differs in the last bit."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        K, size = int(rng.integers(7, 24)), int(rng.integers(20, 400))
+        distinct = [w(*rng.normal(size=size)) for _ in range(K)]
+        of = rng.integers(0, K // 2, K).tolist()
+        D = squared_distances(
+            {"w": np.stack([distinct[i]["w"] for i in of])}, w(*rng.normal(size=size)), ["w"]
+        )
+        f = (K - 3) // 4
+        first = int(np.argmin(scores(D, f)))
+        assert first == of.index(of[first])
+        chosen = selection(D, f)
+        for model in set(of):  # of each model the first ones of its names are taken
+            names = [k for k in range(K) if of[k] == model]
+            taken = [k for k in names if k in chosen]
+            assert taken == names[: len(taken)]
+
+
 def test_around_the_median_the_farthest_go_one_by_one_and_of_equals_the_larger() -> None:
     # medians 2, 0, 5: farthest first. Column 2: -1 and 1 are equally far from 0: 1 goes.
     block = np.array([[1, -1, 5], [2, 0, 5], [9, 1, 5]], np.float32)
@@ -150,6 +171,19 @@ def test_geometric_median_weighs_by_examples_only_if_asked_to() -> None:
     for weighted, want in ((True, 14), (False, 1)):
         got = apply("geometric-median", rows, sizes=sizes, weighted=weighted, iterations=1000)[0]
         assert got["w"][0] == pytest.approx(want, abs=1e-4)
+
+
+def test_who_is_drawn_by_examples_is_not_weighed_by_them_again() -> None:
+    rows, sizes = points(0, 1, 14), [1, 2, 5]
+    of = config("geometric-median", weighted=True, iterations=1000)
+    of = replace(of, server=replace(of.server, selection="proportional"))
+    told = reduced(
+        "geometric-median",
+        {f"{k}": (row, n) for k, (row, n) in enumerate(zip(rows, sizes, strict=True))},
+        trainable=("w",),
+    )
+    new, _ = STRATEGIES["geometric-median"].update(ServerState(w(0)), told, of)
+    assert new.arrays["w"][0] == pytest.approx(1, abs=1e-4)
 
 
 def test_a_smallest_distance_that_exceeds_all_makes_it_the_mean() -> None:

@@ -70,6 +70,11 @@ def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     assert Reduced({}, (), np.array([], np.int64)).mean("loss") is None
 
 
+def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> None:
+    replies = Reduced({}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1]))
+    assert (replies.mean("loss"), replies.example_mean("loss")) == (4.0, 5.0)
+
+
 def test_the_mean_does_not_depend_on_the_order() -> None:
     # a float sum of these in another order gives other bits
     values, counts = [1e16, 1.0, -1e16, 1.0], [1, 1, 1, 1]
