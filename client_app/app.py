@@ -20,6 +20,7 @@ from task.config import read_config
 from task.contract import contract_of
 from task.entry import Algorithm, evaluation_of
 from task.errors import BouquetError, FieldError, WireError
+from task.norms import NormBound
 from task.packing import is_packed, packed, unpacked
 from task.reduce import REDUCTIONS, Reduction
 from task.selections import CANDIDATES, SELECTIONS
@@ -111,7 +112,9 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     shared = {n: initial[n] for n in parts.shared}
     like = holdings(shared, parts.trainable)
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
-    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)))
+    trainable = frozenset(parts.trainable)
+    bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
+    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound)
     named = bool(order.clients)
     if not named:
         clients = _share(node)
@@ -142,8 +145,8 @@ def _share(node: Node) -> tuple[str, ...]:
 class _Merge:
     """The uploads of a node's clients, checked and folded as they come."""
 
-    def __init__(self, entry: Algorithm, like: Mapping[str, Arrays]) -> None:
-        self.entry = entry
+    def __init__(self, entry: Algorithm, like: Mapping[str, Arrays], bound: NormBound | None = None) -> None:
+        self.entry, self.bound = entry, bound or NormBound(0.0, {}, frozenset())
         self.like = {f.name: like[f.holds] for f in entry.up}
         self.clients: list[str] = []
         self.failed: list[wire.Quarantined] = []
@@ -157,9 +160,11 @@ class _Merge:
         checks.check_scalars(self.entry, upload.scalars)
         weight = upload.num_examples if self.entry.weight == "examples" else 1
         checked = {}
-        for name, reduction in self.reductions.items():
-            peaks = checks.check_arrays(name, upload.arrays[name], self.like[name])
-            checked[name] = reduction.check(upload.arrays[name], weight, client, peaks)
+        for field in self.entry.up:
+            name, arrays = field.name, upload.arrays[field.name]
+            peaks = checks.check_arrays(name, arrays, self.like[name])
+            checked[name] = self.reductions[name].check(arrays, weight, client, peaks)
+            self.bound.check(field, arrays, upload.scalars)
         # The first upload waits: alone it goes up as it is, and costs no fold.
         if not self.clients:
             self.first = upload

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,7 @@ class StateStore:
         fields: Mapping[str, Arrays],
         run: str = "",
         resumable: int | None = None,
+        void: Collection[int] = (),
     ) -> None:
         """Replace a client's state, atomically.
 
@@ -89,6 +90,7 @@ class StateStore:
             run: Identity of the run.
             resumable: Oldest round from whose end the run may have to be resumed; earlier versions that a
                 resume could ask for are left. None leaves none.
+            void: As of `load`.
 
         Raises:
             StateError: It cannot be written, or the file there is damaged or belongs to something else. All
@@ -98,7 +100,7 @@ class StateStore:
         found = _read(path, client, algorithm, run, whole=False)
         present = found[0] if found else None
         chain, lost = chain_of(path, present)
-        before = sorted(r for r in chain if r < server_round)
+        before = sorted(r for r in chain if r < server_round and r not in void)
         needed: set[int] = set()
         if resumable is not None:
             needed = {r for r in before if r > resumable}
@@ -122,6 +124,7 @@ class StateStore:
         run: str = "",
         before: int | None = None,
         like: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        void: Collection[int] = (),
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
 
@@ -132,6 +135,7 @@ class StateStore:
             before: Round to train: what was kept in this round or later belongs to rounds that a resume has
                 abandoned. None = the newest.
             like: For fields whose form the model sets, arrays of the expected names, shapes and dtypes.
+            void: Rounds that the server has gone back from.
 
         Raises:
             StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
@@ -144,14 +148,15 @@ class StateStore:
             _refuse_what_was_refused(path, client)
             return None
         header, fields = found
-        while before is not None and header.round >= before:
+        while (before is not None and header.round >= before) or header.round in void:
             if header.previous == 0:
                 return None  # its first round in this run is yet to come
             version = version_of(path, header.previous)
             found = _read(version, client, algorithm, run, header.previous)
             if found is None:
+                wanted = header.round if header.round in void else before
                 raise StateError(
-                    f"client {client}: kept state {path}: expected a version from before round {before}; "
+                    f"client {client}: kept state {path}: expected a version from before round {wanted}; "
                     f"got one of round {header.round}, made from one of round {header.previous} that is not "
                     f"there. Resume from round {header.round} or later, or put {version.name} back."
                 )

@@ -132,7 +132,8 @@ def _task(
     before = server_round or None
     forms = _forms(node, entry)
     found = [
-        node.store().load(c, entry.name, order.run, before, forms) if entry.keeps else None for c in cohort
+        node.store().load(c, entry.name, order.run, before, forms, order.void) if entry.keeps else None
+        for c in cohort
     ]
     kept = [k.fields if k else {} for k in found]
     received = order.arrays.get(wire.ARRAYS, {})
@@ -252,7 +253,7 @@ def _keep(
     except FieldError as err:
         return err
     resumable = oldest_resumable(order.round, node.config.output.checkpoint_every)
-    node.store().save(client, entry.name, order.round, keep, order.run, resumable)
+    node.store().save(client, entry.name, order.round, keep, order.run, resumable, order.void)
     return upload
 
 

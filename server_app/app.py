@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,8 @@ from task.knobs import Config
 from task.partition import load_partition
 
 HOLD_WAIT_S = 90.0  # a ServerApp whose SuperLink has given up on it has ended by then
+
+logger = logging.getLogger("flwr")
 
 app = ServerApp()
 
@@ -118,12 +121,34 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
         )
         rounds_over()
         recorder.close()
-    rounds, clients = folder.rounds(), folder.clients()
-    summary = summarise(rounds, clients, as_run_config(config))
-    folder.finish(summary, wire.read_arrays(result.arrays))
-    write_report(path)
+    keys, arrays = as_run_config(config), wire.read_arrays(result.arrays)
+    summary = _summary(folder, keys)
+    folder.finish(summary, arrays)
+    _report(path)
     closing_table(summary, path.resolve())
     return path
+
+
+def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what result.json is to hold; should it fail, why, so that the run still ends with its model."""
+    try:
+        return summarise(folder.rounds(), folder.clients(), keys)
+    except OSError:
+        raise  # the disk is at fault, and a resume can do it again
+    except Exception as err:
+        logger.exception("%s: the run is finished, but its summary could not be made", folder.path)
+        known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
+        return {**known, "summary_error": f"{type(err).__name__}: {err}"}
+
+
+def _report(path: Path) -> None:
+    """Write the report; a run whose report cannot be made is finished all the same."""
+    try:
+        write_report(path)
+    except OSError:
+        raise
+    except Exception:
+        logger.exception("%s: the run is finished, but its report could not be made", path)
 
 
 def check_measured(config: Config) -> None:

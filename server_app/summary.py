@@ -78,7 +78,7 @@ def gather(lines: Iterable[Row]) -> Clients:
             rounds = found.before
             accuracy, examples = metrics.get("accuracy"), line.get("examples")
         value, count = _number(accuracy), _number(examples)
-        if value is not None and count:
+        if value is not None and count is not None and count > 0:
             scores = rounds[line["round"]]
             scores.accuracy.append(value)
             scores.examples.append(count)

@@ -121,7 +121,8 @@ def book(state: AdaptiveTauState, reduced: Reduced, knobs: AdaptiveTauConfig) ->
     cost = c * state.tau + b
     if knobs.resource == "seconds":
         told = reduced.scalars.get("step-seconds", [])
-        c, cost = max(told, default=state.step_cost), reduced.seconds
+        cost = reduced.seconds
+        c = min(max(told, default=state.step_cost), cost / state.tau)  # the steps took place within the round
         b = max(cost - c * state.tau, 1e-10)
     elif knobs.resource == "bytes":
         c, b, cost = 0.0, float(reduced.bytes), float(reduced.bytes)
@@ -176,7 +177,8 @@ def bound(tau: int, steps: float, drift: float, rho: float, lr: float, phi: floa
     if steps <= 0:
         return math.inf
     root = math.sqrt(1.0 + 4.0 * steps**2 * phi * rho * lr * drift / tau)
-    return (1.0 + root) / (2.0 * steps * lr * phi) + rho * drift
+    found = (1.0 + root) / (2.0 * steps * lr * phi) + rho * drift
+    return math.inf if math.isnan(found) else found  # infinite drift times a rho of 0
 
 
 def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> AdaptiveTauState:
@@ -187,7 +189,7 @@ def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> Ad
     if c * (tau + 1) + 2 * b < left:
         return replace(state, tau=tau)
     # the largest tau with which the last round and the look at its model fit
-    fits = tau if c == 0 else min(tau, math.floor((left - c - 2 * b) / c + 1e-9))
+    fits = tau if c == 0 else math.floor(min(tau, max((left - c - 2 * b) / c + 1e-9, 0.0)))
     if left >= c + 2 * b and fits >= 1:
         return replace(state, tau=fits, phase=LAST)
     return replace(state, tau=1, phase=CLOSING)
@@ -232,6 +234,12 @@ class AdaptiveTau(Strategy):
         """Send tau."""
         assert isinstance(state, AdaptiveTauState)
         return {"local-steps": state.tau}
+
+    def back(self, good: ServerState, state: ServerState) -> ServerState:
+        """Take the models of the earlier state; what was spent stays spent."""
+        assert isinstance(good, AdaptiveTauState)
+        assert isinstance(state, AdaptiveTauState)
+        return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
     def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Book the round and begin anew with one step."""

@@ -12,13 +12,14 @@ the loop, so that Flower's own loop and wrappers can drive a rule too.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -35,6 +36,7 @@ from strategies.loop import EvaluateFn, Loop
 from strategies.orders import Extra, Writer
 from strategies.plan import RoundPlan, plan_round
 from strategies.quorum import too_few
+from strategies.recovery import Kept, LastGood
 from strategies.roster import Roster
 from strategies.rounds import RoundLog
 from strategies.selection import SELECTORS, Pool
@@ -43,14 +45,17 @@ from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
 from task.contract import contract_of
+from task.datasets import DATASETS
 from task.entry import Algorithm, evaluation_of
-from task.errors import ConfigError, choose_from
+from task.errors import ConfigError, StateError, choose_from
 from task.knobs import Config, ServerConfig
 from task.metrics import weighted_mean
+from task.norms import NormBound
 from task.seeds import rng_for
 from task.selections import CANDIDATES, LOSS, SELECTIONS
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+T = TypeVar("T")
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
 
@@ -70,6 +75,7 @@ class Strategy(Writer, FlowerStrategy):
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         self.config = _with_knobs(config or Config(algorithm=self.algorithm), knobs)
+        self._knows_work = config is not None  # else the clients may do other work than the default keys say
         server = self.config.server
         mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[self.algorithm].rule
         name = self.config.algorithm if mine else self.algorithm
@@ -94,6 +100,9 @@ class Strategy(Writer, FlowerStrategy):
         self._lr = 0.0
         self.last: Folded = Folded(None, [], {}, 0)
         self.last_metrics: dict[str, Number] = {}
+        self.last_good = LastGood()
+        self.rolled_back: int | None = None  # the round whose model the present round went back to
+        self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
 
     # ------------------------------------------------------------------ what a rule gives
 
@@ -113,6 +122,18 @@ class Strategy(Writer, FlowerStrategy):
     def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
         """Take in a round with too few good replies; the model must stay. `reduced` has no clients."""
         return state
+
+    def back(self, good: ServerState, state: ServerState) -> ServerState:
+        """Return the state to go on with when clients diverge from `state` and did not from `good`."""
+        return good
+
+    def limits(self, clients: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return by client upper limits of its scalars: what follows from its registration and its order."""
+        if not self._knows_work or self.entry.pooled:
+            return {}
+        targets = DATASETS[self.config.data.dataset].targets
+        most = self.roster.most_examples(clients)
+        return {client: {wire.NUM_EXAMPLES: n * targets} for client, n in most.items()}
 
     def finished(self, state: ServerState) -> bool:
         """Return whether the rule has nothing more to do, a budget being spent."""
@@ -139,7 +160,8 @@ class Strategy(Writer, FlowerStrategy):
         If the policy asks candidates, or the entry has an exchange before the training, it takes place here.
         """
         self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
-        self._sync(arrays)
+        self.last_good.begin(server_round, self._sync(arrays))
+        self.rolled_back = None
         self.call_roll(grid, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
@@ -206,7 +228,7 @@ class Strategy(Writer, FlowerStrategy):
         replies = stream_replies(
             grid, requests, self.timeout_s, terms
         )  # a message has its id once it was sent
-        fold = self._fold(entry, server_round, requests)
+        fold = self._fold(entry, server_round, requests, training=True)
         fold.run(replies)
         late = f"a reply within {self.timeout_s:g} s"
         folded = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
@@ -225,7 +247,13 @@ class Strategy(Writer, FlowerStrategy):
         )
         if reduced is not None:
             assert self.state is not None
-            self.state = self.prepare(self.state, replace(reduced, population=len(self.roster.names)))
+            given = replace(reduced, population=len(self.roster.names))
+            state, why = _attempt(lambda: self.prepare(cast(ServerState, self.state), given))
+            if state is None:
+                logger.warning("round %d does not train: %s", server_round, why)
+                self._before = None
+                return
+            self.state = state
             self._packed_fields = {}
 
     def _before_clients(self) -> tuple[str, ...]:
@@ -235,16 +263,26 @@ class Strategy(Writer, FlowerStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold the replies in as they come and apply the rule; (None, None) if too few were good."""
+        """Fold the replies in as they come and apply the rule; (None, None) if too few were good.
+
+        If most clients diverge from a model that has not proved itself (`strategies.recovery`), the server
+        goes back to the last one that has, and the round is over.
+        """
         assert self.state is not None
-        fold = self._fold(self.entry, server_round, self._requests)
+        fold = self._fold(self.entry, server_round, self._requests, training=True)
         fold.run(replies, self.config.server.enough_replies)
         late = f"a reply within {self.timeout_s:g} s"
         if self.config.server.enough_replies and fold.answered >= self.config.server.enough_replies:
             late = f"a reply before {self.config.server.enough_replies} others were in"
         self.last = fold.finish(late=late, lr=self._lr, trainable=self.trainable)
         self.journal.quarantined(self.last.quarantined)
-        self.selector.told(Pool(self.roster, self.config, server_round, self._times), self.last.metrics)
+        pool = Pool(self.roster, self.config, server_round, self._times)
+        _, why = _attempt(lambda: self.selector.told(pool, self.last.metrics))
+        if why:
+            logger.warning("round %d: the selection does not learn from these replies: %s", server_round, why)
+        kept = self.last_good.judge([*self._preceding, self.last], self._plan.asked)
+        if kept is not None:
+            return self._go_back(kept, server_round)
         reduced = self.last.reduced
         good = len(reduced.clients) if reduced else 0
         why = too_few(self.entry, self.config, good, self._plan.asked)
@@ -252,25 +290,44 @@ class Strategy(Writer, FlowerStrategy):
             reduced = self._spent(reduced)
             why = self._update(reduced)
             if not why:
+                self.last_good.updated()
                 self._packed, self._packed_fields = wire.pack_arrays(self.state.arrays), {}
                 metrics = {k: v for k in reduced.scalars if (v := reduced.example_mean(k)) is not None}
                 return self._packed, MetricRecord({**metrics, **self.last_metrics})
         if why:
             logger.warning("round %d keeps the model: %s", server_round, why)
-        self.last_metrics = {}
-        nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self._lr, self.trainable)
-        self.state = self.skipped(self.state, self._spent(nobody))
-        self._packed_fields = {}
+        self._skip(server_round)
         return None, None
+
+    def _go_back(self, kept: Kept, server_round: int) -> tuple[ArrayRecord, MetricRecord]:
+        """Take up a kept state; the round's replies are not used."""
+        assert self.state is not None
+        logger.warning(
+            "round %d: most clients diverge from the model of round %d; the run goes back to the model after "
+            "round %d",
+            server_round, server_round - 1, kept.round,
+        )  # fmt: skip
+        self.rolled_back, self.state = kept.round, self.back(kept.state, self.state)
+        self._skip(server_round)
+        self._packed = wire.pack_arrays(self.state.arrays)
+        return self._packed, MetricRecord({})
+
+    def _skip(self, server_round: int) -> None:
+        """Let the rule take in a round without a new model."""
+        self.last_metrics, self._packed_fields = {}, {}
+        nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self._lr, self.trainable)
+        state, why = _attempt(lambda: self.skipped(cast(ServerState, self.state), self._spent(nobody)))
+        if state is None:
+            logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
+        else:
+            self.state = state
 
     def _update(self, reduced: Reduced) -> str:
         """Apply the rule; return why its result is of no use, in which case nothing was changed, or ""."""
-        try:
-            state, metrics = type(self).update(self.state, reduced, self.config)
-        except (
-            ArithmeticError
-        ) as err:  # every reply was checked by itself, but not what they come to together
-            return f"the rule cannot work with these replies: {err}"
+        result, why = _attempt(lambda: type(self).update(self.state, reduced, self.config))
+        if result is None:
+            return why
+        state, metrics = result
         bad = not_finite(state)
         if bad:
             return f"the rule's result has NaN or infinity in {bad!r}"
@@ -301,17 +358,23 @@ class Strategy(Writer, FlowerStrategy):
         return self._requests
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics by their examples; None if nobody answered."""
+        """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
         fold = self._fold(evaluation_of(self.entry), server_round, self._requests)
         fold.run(replies)
         late = f"a reply within {self.timeout_s:g} s"
         self.last = fold.finish(late=late, lr=0.0, trainable=())
         self.journal.quarantined(self.last.quarantined)
+        self.client_counts = {}
         if self.last.reduced is None:
             return None
         reduced = self.last.reduced
-        weights = [float(n) for n in reduced.num_examples]
-        means = {k: weighted_mean(v, weights) for k, v in reduced.scalars.items() if len(v) == len(weights)}
+        means = {}
+        for k, values in reduced.scalars.items():
+            sent = [
+                (v, float(n)) for v, n in zip(values, reduced.num_examples, strict=True) if not math.isnan(v)
+            ]
+            means[k] = weighted_mean(*zip(*sent, strict=True))
+            self.client_counts[k] = len(sent)
         return MetricRecord({**means, wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
 
     # ------------------------------------------------------------------ the loop
@@ -366,6 +429,9 @@ class Strategy(Writer, FlowerStrategy):
         assert self.state is not None
         self.state = snapshot.state(type(self.state))
         self.selector.load(snapshot.arrays)
+        good = snapshot.good
+        kept = Kept(good.round, good.state(type(self.state))) if good else None
+        self.last_good.load(snapshot.arrays, kept)
         self._packed = wire.pack_arrays(self.state.arrays)
         return self.state
 
@@ -409,6 +475,7 @@ class Strategy(Writer, FlowerStrategy):
         """Book what the training came to."""
         log.trained(self._plan, self.last, self._lr, skipped, self.last_metrics)
         log.values |= {"population": len(self.roster.names), "simulated_seconds": self.simulated_s}
+        log.values["rolled_back"] = self.rolled_back
 
     # ------------------------------------------------------------------ helpers
 
@@ -429,7 +496,9 @@ class Strategy(Writer, FlowerStrategy):
         held = holdings(self.state.arrays, self.trainable, len(self.roster.names))
         return {f.name: held[f.holds] for f in entry.up}
 
-    def _fold(self, entry: Algorithm, server_round: int, requests: list[Message]) -> Fold:
+    def _fold(
+        self, entry: Algorithm, server_round: int, requests: list[Message], *, training: bool = False
+    ) -> Fold:
         asked = {m.metadata.message_id: clients_of(m) for m in requests}
         total = sum(len(c) for c in asked.values())
 
@@ -439,7 +508,26 @@ class Strategy(Writer, FlowerStrategy):
 
         nodes = self.roster.presence.there()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
-        return Fold(entry, self._like(entry), asked, server_round, answered, where)
+        # What was registered is the number of training examples.
+        limits = self.limits([c for clients in asked.values() for c in clients]) if training else {}
+        assert self.state is not None
+        bound = NormBound(self.config.server.max_update_norm, self.state.arrays, frozenset(self.trainable))
+        return Fold(entry, self._like(entry), asked, server_round, answered, where, limits, bound)
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what a rule makes of replies, or None and why it cannot.
+
+    Every reply was checked by itself, but not what they come to together. What this machine lacks (disk,
+    memory), or the run's keys are at fault for, is no reply's fault and is raised.
+    """
+    try:
+        return work(), ""
+    except (StateError, ConfigError, OSError, MemoryError):
+        raise
+    except Exception as err:
+        logger.debug("the rule raised", exc_info=True)
+        return None, f"the rule cannot work with these replies: {type(err).__name__}: {err}"
 
 
 def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:

@@ -21,6 +21,8 @@ Neutral: equal numbers of local steps, ``local-steps`` > 0, are FedAvg.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -48,3 +50,13 @@ class FedNova(Strategy):
 
     algorithm: ClassVar[str] = "fednova"
     update = staticmethod(server_update)
+
+    def limits(self, clients: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""
+        found, train = super().limits(clients), self.config.train
+        rows = self.roster.most_examples(clients) if found else {}
+        for client, n in rows.items():
+            epochs = self._plan.epochs.get(client, train.local_epochs)
+            steps = train.local_steps or epochs * math.ceil(n / (train.batch_size or n))
+            found[client]["step-weight"] = steps / (1.0 - train.momentum) * (1 + 1e-9)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from task import checks, wire
 from task.arrays import Arrays
 from task.entry import Algorithm
 from task.errors import FieldError, StateError
+from task.norms import NormBound
 from task.reduce import REDUCTIONS, Reduction
 from task.wire import NodeReply, Quarantined
 
@@ -38,6 +40,8 @@ class Fold:
         server_round: Round t.
         on_reply: Called with the number of clients answered so far after each reply.
         where: By message id: the node, as logs call it.
+        limits: By client, upper limits of some of its scalars, below those of the catalogue.
+        bound: On a client's update.
     """
 
     entry: Algorithm
@@ -46,6 +50,8 @@ class Fold:
     server_round: int
     on_reply: Callable[[int], None] = lambda answered: None
     where: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[Quarantined] = field(default_factory=list)
     bytes_up: int = 0
@@ -101,14 +107,14 @@ class Fold:
         answer = wire.read_reply(reply.content, clients, self.server_round)
         self._check_clients(answer, clients)
         rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
-        for row in rows.values():
-            checks.check_scalars(self.entry, row)
+        for client, row in rows.items():
+            checks.check_scalars(self.entry, row, self.limits.get(client))
         fold: Callable[[], None] = lambda: None  # noqa: E731
         if answer.upload is not None:
             (client,) = answer.clients
-            fold = self._plain(client, answer.upload.arrays, self._weight(rows[client]))
+            fold = self._plain(client, answer.upload.arrays, rows[client])
         elif rows:
-            fold = self._merged(answer, {c: self._weight(row) for c, row in rows.items()})
+            fold = self._merged(answer, rows)
 
         def add() -> None:
             fold()
@@ -127,12 +133,15 @@ class Fold:
     def _weight(self, row: Mapping[str, float]) -> int:
         return int(row[wire.NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
 
-    def _plain(self, client: str, arrays: Mapping[str, Arrays], weight: int) -> Callable[[], None]:
+    def _plain(
+        self, client: str, arrays: Mapping[str, Arrays], row: Mapping[str, float]
+    ) -> Callable[[], None]:
         self._check_fields(arrays)
-        checked = {}
-        for name, part in arrays.items():
-            peaks = checks.check_arrays(name, part, self.like[name])
-            checked[name] = self._reductions[name].check(part, weight, client, peaks)
+        checked, weight = {}, self._weight(row)
+        for f in self.entry.up:
+            peaks = checks.check_arrays(f.name, arrays[f.name], self.like[f.name])
+            checked[f.name] = self._reductions[f.name].check(arrays[f.name], weight, client, peaks)
+            self.bound.check(f, arrays[f.name], row)
 
         def fold() -> None:
             for name, part in arrays.items():
@@ -140,13 +149,18 @@ class Fold:
 
         return fold
 
-    def _merged(self, answer: NodeReply, weights: Mapping[str, int]) -> Callable[[], None]:
+    def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
         self._check_fields(answer.partials)
-        checked = {}
+        checked, weights = {}, {client: self._weight(row) for client, row in rows.items()}
         for f in self.entry.up:
             records = answer.partials[f.name]
             check_partial(f.name, f.reduce, records, self.like[f.name], weights)
             checked[f.name] = self._reductions[f.name].check_merge(records, len(weights))
+            if f.reduce == "stack":
+                for client, row in rows.items():
+                    self.bound.check(f, {k: a for k, a in records[client].items() if k}, row)
+            else:
+                self.bound.check_sum(f, records, list(weights.values()), list(rows.values()))
 
         def fold() -> None:
             for name, records in answer.partials.items():
@@ -181,7 +195,7 @@ class Fold:
         if not clients:
             return Folded(None, self.quarantined, {}, self.bytes_up)
         names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
-        scalars = {k: [self.metrics[c][k] for c in clients if k in self.metrics[c]] for k in names}
+        scalars = {k: [self.metrics[c].get(k, math.nan) for c in clients] for k in names}
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
         weights = np.array([self._weight(self.metrics[c]) for c in clients], np.int64)
         arrays = {name: r.result() for name, r in self._reductions.items()}

@@ -29,18 +29,23 @@ class Snapshot:
     round: int
     arrays: Arrays
     numbers: dict[str, Number]
+    good: Snapshot | None = None
+    """What the run goes back to if clients diverge from this state (`strategies.recovery`)."""
 
     @staticmethod
-    def of(server_round: int, state: ServerState, memory: Arrays | None = None) -> Snapshot:
+    def of(
+        server_round: int, state: ServerState, memory: Arrays | None = None, good: Snapshot | None = None
+    ) -> Snapshot:
         """Take a snapshot after a round; arrays are shared, not copied (states are never written to).
 
         Args:
             server_round: Round t.
             state: The rule's state.
-            memory: What the selection policy remembers, under names of its own (``selection/...``).
+            memory: What is no part of it, under names of its own (``selection/...``, ``recovery/...``).
+            good: What to go back to.
         """
         arrays, numbers = dump_state(state)
-        return Snapshot(server_round, arrays | (memory or {}), numbers)
+        return Snapshot(server_round, arrays | (memory or {}), numbers, good)
 
     def state(self, cls: type[S]) -> S:
         """Rebuild the rule's state."""

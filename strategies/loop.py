@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from strategies.exchange import stream_replies
 from strategies.journal import Snapshot
+from strategies.recovery import Kept
 from strategies.rounds import RoundLog
 from strategies.state import ServerState
 from task.arrays import Arrays
@@ -76,7 +77,13 @@ class Loop:
                 log = self._round(server_round)
                 assert strategy.state is not None
                 later: list[Callable[[], None]] = [
-                    partial(self._write_down, log, strategy.state, strategy.selector.dump())
+                    partial(
+                        self._write_down,
+                        log,
+                        strategy.state,
+                        strategy.selector.dump() | strategy.last_good.dump(),
+                        strategy.last_good.kept,
+                    )
                 ]
                 evaluate = partial(self._evaluate, log, strategy.record())
                 if self.overlap and not server.target_accuracy:
@@ -142,10 +149,11 @@ class Loop:
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
         log.clock.lap("evaluate")
 
-    def _write_down(self, log: RoundLog, state: ServerState, memory: Arrays) -> None:
+    def _write_down(self, log: RoundLog, state: ServerState, memory: Arrays, kept: Kept | None) -> None:
         """Tell the journal of a round. Reads nothing that the next round changes."""
         log.clock.begin(self._ended or log.clock.begun)
-        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory)
+        good = Snapshot.of(kept.round, kept.state) if kept else None
+        row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory, good)
         self.strategy.journal.round_done(row, log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 
@@ -164,7 +172,7 @@ class Loop:
         log.bytes_down += terms.bytes_again
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
-        strategy.count_trained(log, skipped=arrays is None)
+        strategy.count_trained(log, skipped=arrays is None or strategy.rolled_back is not None)
         log.clock.lap("train")
 
     def _evaluate_clients(self, server_round: int, log: RoundLog) -> None:
@@ -183,6 +191,10 @@ class Loop:
         if seen is not None:
             self.result.evaluate_metrics_clientapp[server_round] = seen
             log.values |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}
+            counts = strategy.client_counts
+            log.values["client_counts"] = {
+                f"client_{k}": counts[k] for k in ("loss", "accuracy") if k in counts
+            }
         log.clock.lap("evaluate-clients")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 
 from strategies.plan import RoundPlan
+from strategies.recovery import LastGood
 from strategies.roster import Roster
 from strategies.state import ServerState
 from task import wire
@@ -32,6 +33,7 @@ class Writer:
     _lr: float
     _run_id: str
     _bytes: int
+    last_good: LastGood
 
     def down_scalars(self, state: Any) -> dict[str, float]:
         """Return the entry's downward scalars for this round."""
@@ -83,12 +85,13 @@ class Writer:
         """Return one message per node for the clients of a plan; what is for one goes to its node alone."""
         by_node = plan.by_node(self.roster, self.config.train.local_epochs)
         names = self._names(entry)
+        void = self.last_good.void if entry.keeps else ()
         gifts = self._packed_gifts(entry, sorted(c for cs in by_node.values() for c in cs), names)
         requests = []
         for node, clients in by_node.items():
             epochs = plan.epochs_of(clients)
             order = wire.TrainOrder(
-                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names
+                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names, void=void
             )
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in gifts.items()}
             content = wire.train_content(order, records, extra, theirs)

@@ -198,7 +198,7 @@ class Presence:
             # Flower's own apps have no roll call: such a node is one client.
             logger.debug("%s does not answer the roll call: %s", node, err)
             name = node.name or f"node-{node_id}"
-            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}")
+            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", counted=False)
         self._unfit.discard(node_id)
         self._turn += 1
         self.claims[node_id] = Claim(node, told, self._turn)

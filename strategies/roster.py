@@ -223,6 +223,15 @@ class Roster:
                 counts[name] = int(told[i])
         return counts
 
+    def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
+        """Return by client the most training examples that a node registered for it; none if no node did."""
+        counts, wanted = dict[str, int](), dict.fromkeys(cohort)
+        for group in self._groups:
+            told = [a.num_examples for n in group.nodes if (a := self._answers[n]).counted]
+            for name, i in group.among(wanted):
+                counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in told)])
+        return {name: n for name, n in counts.items() if n > 0}
+
     def participants(self) -> list[Participant]:
         """Return the nodes that are there, by id."""
         return [

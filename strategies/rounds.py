@@ -57,6 +57,7 @@ class RoundLog:
             **dict.fromkeys(("lr", "train_loss", "client_loss", "client_accuracy", "loss", "accuracy")),
             **{"population": 0, "simulated_seconds": 0.0},
             **{"selected": [], "stragglers": [], "asked": 0, "answered": 0, "skipped": False, "metrics": {}},
+            **{"rolled_back": None, "client_counts": {}},
         }
     )
     clients: list[dict[str, Any]] = field(default_factory=list)

@@ -41,7 +41,7 @@ class Reduced:
         num_examples: n_k in that order, int64 [K].
         weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which
             the selection may set); None = n_k.
-        scalars: Per scalar name, the clients' values in that order (only clients that sent it).
+        scalars: Per scalar name, the clients' values in that order; NaN of a client that did not send it.
         round: Server round t, from 1.
         lr: eta_t of this round.
         trainable: Names of the model's parameters, without buffers.
@@ -73,30 +73,30 @@ class Reduced:
         return self.num_examples if self.weights is None else self.weights
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a scalar that every client sent, weighted as the arrays are, else None."""
+        """Return the mean of a scalar over the clients that sent it, weighted as the arrays are, else None."""
         return self._mean(name, self.counts)
 
     def example_mean(self, name: str) -> float | None:
-        """Return the mean over examples of a scalar that every client sent, for a report, else None."""
+        """Return the mean over examples of a scalar over the clients that sent it, for a report, else None."""
         return self._mean(name, self.num_examples)
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])
-        if len(values) != len(self.clients) or not values:
-            return None
-        return math.fsum(v * int(n) for v, n in zip(values, weights, strict=True)) / int(weights.sum())
+        sent = [(v, int(n)) for v, n in zip(values, weights, strict=False) if not math.isnan(v)]
+        return math.fsum(v * n for v, n in sent) / sum(n for _, n in sent) if sent else None
 
 
 def not_finite(state: ServerState) -> str:
-    """Return the name of an array of a state that holds NaN or infinity, or "".
+    """Return the name of an array of a state that holds NaN or infinity, or of a number that is NaN; or "".
 
     Arrays that hold much more than a model, such as every client's, are not looked through.
     """
     model = sum(a.nbytes for a in state.arrays.values())
-    for name, a in dump_state(state)[0].items():
+    arrays, numbers = dump_state(state)
+    for name, a in arrays.items():
         if a.dtype.kind == "f" and a.nbytes <= 2 * model and not math.isfinite(peak(a)):
             return name
-    return ""
+    return next((name for name, value in numbers.items() if math.isnan(value)), "")
 
 
 def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:

@@ -13,7 +13,7 @@ A downward record other than ``arrays`` is the field of that name of the rule's 
 
 Every message also carries the common fields: down ``server-round``, ``run`` (the run's identity), ``lr``
 (eta_t of this round) and, to nodes that host several clients, ``clients`` and ``epochs``; up
-``num-examples`` (> 0) and ``train-loss``.
+``num-examples`` and ``train-loss``. A scalar's range stands with it; the gate of `task.checks` enforces it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,11 @@ _LI_FAIR = Paper(
 _REFERENCE_LOSS = ScalarField(
     "reference-loss", "F_ref, largest loss of the round before, a unit that cancels"
 )
-_LOSS_BEFORE = ScalarField("loss-before", "F_k(w^t), mean loss of the received model")
-_LIPSCHITZ = ScalarField("lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))")
+_LOSS_BEFORE = ScalarField("loss-before", "F_k(w^t), mean loss of the received model", low=0)
+# Far above what an honest client reaches, far below what would swallow the others' sum in float64.
+_LIPSCHITZ = ScalarField(
+    "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50
+)
 
 
 def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
@@ -132,11 +135,15 @@ _GLOBAL: dict[str, Algorithm] = {
         down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
         up_scalars=(
             ScalarField(
-                "rho", "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's round before; 0 = unknown"
+                "rho",
+                "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's round before; 0 = unknown",
+                low=0,
             ),
-            ScalarField("beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown"),
+            ScalarField("beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0),
             _LOSS_BEFORE,
-            ScalarField("step-seconds", "c_k, measured seconds of a local step; 0 = not measured"),
+            ScalarField(
+                "step-seconds", "c_k, measured seconds of a local step; 0 = not measured", low=0, high=1e6
+            ),
         ),
         keeps=(
             ArrayField("local-model", "trainable", "w_k, local model at the end of the client's last round"),
@@ -253,8 +260,20 @@ _GLOBAL: dict[str, Algorithm] = {
         rule="fednova",
         solver="fednova",
         down=(MODEL_DOWN,),
-        up=(ArrayField("update", "state", "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are"),),
-        up_scalars=(ScalarField("step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD"),),
+        up=(
+            ArrayField(
+                "update",
+                "state",
+                "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
+                per="step-weight",
+            ),
+        ),
+        # The server also holds each client to the steps that it was asked for (`strategies.fednova`).
+        up_scalars=(
+            ScalarField(
+                "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
+            ),
+        ),
         neutral=MappingProxyType({"local-steps": 3, "fednova.mu": 0.0}),
     ),
     "fedprox": Algorithm(
@@ -273,8 +292,8 @@ _GLOBAL: dict[str, Algorithm] = {
         up=(MODEL_UP,),
         down_scalars=(ScalarField("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
-            ScalarField("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False),
-            ScalarField("loss-before", "F_k(w^t), mean loss of the received model", False),
+            ScalarField("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
+            replace(_LOSS_BEFORE, required=False),
         ),
         neutral=MappingProxyType({"fedprox.mu": 0.0}),
     ),

@@ -8,12 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from task.entry import NUM_EXAMPLES, Algorithm
+from task.entry import COMMON, NUM_EXAMPLES, Algorithm, ScalarField
 from task.errors import FieldError
 
 MOST_SCALARS = 1000  # of one client
 LONGEST_NAME = 200  # letters
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
+FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
 BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
 
 
@@ -53,28 +54,49 @@ def check_arrays(
             peaks[name] = peak(a)
             if not math.isfinite(peaks[name]):
                 bad = int(a.size - np.count_nonzero(np.isfinite(a)))
-                raise FieldError(f"{what}/{name}", "finite numbers", f"NaN or infinity in {bad} of {a.size}")
+                raise FieldError(f"{what}/{name}", f"{FINITE}s", f"NaN or infinity in {bad} of {a.size}")
     return peaks
 
 
-def check_scalars(entry: Algorithm, scalars: Mapping[str, object]) -> None:
-    """Refuse an example count that is no positive integer, a missing scalar, or one that is not finite.
+def check_scalars(
+    entry: Algorithm, scalars: Mapping[str, object], most: Mapping[str, float] | None = None
+) -> None:
+    """Refuse a missing scalar, one that is not finite, and one outside its range in the catalogue.
+
+    A scalar that the catalogue does not know, such as a metric of another app, has to be finite.
+
+    Args:
+        entry: The message's contract.
+        scalars: What came.
+        most: Upper limits of some scalars that hold for this client, below those of the catalogue.
 
     Raises:
         FieldError: Naming the scalar.
     """
-    n = scalars.get(NUM_EXAMPLES.name)
-    if n is None:
-        raise FieldError(NUM_EXAMPLES.name, "a positive integer", "nothing")
-    whole = isinstance(n, int) or (isinstance(n, float) and n.is_integer())
-    if isinstance(n, bool) or not whole or not 0 < cast(float, n) < 2**29:
-        raise FieldError(NUM_EXAMPLES.name, "an integer from 1 to 2^29", short(n))
-    for f in entry.up_scalars:
+    fields = {f.name: f for f in (*COMMON, *entry.up_scalars)}
+    for f in (NUM_EXAMPLES, *entry.up_scalars):
         if f.required and f.name not in scalars:
-            raise FieldError(f.name, f.meaning, "nothing")
+            raise FieldError(f.name, f"{f.meaning}, {_range(f, f.high)}", "nothing")
     for name, value in scalars.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-            raise FieldError(name, f"a finite number below {LARGEST:.3g} in size", short(value))
+        field = fields.get(name, ScalarField(name, ""))
+        high = min(field.high, (most or {}).get(name, LARGEST), LARGEST)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = number and (not field.whole or isinstance(value, int) or cast(float, value).is_integer())
+        if not fits or not max(field.low, -LARGEST) <= cast(float, value) <= high:
+            raise FieldError(name, _range(field, high), short(value))
+
+
+def _range(field: ScalarField, high: float) -> str:
+    """Return the values of a field in words."""
+    low, high = max(field.low, -LARGEST), min(high, LARGEST)
+    if field.whole:
+        return f"an integer from {low:.0f} to {high:.0f}"
+    return f"a {FINITE} from {low:.3g} to {high:.6g}"
+
+
+def diverged(expected: str) -> bool:
+    """Return whether a reply was refused for the size of its numbers, given what was expected of it."""
+    return FINITE in expected
 
 
 def check_columns(columns: Mapping[str, object]) -> None:

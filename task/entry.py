@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -39,21 +40,36 @@ class ArrayField:
         reduce: How the server folds the clients' records: ``mean`` and ``sum`` are weighted by
             `Algorithm.weight`; ``stack`` keeps every client's. Of a downward field, ``stack`` means records
             that differ by client: each client gets some clients' records, by name.
+        per: Scalar that the client has divided its change of the parameters by; "" = the parameters are those
+            of a model (``state``), or the record is a change or a gradient itself (``trainable``).
     """
 
     name: str
     holds: Holds
     meaning: str
     reduce: Literal["mean", "sum", "stack"] = "mean"
+    per: str = ""
 
 
 @dataclass(frozen=True)
 class ScalarField:
-    """One number of a message: name, meaning with unit, and whether a message without it is refused."""
+    """One number of a message.
+
+    Attributes:
+        name: Name on the wire.
+        meaning: What the number is, with its unit.
+        required: Whether a message without it is refused.
+        low: Smallest value that an honest client can send.
+        high: Largest such value.
+        whole: Whether it is an integer.
+    """
 
     name: str
     meaning: str
     required: bool = True
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,15 +152,29 @@ class Algorithm:
 MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
 MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
 
-NUM_EXAMPLES = ScalarField("num-examples", "n_k, training examples of the client")
-TRAIN_LOSS = ScalarField("train-loss", "mean loss over the examples as they were trained on", False)
-TEST_LOSS = ScalarField(
-    "test-loss", "mean loss of the client's own model after training, own test data", False
+MOST_EXAMPLES = 2**29  # of one client
+NUM_EXAMPLES = ScalarField(
+    "num-examples", "n_k, training examples of the client", low=1, high=MOST_EXAMPLES - 1, whole=True
 )
-TEST_ACCURACY = ScalarField("test-accuracy", "accuracy of the same", False)
-TEST_EXAMPLES = ScalarField("test-examples", "examples that it was measured on", False)
+TRAIN_LOSS = ScalarField("train-loss", "mean loss over the examples as they were trained on", False, low=0)
+TEST_LOSS = ScalarField(
+    "test-loss", "mean loss of the client's own model after training, own test data", False, low=0
+)
+TEST_ACCURACY = ScalarField("test-accuracy", "accuracy of the same", False, low=0, high=1)
+TEST_EXAMPLES = ScalarField(
+    "test-examples", "examples that it was measured on", False, low=0, high=MOST_EXAMPLES - 1, whole=True
+)
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
 """Further common fields where the models are the clients' own (`Algorithm.personal`)."""
+
+COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)
+"""Fields that any reply may carry beside those of its contract."""
+
+MEASURED = (
+    ScalarField("loss", "mean loss on the client's own test data", False, low=0),
+    ScalarField("accuracy", "accuracy on the same", False, low=0, high=1),
+)
+"""What a client answers to an evaluation message, with the number of test examples as ``num-examples``."""
 
 
 def evaluation_of(entry: Algorithm) -> Algorithm:
@@ -154,4 +184,4 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     """
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
-    return replace(entry, down=down, down_scalars=(), up=(), up_scalars=(), keeps=keeps, before=None)
+    return replace(entry, down=down, down_scalars=(), up=(), up_scalars=MEASURED, keeps=keeps, before=None)

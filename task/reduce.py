@@ -14,8 +14,10 @@ The result does not depend on the order of arrival nor on which node folded whic
 A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
 the rest, and what `low` hands over before it could overflow.
 
-The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31, or a running sum that could
-reach 2^32) with `FieldError`, so that a diverged client is quarantined and never rounds somebody else.
+The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31) with `FieldError`, so that a diverged
+client is quarantined and never rounds anybody else; a `Stack` refuses |x| >= 2^31. The sum has room for 2048
+of the largest terms, so no client is refused for what another one sent. A sum beyond 2^32 is rounded to a
+float64 first.
 
 Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
 sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
@@ -34,7 +36,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from task.arrays import Arrays
-from task.checks import BLOCK, peak
+from task.checks import BLOCK, FINITE, peak
 from task.errors import FieldError, StateError, WireError
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
@@ -44,8 +46,8 @@ LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_TERM = 2.0**31
-MAX_SUM = 2.0**32
-MAX_INTEGER = 2.0**62
+MAX_SUM = 2.0**42
+MAX_INTEGER_TERM, MAX_INTEGER = 2.0**55, 2.0**62
 SPOOL = 1 << 26  # bytes of rows that a `Stack` holds in memory
 
 
@@ -129,11 +131,11 @@ class Sum:
         for name, largest in found.items():
             bound = largest * weight
             total = self._bound[name] + bound
-            term, most = (MAX_TERM, MAX_SUM) if name in self._low else (MAX_INTEGER, MAX_INTEGER)
+            term, most = _most(name in self._low)
             if not (bound < term and total < most):
                 raise FieldError(
                     name,
-                    f"|weight * value| below {term:g} and its sum over the cohort below {most:g}",
+                    f"{FINITE}s, |weight * value| below {term:g} and its sum over the cohort below {most:g}",
                     f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
                 )
         return found
@@ -207,9 +209,13 @@ class Sum:
         for name, high in records["high"].items():
             floats = name in self._low
             found[name] = (peak(high) + 1) * HIGH_UNIT if floats else peak(high)
-            total, most = self._bound[name] + found[name], MAX_SUM if floats else MAX_INTEGER
-            if not total < most:
-                raise FieldError(name, f"sums below {most:g}", f"{total:g}")
+            term, most = _most(floats)
+            own, total = min(most, count * term + HIGH_UNIT), self._bound[name] + found[name]
+            if not (found[name] <= own and total < most):
+                expected = (
+                    f"{FINITE}s, of {count} clients a sum below {own:g} and over the cohort below {most:g}"
+                )
+                raise FieldError(name, expected, f"{found[name]:g} and {total:g}: the model diverged")
         return found
 
     def merge(
@@ -316,14 +322,21 @@ class Stack:
         client: str,
         peaks: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Refuse a second reply of a client.
+        """Return the largest |value| by name.
 
         Raises:
-            FieldError: The client is in the stack already.
+            FieldError: The client is in the stack already, or a value is as large as a sum refuses.
         """
         if client in self._weights:
             raise FieldError("", f"one reply a round from {client}", "two")
-        return {}
+        known = peaks or {}
+        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        for name, largest in found.items():
+            most, _ = _most(self._like[name][1].kind == "f")
+            if not largest < most:
+                expected = f"{FINITE}s, |value| below {most:g}"
+                raise FieldError(name, expected, f"{largest:g}: the model diverged, or the data need scaling")
+        return found
 
     def add(
         self,
@@ -335,10 +348,11 @@ class Stack:
         """Keep one client's arrays.
 
         Raises:
-            FieldError: The client is in the stack already.
+            FieldError: What `check` refuses.
             StateError: The temporary file cannot be written.
         """
-        self.check(arrays, weight, client)
+        if checked is None:
+            self.check(arrays, weight, client)
         self._held[client] = dict(arrays)
         if self._file is not None or self._row_bytes * len(self._held) > self._spool:
             self._write_out()
@@ -405,9 +419,9 @@ class Stack:
         return {c: {**row, "": np.array(self._weights[c], np.int64)} for c, row in rows.items()}
 
     def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
-        """Refuse clients that are in the stack already."""
-        for client in records:
-            self.check({}, 0, client)
+        """Refuse what `check` refuses, of each client."""
+        for client, row in records.items():
+            self.check({k: v for k, v in row.items() if k}, 0, client)
         return {}
 
     def merge(
@@ -418,9 +432,10 @@ class Stack:
         checked: Mapping[str, float] | None = None,
     ) -> None:
         """Take over another node's rows."""
-        self.check_merge(records, count)
+        if checked is None:
+            self.check_merge(records, count)
         for client, row in records.items():
-            self.add({k: v for k, v in row.items() if k}, int(row[""]), client)
+            self.add({k: v for k, v in row.items() if k}, int(row[""]), client, {})
 
     def result(self) -> Arrays:
         """Return every field with a leading client axis, shape [K, ...].
@@ -460,6 +475,11 @@ def _write(file: int, data: memoryview, at: int) -> None:
 
 
 REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}
+
+
+def _most(floats: bool) -> tuple[float, float]:
+    """Return the bounds of |weight * value| and of its sum over the cohort."""
+    return (MAX_TERM, MAX_SUM) if floats else (MAX_INTEGER_TERM, MAX_INTEGER)
 
 
 def _modulo(value: int) -> np.int64:

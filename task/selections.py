@@ -23,8 +23,10 @@ from task.knobs import Config
 CANDIDATES: Final = "candidates"
 """Action of the evaluation messages that ask candidates for their loss."""
 
-LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples")
-LOSS_RMS = ScalarField("loss-rms", "sqrt(mean of l^2) of the received model over the training examples")
+LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
+LOSS_RMS = ScalarField(
+    "loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0
+)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task import npy
 from task.arrays import Arrays, holdings
-from task.checks import check_arrays, check_columns, check_name, short
+from task.checks import check_arrays, check_columns, check_name, diverged, short
 from task.entry import Algorithm, ArrayField
 from task.errors import ConfigError, FieldError, WireError
 from task.names import ClientNames
@@ -64,6 +64,11 @@ class Quarantined:
         where = f" field {self.field!r}:" if self.field else ""
         return f"round {self.round}: client {self.client}:{where} expected {self.expected}; got {self.got}"
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the reply was refused for the size of its numbers."""
+        return diverged(self.expected)
+
     def as_dict(self) -> dict[str, str | int]:
         """Return the JSON object of ``rounds.jsonl``."""
         return asdict(self) | {"reason": str(self)}
@@ -82,6 +87,7 @@ class TrainOrder:
         run: Identity of the run: what a client kept of another run is not for this one.
         stacks: Of the fields that differ by client: by field and client, the named records that it gets.
         population: Names of all clients, the order of records that hold one number for each of them.
+        void: Rounds that the server has gone back from: what a client kept in them does not count.
     """
 
     round: int
@@ -92,6 +98,7 @@ class TrainOrder:
     run: str = ""
     stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
     population: tuple[str, ...] = ()
+    void: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,7 @@ class RollCall:
         version: Version of the app on the node.
         shape: Shape of one example as the model sees it; empty if unknown.
         classes: Number of classes; 0 if unknown.
+        counted: Whether the node itself told `num_examples`; else they are a guess.
     """
 
     clients: Sequence[str]
@@ -148,6 +156,7 @@ class RollCall:
     version: str = ""
     shape: tuple[int, ...] = ()
     classes: int = 0
+    counted: bool = True
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -199,6 +208,8 @@ def train_content(
         config["run"] = order.run
     if order.population:
         config["population"] = list(order.population)
+    if order.void:
+        config["void-rounds"] = list(order.void)
     for name, by_client in (gifts or {}).items():
         for client, records in by_client.items():
             config[f"{name}:{client}"] = list(records)
@@ -245,7 +256,8 @@ def read_order(
         wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
         named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
         stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population)
+    void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, void)
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

@@ -15,7 +15,7 @@ from strategies import STRATEGIES, Strategy
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
 from task.config import knobs, read_config
-from task.entry import MODEL_UP, evaluation_of
+from task.entry import MEASURED, MODEL_UP, evaluation_of
 from task.reduce import REDUCTIONS
 from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
@@ -121,7 +121,7 @@ def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     alone = {"apple", "fedamp", "fedfomo", "local-only"}  # clients measure what they kept
     want = [] if name in alone else ["models"] if name == "ensemble" else ["arrays"]
     assert [f.name for f in entry.down] == want
-    assert (entry.down_scalars, entry.up, entry.up_scalars) == ((), (), ())
+    assert (entry.down_scalars, entry.up, entry.up_scalars) == ((), (), MEASURED)
     assert entry.keeps == (ALGORITHMS[name].keeps if name in OWN else ())
 
 

@@ -103,6 +103,7 @@ DATASETS: dict[str, DatasetSpec] = {
         "char-lstm",
         shakespeare.locate,
         shakespeare.decode,
+        targets=shakespeare.WINDOW,
         natural="yes",
     ),
     "synthetic": DatasetSpec(

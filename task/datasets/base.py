@@ -235,6 +235,7 @@ class DatasetSpec:
         decode: Turns them into arrays; runs once, the heavy imports are inside.
         natural: Whether the data have natural owners ("maybe": it depends on the file).
         own: Whether a node can bring data of its own in this form.
+        targets: Most targets of one row: of text, each byte that is predicted counts as an example.
     """
 
     description: str
@@ -244,3 +245,4 @@ class DatasetSpec:
     decode: Callable[[Request, Source], Decoded]
     natural: str = "no"
     own: bool = False
+    targets: int = 1

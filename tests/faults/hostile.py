@@ -92,6 +92,10 @@ REPLIES: dict[str, Callable[[Honest], RecordDict]] = {
     "-1000 examples": lambda m: _content(wire.pack_arrays(m), num_examples=-1000),
     "infinitely many examples": lambda m: _content(wire.pack_arrays(m), num_examples=float("inf")),
     "a loss of NaN": lambda m: _content(wire.pack_arrays(m), train_loss=float("nan")),
+    "a loss below 0": lambda m: _content(wire.pack_arrays(m), train_loss=-1.0),
+    "more examples than it registered": lambda m: _content(wire.pack_arrays(m), num_examples=51),
+    "an accuracy of 1e30": lambda m: _content(wire.pack_arrays(m), test_accuracy=1e30),
+    "-40 test examples": lambda m: _content(wire.pack_arrays(m), test_examples=-40),
     "an .npy of 30 GB": lambda m: _content(_bomb(m)),
     "a pickle": lambda m: _content(_pickle(m)),
     "an unknown form": lambda m: _content(_raw(m, b"xx", stype="evil")),
@@ -102,6 +106,12 @@ REPLIES: dict[str, Callable[[Honest], RecordDict]] = {
             "metrics": MetricRecord({"num-examples": [50], "train-loss": [0.5]}),
             "answered": ConfigRecord({"clients": ["ward-1"]}),
         }
+    ),
+}
+# Finite, and no larger than one reply may be: a model from which the others' training overflows.
+SPOILING: dict[str, Callable[[Honest], RecordDict]] = {
+    "a model times 2e7": lambda m: _content(
+        wire.pack_arrays({n: a * a.dtype.type(2e7) for n, a in m.items()})
     ),
 }
 SPECIAL = ("a reply in another node's name", "a reply too large", "half a reply", "a replay", "a flood")
@@ -152,8 +162,8 @@ def hostile(
 
 
 def _attack(node: RawNode, order: Message, model: Honest, attack: str, most_reply: int) -> None:
-    if attack in REPLIES:
-        node.push(Message(REPLIES[attack](model), reply_to=order))
+    if attack in REPLIES or attack in SPOILING:
+        node.push(Message((REPLIES | SPOILING)[attack](model), reply_to=order))
         return
     reply = Message(REPLIES["NaN"](model), reply_to=order)
     reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -51,6 +51,21 @@ def test_a_run_leaves_everything_that_the_readme_names(tmp_path: Path) -> None:
     assert result["quarantined"] == 0
 
 
+@pytest.mark.parametrize("part", ["summarise", "write_report"])
+def test_what_fails_after_the_last_round_costs_neither_result_nor_model(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any) -> Any:
+        raise ZeroDivisionError("from what clients sent")
+
+    monkeypatch.setattr(f"server_app.app.{part}", breaks)
+    folder = go(tmp_path)
+    assert (folder / "model.safetensors").exists()
+    result = json.loads((folder / "result.json").read_text())
+    assert result["algorithm"] == "fedavg"
+    assert ("summary_error" in result) is (part == "summarise")
+
+
 @pytest.mark.parametrize(("key", "value"), [("seed", 2), ("learning_rate", 0.1), ("partition", "iid")])
 def test_a_resume_under_other_keys_is_refused_and_changes_nothing(
     tmp_path: Path, key: str, value: Any

@@ -193,3 +193,13 @@ def test_numbers_in_words() -> None:
     ]
     assert [human_bytes(x) for x in (0, 999, 1000, 12_345_678)] == ["0 B", "999 B", "1.0 kB", "12.3 MB"]
     assert [human_seconds(x) for x in (0.42, 42, 3723)] == ["0.42 s", "42.0 s", "1:02:03"]
+
+
+@pytest.mark.parametrize("examples", [-40, 0])
+def test_counts_that_no_client_can_have_do_not_break_the_summary(examples: int) -> None:
+    lines = [
+        {"name": n, "round": 1, "phase": "train", "examples": 5,
+         "metrics": {"test-accuracy": 0.5, "test-examples": count}}
+        for n, count in (("a", 40), ("b", examples))
+    ]  # fmt: skip
+    assert summarise([], lines, {})["clients_after"]["weighted_mean"] == 0.5

@@ -144,7 +144,7 @@ BAD = {
     ),
     "missing record": (rewrite(drop=["arrays"]), "arrays", "records"),
     "extra record": (rewrite(extra={"more": wire.pack_arrays({})}), "more", "records"),
-    "no count": (rewrite(drop=["num-examples"]), "num-examples", "positive"),
+    "no count": (rewrite(drop=["num-examples"]), "num-examples", "from 1"),
     "count 0": (rewrite(metrics={"num-examples": 0}), "num-examples", "from 1"),
     "count -3": (rewrite(metrics={"num-examples": -3}), "num-examples", "from 1"),
     "count 1.5": (rewrite(metrics={"num-examples": 1.5}), "num-examples", "from 1"),

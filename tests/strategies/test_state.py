@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,9 +64,9 @@ def test_states_are_frozen() -> None:
 
 def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     # (1*2 + 3*6) / 4 = 5
-    replies = Reduced({}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0]})
+    replies = Reduced({}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0, math.nan]})
     assert replies.mean("loss") == 5.0
-    assert replies.mean("part") is None  # not everybody sent it
+    assert replies.mean("part") == 1.0  # b did not send it
     assert replies.mean("none") is None
     assert Reduced({}, (), np.array([], np.int64)).mean("loss") is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,11 +152,48 @@ def test_a_term_out_of_range_is_refused_and_nothing_is_folded(value: float) -> N
 
 def test_a_sum_out_of_range_is_refused() -> None:
     mean = Mean(arrays(0))
-    mean.add(arrays(2.0**30), 1, "a")
-    mean.add(arrays(2.0**30), 1, "b")
-    mean.add(arrays(2.0**30), 1, "c")
+    for i in range(4095):
+        mean.add(arrays(2.0**30), 1, str(i))
     with pytest.raises(FieldError, match="cohort below"):
-        mean.add(arrays(2.0**30), 1, "d")
+        mean.add(arrays(2.0**30), 1, "one more")
+
+
+LARGEST_FLOAT = np.nextafter(np.float32(2.0**31), np.float32(0))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.float32, LARGEST_FLOAT), (np.int64, 2**55 - 8)])
+@pytest.mark.parametrize("merged", [False, True])
+def test_nobody_is_refused_for_the_size_of_what_others_sent(dtype: Any, value: Any, merged: bool) -> None:
+    like = arrays(0, dtype=dtype)
+    mean = Mean(like)
+    for i in range(3):
+        if merged:
+            node = Mean(like)
+            node.add(arrays(value, dtype=dtype), 1, str(i))
+            mean.merge(node.partial(), 1, 1)
+        else:
+            mean.add(arrays(value, dtype=dtype), 1, str(i))
+    mean.add(arrays(1, dtype=dtype), 1, "honest")
+    assert mean.count == 4
+
+
+def test_a_merged_sum_is_held_to_the_number_of_its_clients() -> None:
+    node = Mean(arrays(0))
+    node.add(arrays(2.0**30), 1, "a")
+    node.add(arrays(2.0**30), 1, "b")
+    node.add(arrays(2.0**30), 1, "c")
+    with pytest.raises(FieldError, match="of 1 clients a sum below"):
+        Mean(arrays(0)).check_merge(node.partial(), 1)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.float32, 1e37), (np.int64, 2**62)])
+def test_a_stack_has_the_bound_of_a_mean(dtype: Any, value: Any) -> None:
+    stack = Stack(arrays(0, dtype=dtype))
+    bad = arrays(value, dtype=dtype)
+    with pytest.raises(FieldError, match="diverged"):
+        stack.check(bad, 1, "a")
+    with pytest.raises(FieldError, match="diverged"):
+        stack.check_merge({"a": {**bad, "": np.array(1)}}, 1)
 
 
 def test_a_mean_of_nobody_is_refused() -> None:

@@ -23,7 +23,7 @@ def rows(count: int, seed: int = 0) -> dict[str, Arrays]:
         name: {
             "w": rng.normal(size=(3, 5)).astype(np.float32),
             "half": rng.normal(size=3).astype(np.float16),
-            "seen": np.array(rng.integers(2**60), np.int64),
+            "seen": np.array(rng.integers(2**54), np.int64),
             "none": np.zeros((0, 2), np.float32),
             "double": np.asfortranarray(rng.normal(size=(4, 2))),
         }
