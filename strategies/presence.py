@@ -180,10 +180,9 @@ class Presence:
         try:
             if isinstance(reply, Exception):
                 raise reply
-            if reply.has_error() and reply.error.reason.startswith(wire.POLICY):
-                raise ConfigError(reply.error.reason)
             if reply.has_error():
-                raise WireError(reply.error.reason or "no reason given")
+                why = reply.error.reason or "no reason given"
+                raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
             told = wire.read_roll_call(reply.content)
         except ConfigError as err:
             self._leave_out(node, str(err))
@@ -253,9 +252,9 @@ class Presence:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
         self._held, self._size = self.settled.held, self.settled.size
         name = {claim.node.id: claim.node for claim in self.claims.values()}
-        for node, why in self.left_out().items():
-            if node.id in self.settled.refused:
-                self.say(f"{node} {why}")
+        for left, why in self.left_out().items():
+            if left.id in self.settled.refused:
+                self.say(f"{left} {why}")
         for node, (by, client) in sorted(self.settled.replaced.items()):
             self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 

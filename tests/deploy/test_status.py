@@ -204,6 +204,17 @@ def test_the_command_tells_by_its_exit_code(kit: LinkKit, child: Child) -> None:
     assert (done.returncode, "yellow" in done.stdout) == (0, True)  # it does its work
 
 
+@pytest.mark.parametrize(("known", "healthy"), [({"warnings": ["look"]}, True), ({"disk": "full"}, False)])
+def test_the_container_of_a_yellow_link_is_healthy(
+    kit: LinkKit, child: Child, known: dict[str, object], healthy: bool
+) -> None:
+    """An unhealthy one is restarted, which helps no node that is away."""
+    write_status(kit, seen(**known), [child], Jobs(kit.jobs, kit.runs))
+    script = Path(__file__).parents[2] / "docker" / "health.py"
+    done = subprocess.run([sys.executable, script, kit.path], capture_output=True, timeout=60, check=False)
+    assert (done.returncode == 0) == healthy, done.stderr
+
+
 def test_the_last_round_is_that_of_a_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "rounds.jsonl"
     assert module.last_round(path) == 0
