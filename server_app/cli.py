@@ -149,7 +149,10 @@ def status(
     kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
     as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
 ) -> None:
-    """Show a link's nodes and runs; the exit code is 1 if something is wrong with the link."""
+    """Show a link's nodes and runs, and whether it is green, yellow or red; red gives the exit code 1.
+
+    Yellow means that the link works, but without some nodes or clients, which are named with the reason.
+    """
     from server_app.deploy import status as statuses
     from server_app.deploy.kit import read_link_kit
 

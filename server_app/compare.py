@@ -43,7 +43,7 @@ WHERE = {
 # Keys in which runs of one set-up may differ: the seed, and what changes no number.
 FREE = frozenset(
     {"seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir"}
-    | {"state-dir", "min-nodes", "round-timeout", "roll-call-timeout", "device", "stack"}
+    | {"state-dir", "min-nodes", "min-replies", "round-timeout", "roll-call-timeout", "device", "stack"}
 )
 
 

@@ -59,7 +59,9 @@ class Federation:
             BouquetError: It ended without a result, or a process of the federation has ended.
         """
         try:
-            follow.follow(self.kit, follow.submit(self.kit, dict(keys)))
+            # The nodes are this command's own, so that all of them come.
+            all_nodes = {"min-nodes": len(self.kit.node_keys)}
+            follow.follow(self.kit, follow.submit(self.kit, all_nodes | dict(keys)))
         except BouquetError:
             self.check()
             raise

@@ -137,14 +137,19 @@ class Progress:
             parts = [self._round(row["round"]), *_measured(row), *_replies(row), *took, _left(time_left)]
             self._print("  ".join(parts))
 
-    def message(self, text: str) -> None:
-        """Print a line, above the bar if there is one; nothing if the mode is "none"."""
-        if self.mode != "none":
-            self._print(text)
+    def message(self, text: str, style: str = "") -> None:
+        """Print a line, above the bar if there is one; nothing if the mode is "none".
 
-    def _print(self, text: str) -> None:
+        Args:
+            text: The line.
+            style: Its colour on a terminal.
+        """
+        if self.mode != "none":
+            self._print(text, style)
+
+    def _print(self, text: str, style: str = "") -> None:
         # Soft wrap: a log line is one line however narrow the console that rich assumes.
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _round(self, number: int) -> str:
         return f"round {number}/{self._total}"

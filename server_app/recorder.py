@@ -10,7 +10,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.progress import Progress
 from server_app.results import RunFolder
 from strategies.journal import Journal, Snapshot
-from strategies.roster import Participant
+from strategies.roster import LeftOut, Participant
 from strategies.rounds import Clock
 from task.errors import StateError
 from task.files import write_safetensors
@@ -36,7 +36,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
         self.best = -1.0
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[list[dict[str, Any]]] = [[], []]
 
     @property
     def best_path(self) -> Path:
@@ -81,15 +81,16 @@ class Recorder(Journal):
         """Return whether any round so far was not skipped."""
         return any(row["round"] and not row["skipped"] for row in self.folder.rounds())
 
-    def participants(self, nodes: Sequence[Participant]) -> None:
-        """Write down who is there, when that has changed."""
+    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+        """Write down who takes part and who does not, when that has changed."""
         rows = [
             {"node": str(n.node), "clients": n.clients, "examples": n.examples, "version": n.version}
             for n in nodes
         ]
-        if rows != self.nodes:
-            self.folder.write_nodes(rows)
-            self.nodes = rows
+        others = [{"node": str(n.node), "name": n.name, "reason": n.reason} for n in left_out]
+        if [rows, others] != self.nodes:
+            self.folder.write_nodes(rows, others)
+            self.nodes = [rows, others]
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """Move the progress bar."""

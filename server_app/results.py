@@ -6,7 +6,7 @@
       config.json          every run-config key, versions, git commit, seed    before round 1
       rounds.jsonl         one object a round                                  grows
       clients.jsonl        one object per client and evaluation                grows
-      nodes.json           the nodes of the last round, what each has
+      nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/holding.py)
       checkpoint/          (server_app/checkpoint.py)
       model.safetensors    the final model                                     at the end
@@ -132,9 +132,11 @@ class RunFolder:
             with (self.path / name).open("ab") as file:
                 file.write(lines)
 
-    def write_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Write nodes.json."""
-        self._write(NODES, {"nodes": list(nodes)})
+    def write_nodes(
+        self, nodes: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Write nodes.json: the nodes that take part, and those that are online and do not."""
+        self._write(NODES, {"nodes": list(nodes), "left_out": list(left_out)})
 
     def offsets(self) -> dict[str, int]:
         """Return the length in bytes of the two growing files, for the checkpoint.
@@ -194,6 +196,10 @@ class RunFolder:
     def nodes(self) -> list[Row]:
         """Return the nodes of the last round, [] if there was none."""
         return list((_read_object(self.path / NODES) or {}).get("nodes", []))
+
+    def left_out(self) -> list[Row]:
+        """Return the nodes that were online in the last round and took no part, with "name" and "reason"."""
+        return list((_read_object(self.path / NODES) or {}).get("left_out", []))
 
     def rounds(self, *, unfinished: bool = False) -> list[Row]:
         """Return the rows of rounds.jsonl.

@@ -442,7 +442,7 @@ class Strategy(Writer, FlowerStrategy):
             NodesError: They stay too few.
         """
         self.roster.refresh(grid, server_round, self.config.server.min_replies)
-        self.journal.participants(self.roster.participants())
+        self.journal.participants(self.roster.participants(), self.roster.left_out())
 
     def terms(self, entry: Algorithm | None, server_round: int, requests: Sequence[Message]) -> Terms:
         """Return how the replies to a round's messages are waited for.

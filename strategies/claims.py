@@ -10,7 +10,10 @@ owner, and it is never guessed who:
   else the one whose node was registered first. The other is refused, by name.
 * Of two nodes of one pool the one that told last takes the other's place: the former is the ghost of a
   node that was killed and came back.
-* Nodes of a partition must agree on the number of its clients.
+* Nodes of a partition must agree on the number of its clients. The number that more than half of them count
+  holds for the run; the others are refused, by name.
+* Where the run's data are the nodes' own, the same goes for the shape of an example and the number of
+  classes; see `strategies.roster.Roster.shape_of_data`.
 """
 
 from __future__ import annotations
@@ -19,8 +22,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from task.names import ClientNames
+from task.names import ClientNames, some
 from task.wire import RollCall
+
+Data = tuple[tuple[int, ...], int]
+
+
+def in_words(data: Data) -> str:
+    """Return a shape and a number of classes as errors have them."""
+    return f"shape {list(data[0])}, {data[1]} classes"
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,16 @@ class Claim:
         client = self.told.clients[0] if len(self.told.clients) == 1 else ""
         return client if client and self.told.pool.endswith(f"/{client}") else ""
 
+    @property
+    def has_data(self) -> bool:
+        """Whether it told what its data are like, and has clients that they are of."""
+        return bool(self.told.classes and len(self.told.clients))
+
+    @property
+    def data(self) -> Data:
+        """Shape of an example and number of classes."""
+        return self.told.shape, self.told.classes
+
 
 @dataclass
 class Settled:
@@ -68,6 +88,8 @@ class Settled:
         refused: By node, why it does not.
         replaced: By node whose place another took, that node and the client.
         held: By client that a node brings, the pool of its data.
+        size: Clients of the partition; 0 if no node hosts one.
+        differs: Of the refused, those whose partition or data differ from the others'.
         guessed: Why somebody would have to look before the first round; "" if all is clear.
     """
 
@@ -75,21 +97,32 @@ class Settled:
     refused: dict[int, str] = field(default_factory=dict)
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+    differs: set[int] = field(default_factory=set)
     guessed: str = ""
 
 
-def settle(claims: Iterable[Claim], held: Mapping[str, str]) -> Settled:
+def settle(
+    claims: Iterable[Claim], held: Mapping[str, str], size: int = 0, data: Data | None = None
+) -> Settled:
     """Decide which nodes take part.
 
     Args:
         claims: Of all nodes that are online and have told.
         held: What `Settled.held` was before.
+        size: What `Settled.size` was before; 0 = most nodes decide.
+        data: Shape of an example and number of classes that own data must have; None = any.
     """
-    done = Settled(held=dict(held))
+    done = Settled(held=dict(held), size=size)
     by_client: dict[str, list[Claim]] = {}
     shared = []
     for claim in sorted(claims, key=lambda c: c.node.id):
-        if not claim.own:
+        if data is not None and claim.has_data and claim.data != data:
+            done.differs.add(claim.node.id)
+            done.refused[claim.node.id] = (
+                f"has data of {in_words(claim.data)}, where the others have {in_words(data)}"
+            )
+        elif not claim.own:
             shared.append(claim)
         elif claim.node.name not in ("", claim.own):
             done.refused[claim.node.id] = (
@@ -138,8 +171,18 @@ def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
 
 def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> None:
     """Choose among the nodes that host clients of a partition."""
-    sizes = Counter(len(c.told.clients) for c in claims if isinstance(c.told.clients, ClientNames))
-    size = max(sizes, key=lambda n: (sizes[n], -n), default=0)
+    counts = {c.node: len(c.told.clients) for c in claims if isinstance(c.told.clients, ClientNames)}
+    sizes = Counter(counts.values())
+    if not done.size and sizes:
+        done.size = max(sizes, key=lambda n: (sizes[n], -n))
+        if 2 * sizes[done.size] <= sizes.total():
+            sides = "; ".join(
+                f"{some(n for n, size in counts.items() if size == told)}: {told}" for told in sorted(sizes)
+            )
+            done.guessed = done.guessed or (
+                f"clients of the partition: expected a number that most nodes count; got {sides}. "
+                "Their data sets or their settings differ"
+            )
     for claim in claims:
         names = claim.told.clients
         numbered = isinstance(names, ClientNames)
@@ -148,9 +191,9 @@ def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> No
             why = "hosts a partition, but the nodes that are enrolled here bring their own data"
         elif taken:
             why = f"hosts client {taken!r} of a partition, but a node brings data of its own under that name"
-        elif numbered and len(names) != size:
-            why = f"counts {len(names)} clients in the partition where others count {size}"
-            done.guessed = done.guessed or f"{claim.node} {why}: its data set or its settings differ"
+        elif numbered and len(names) != done.size:
+            why = f"counts {len(names)} clients in the partition where others count {done.size}"
+            done.differs.add(claim.node.id)
         else:
             done.admitted.add(claim.node.id)
             continue

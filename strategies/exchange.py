@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -28,6 +28,7 @@ from strategies.presence import Presence, patiently
 from strategies.pull import puller
 from task import wire
 from task.errors import NodesError
+from task.names import some
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 
@@ -164,7 +165,7 @@ class Exchange:
         """Take what came; return the reply to hand on."""
         presence = self.terms.presence
         if presence is not None and message_id in presence.queries:
-            presence.take(message_id, found, max(self.terms.server_round, 2))  # the run has begun
+            presence.take(message_id, found)
             return None
         order = self._open.pop(message_id, None)
         if order is None:
@@ -209,7 +210,7 @@ class Exchange:
     def _lose(self, order: _Order, node: int, why: str) -> None:
         order.lost, order.lost_at = f"{self._name(node)}: {why}", time.monotonic()
         logger.warning(
-            "%s, which leaves the order for %s open: %s", self._name(node), _some(order.clients), why
+            "%s, which leaves the order for %s open: %s", self._name(node), some(order.clients), why
         )
 
     def _look(self, presence: Presence) -> None:
@@ -238,7 +239,7 @@ class Exchange:
                     again.append((order, copy))
                     self.terms.bytes_again += wire.payload_bytes(old.content)
                     logger.warning(
-                        "the order for %s goes out again, to %s", _some(order.clients), self._name(node)
+                        "the order for %s goes out again, to %s", some(order.clients), self._name(node)
                     )
             elif order.lost and order.error is not None and self._works(presence, order.last):
                 order.final = True  # nothing happened to the node, whatever it says
@@ -271,8 +272,3 @@ def clients_of(request: Message) -> list[str]:
     """Return the clients that an order is for; empty if it names none."""
     config = request.content.get(wire.CONFIG)
     return list(cast("list[str]", config.get("clients", []))) if isinstance(config, ConfigRecord) else []
-
-
-def _some(clients: Iterable[str]) -> str:
-    names = list(clients)
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -13,7 +13,7 @@ from task.errors import NodesError
 from task.wire import Quarantined
 
 if TYPE_CHECKING:
-    from strategies.roster import Participant
+    from strategies.roster import LeftOut, Participant
     from strategies.rounds import Clock
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
@@ -58,8 +58,8 @@ class Journal:
     run_id: str = ""
     """Identity of the run, the same after a resume; "" = each start is a run of its own."""
 
-    def participants(self, nodes: Sequence[Participant]) -> None:
-        """The roll was called; `nodes` are there."""
+    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+        """The roll was called: `nodes` take part, and those of `left_out` are online and do not."""
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """A reply came in."""

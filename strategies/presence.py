@@ -17,9 +17,10 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.claims import Claim, Node, Settled, settle
+from strategies.claims import Claim, Data, Node, Settled, settle
 from task import wire
 from task.errors import ConfigError, WireError
+from task.names import some
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 T = TypeVar("T")
@@ -80,8 +81,12 @@ class Presence:
         self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
         self._left: dict[int, int] = {}  # how often a node was seen to leave
         self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
-        self._unfit: set[int] = set()  # said that they cannot take part
+        self.heard = 0.0  # when a node told last, on the monotonic clock
+        self._unfit: dict[int, str] = {}  # why nodes cannot take part
+        self._declined: set[int] = set()  # of these, who said so; the others' answers could not be read
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
+        self._size = 0  # clients of the partition
+        self._data: Data | None = None  # that all nodes' own data must be like
         self._turn = 0
         self._told: set[str] = set()  # lines of the log, each once
 
@@ -111,7 +116,7 @@ class Presence:
         for node in left:
             self._left[node] = self._left.get(node, 0) + 1
             self._left_at[node] = self.nodes[node], now
-            self._unfit.discard(node)
+            self._unfit.pop(node, None)
         for info in infos:
             self._left_at.pop(info.node_id, None)
         gone = {n for n, (_, since) in self._left_at.items() if now - since >= COME_BACK_S}
@@ -165,12 +170,8 @@ class Presence:
                 asked = message.metadata.dst_node_id, time.monotonic()
                 self._queries[message.metadata.message_id] = asked
 
-    def take(self, message_id: str, reply: Message | Exception, server_round: int) -> None:
-        """Take what came for a query: an answer, or why none can be read.
-
-        Raises:
-            ConfigError: A node says, before the first round, that it cannot take part, and why.
-        """
+    def take(self, message_id: str, reply: Message | Exception) -> None:
+        """Take what came for a query: an answer, or why none can be read."""
         node_id, _ = self._queries.pop(message_id)
         self._queries = {i: (n, asked) for i, (n, asked) in self._queries.items() if n != node_id}
         node = self.nodes.get(node_id)
@@ -180,13 +181,12 @@ class Presence:
             if isinstance(reply, Exception):
                 raise reply
             if reply.has_error():
-                raise WireError(reply.error.reason or "no reason given")
+                why = reply.error.reason or "no reason given"
+                raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
             told = wire.read_roll_call(reply.content)
         except ConfigError as err:
-            # Before the first round somebody is there to mend it; later the others go on without.
-            if server_round <= 1:
-                raise ConfigError(f"{node} cannot take part: {err}") from None
             self._leave_out(node, str(err))
+            self._declined.add(node_id)
             return
         except Exception as err:  # whatever somebody else's bytes lead to
             content = None if isinstance(reply, Exception) or reply.has_error() else reply.content
@@ -199,16 +199,44 @@ class Presence:
             logger.debug("%s does not answer the roll call: %s", node, err)
             name = node.name or f"node-{node_id}"
             told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", counted=False)
-        self._unfit.discard(node_id)
+        self._unfit.pop(node_id, None)
+        self._declined.discard(node_id)
         self._turn += 1
         self.claims[node_id] = Claim(node, told, self._turn)
+        self.heard = time.monotonic()
         self._settle()
 
     def _leave_out(self, node: Node, why: str) -> None:
-        self._unfit.add(node.id)
+        self._unfit[node.id] = wire.one_line(why)
+        self._declined.discard(node.id)
         self.claims.pop(node.id, None)
-        self.say(f"{node} cannot take part: {wire.one_line(why)}")
+        self.heard = time.monotonic()
+        self.say(f"{node} cannot take part: {self._unfit[node.id]}")
         self._settle()
+
+    def expect(self, data: Data) -> None:
+        """Refuse, from now on, nodes whose data have another shape or number of classes."""
+        self._data = data
+        self._settle()
+
+    def left_out(self) -> dict[Node, str]:
+        """Return the nodes that are online and take no part, and why; those that are silent, too."""
+        unfit = {n: f"cannot take part: {why}" for n, why in self._unfit.items()}
+        silent = dict.fromkeys(self.silent(), "has not answered the roll call")
+        found = silent | {n: f"is refused: it {why}" for n, why in self.settled.refused.items()} | unfit
+        absent = found.keys() - self.settled.admitted
+        return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
+
+    def outvoted(self) -> str:
+        """Return why no run can begin: not most nodes can take part in one, of those that told; else ""."""
+        against = {n for n in self._declined | self.settled.differs if n in self.nodes}
+        if not against or len(self.settled.admitted) > len(against):
+            return ""
+        by_reason: dict[str, list[Node]] = {}
+        for node, why in self.left_out().items():
+            if node.id in against:
+                by_reason.setdefault(why, []).append(node)
+        return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
 
     def _settle(self) -> None:
         there = self.there()
@@ -218,14 +246,15 @@ class Presence:
             for n, c in self.claims.items()
             if n in self.nodes or (n in there and c.told.pool not in pools)  # else another does its work
         ]
-        self.settled = settle(claims, self._held)
+        self.settled = settle(claims, self._held, self._size, self._data)
 
     def close_roll(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
-        self._held = self.settled.held
+        self._held, self._size = self.settled.held, self.settled.size
         name = {claim.node.id: claim.node for claim in self.claims.values()}
-        for node, why in sorted(self.settled.refused.items()):
-            self.say(f"{name[node]} is refused: it {why}")
+        for left, why in self.left_out().items():
+            if left.id in self.settled.refused:
+                self.say(f"{left} {why}")
         for node, (by, client) in sorted(self.settled.replaced.items()):
             self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 

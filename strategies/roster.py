@@ -7,8 +7,12 @@ only decide where the work is done.
 Nodes of the same *pool* share data and client state (they lie on the same disk) and can stand in for
 each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
 pools, the node whose share it is trains it; data of one's own have one owner, see `strategies.claims`. A
-node that does not answer the roll call (somebody else's ClientApp) counts as one client, named as it was
-enrolled or else after its id.
+node whose app has no roll call (somebody else's ClientApp) counts as one client, named as it was enrolled or
+else after its id.
+
+A run begins without the nodes that say that they cannot take part, or whose partition or data differ, as long
+as those that do take part are more. A node that is silent is waited for as long as nodes keep answering and
+`GRACE_S` more, once most have; it takes part when it answers.
 """
 
 from __future__ import annotations
@@ -18,21 +22,24 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from flwr.serverapp import Grid
 
+from strategies.claims import Data, in_words
 from strategies.exchange import LOOK_S, ROLL_BYTES
 from strategies.presence import Presence
 from strategies.pull import Puller, puller
 from task import wire
 from task.errors import ConfigError, NodesError
-from task.names import ClientNames, numbering
+from task.names import ClientNames, numbering, some
 from task.selections import cohort_size
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between looks for nodes
+GRACE_S = 15.0  # without an answer, after which the first round begins without the few that are silent
 NEW_NODE_S = 5.0  # that a round waits for the answer of a node that is new; it is taken later too
 
 
@@ -44,6 +51,15 @@ class Participant:
     clients: int
     examples: int
     version: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A node that is online and takes no part: its id, the name that it was enrolled under, and why."""
+
+    node: int
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class Roster:
 
     Args:
         timeout_s: How long to wait for the first nodes, and for answers to the roll call.
-        min_nodes: Nodes that must be there before the first round.
+        min_nodes: Nodes that must have answered before the first round.
     """
 
     def __init__(self, timeout_s: float, min_nodes: int) -> None:
@@ -92,7 +108,8 @@ class Roster:
             clients: Clients that must be online to go on; fewer are waited for.
 
         Raises:
-            ConfigError: A node says, before the first round, that it cannot take part, and why.
+            ConfigError: Before the first round: as many nodes cannot take part as can, with their reasons, or
+                two nodes bring data of one client.
             NodesError: Fewer than `min_nodes` nodes, or than `clients`, came before the time ran out.
         """
         began = time.monotonic()
@@ -105,16 +122,14 @@ class Roster:
             while True:
                 self.presence.look(grid, server_round)
                 if self.presence.queries:
-                    self._call(grid, fetch, server_round, self.timeout_s if first else NEW_NODE_S, deadline)
-                admitted = self.presence.admitted()
-                if admitted.keys() != self._answers.keys() or any(
-                    admitted[n] is not self._answers[n] for n in admitted
-                ):
-                    self._answers = admitted
-                    self._index()
+                    self._call(grid, fetch, server_round, partial(self._awaits, first, began), deadline)
+                self._admit()
                 there = self.presence.told() if first else len(self.presence.there())
-                if there >= needed and len(self.names) >= clients:
-                    break
+                if there >= needed:
+                    if server_round <= 1:
+                        self._check()
+                    if len(self.names) >= clients:
+                        break
                 now = time.monotonic()
                 if now > deadline:
                     raise self._too_few(server_round, needed, clients)
@@ -125,14 +140,40 @@ class Roster:
                 pause = min(2 * pause, LAST_PAUSE_S)
         finally:
             fetch.close()
-        guessed = self.presence.settled.guessed
-        if guessed and server_round <= 1:
-            raise ConfigError(guessed)
         self.presence.close_roll()
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
-    def _call(self, grid: Grid, fetch: Puller, server_round: int, patience_s: float, deadline: float) -> None:
+    def _admit(self) -> None:
+        """Take over who takes part."""
+        admitted = self.presence.admitted()
+        same = admitted.keys() == self._answers.keys()
+        if not same or any(admitted[n] is not self._answers[n] for n in admitted):
+            self._answers = admitted
+            self._index()
+
+    def _check(self) -> None:
+        """Refuse to begin if it is not clear who takes part, or most nodes cannot.
+
+        Raises:
+            ConfigError: With the nodes and their reasons.
+        """
+        why = self.presence.settled.guessed or self.presence.outvoted()
+        if why:
+            raise ConfigError(why)
+
+    def _awaits(self, first: bool, began: float) -> bool:
+        """Return whether to wait for the nodes that were asked and are silent."""
+        if not first:
+            return self.presence.awaited(NEW_NODE_S)
+        told, heard = self.presence.told(), self.presence.heard
+        if told < self.min_nodes or told <= len(self.presence.silent()):
+            return True
+        return time.monotonic() < heard + max(GRACE_S, heard - began)
+
+    def _call(
+        self, grid: Grid, fetch: Puller, server_round: int, awaits: Callable[[], bool], deadline: float
+    ) -> None:
         """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""
         fetch.add(self.presence.queries)
         looked = time.monotonic()
@@ -142,11 +183,11 @@ class Roster:
                 fetch.add(self.presence.queries)
                 looked = time.monotonic()
             left = deadline - time.monotonic()
-            wait = min(left, 0.25) if self.presence.awaited(patience_s) else 0.0
+            wait = min(left, 0.25) if awaits() else 0.0
             found = fetch.get(max(wait, 0.01))
             for message_id, what in found:
                 if message_id in self.presence.queries:
-                    self.presence.take(message_id, what, server_round)
+                    self.presence.take(message_id, what)
             if not found and (wait <= 0 or left <= 0):
                 break
         silent = [str(self.presence.nodes[n]) for n in self.presence.silent()]
@@ -239,24 +280,34 @@ class Roster:
             for node, told in sorted(self._answers.items())
         ]
 
+    def left_out(self) -> list[LeftOut]:
+        """Return the nodes that are online and take no part, by id."""
+        return [LeftOut(node.id, node.name, why) for node, why in self.presence.left_out().items()]
+
     def shape_of_data(self) -> tuple[tuple[int, ...], int]:
-        """Return the shape of an example and the number of classes that all nodes' data have.
+        """Return the shape of an example and the number of classes that most nodes' data have.
+
+        From now on the others are refused, by name.
 
         Raises:
-            ConfigError: No node told, or two nodes differ.
+            ConfigError: No node told, or none of several shapes is that of more than half of the nodes.
         """
-        told = {(a.shape, a.classes): n for n, a in self._answers.items() if a.classes}
-        if len(told) != 1:
-            got = "; ".join(
-                f"{self._answers[n].clients[0]}: shape {list(shape)}, {classes} classes"
-                for (shape, classes), n in told.items()
-            )
+        sides: dict[Data, list[str]] = {}
+        for answer in self._answers.values():
+            if answer.classes and len(answer.clients):
+                sides.setdefault((answer.shape, answer.classes), []).append(answer.clients[0])
+        data = max(sides, key=lambda side: len(sides[side]), default=None)
+        if data is None or 2 * len(sides[data]) <= sum(map(len, sides.values())):
+            got = "; ".join(f"{some(names)}: {in_words(side)}" for side, names in sides.items())
             raise ConfigError(
-                f"the nodes' own data: expected one example shape and number of classes; "
-                f"got {got or 'none'}. "
-                'Mend the files, or set "num-classes".'
+                "the nodes' own data: expected a shape and a number of classes that most nodes have; "
+                f'got {got or "none"}. Correct the files, or set "num-classes".'
             )
-        return next(iter(told))
+        self.presence.expect(data)
+        self._admit()
+        self._check()
+        self.presence.close_roll()
+        return data
 
     def draw(self, fraction: float, rng: np.random.Generator) -> list[str]:
         """Draw max(floor(C K), 1) clients uniformly without replacement; sorted names.

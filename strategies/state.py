@@ -82,7 +82,9 @@ class Reduced:
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])
-        sent = [(v, int(n)) for v, n in zip(values, weights, strict=False) if not math.isnan(v)]
+        if len(values) != len(self.clients):
+            return None
+        sent = [(v, int(n)) for v, n in zip(values, weights, strict=True) if not math.isnan(v)]
         return math.fsum(v * n for v, n in sent) / sum(n for _, n in sent) if sent else None
 
 

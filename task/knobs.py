@@ -103,11 +103,13 @@ class ServerConfig:
     selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort or fedcs")
     stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)
     drop_stragglers: bool = knob(False, "leave stragglers out instead of taking their partial work")
-    min_replies: int = knob(1, "a round with fewer good replies keeps the model", low=1)
+    min_replies: int = knob(
+        1, "a round with fewer good replies keeps the model; a link's default: a majority", low=1
+    )
     enough_replies: int = knob(0, "close a round once so many clients answered; 0 = wait for all", low=0)
     round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
-    min_nodes: int = knob(1, "nodes that must be there before round 1", low=1)
+    min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
 

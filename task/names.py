@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 _PREFIX = "client-"
@@ -56,3 +56,9 @@ class ClientNames(Sequence[str]):
 def numbering(names: Sequence[str]) -> Callable[[str], int | None]:
     """Return what tells a name's position, or None, without a search."""
     return names.number if isinstance(names, ClientNames) else {n: i for i, n in enumerate(names)}.get
+
+
+def some(names: Iterable[object]) -> str:
+    """Return names as a line has them: the first five, and how many more there are."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")

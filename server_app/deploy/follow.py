@@ -10,13 +10,15 @@ from typing import Any
 
 from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.kit import LinkKit
-from server_app.deploy.status import RED, read_status
+from server_app.deploy.status import RED, YELLOW, node_lines, read_status, round_lines
 from server_app.progress import Progress, closing_table
 from server_app.results import RunFolder
 from task.algorithms import ALGORITHMS
 from task.config import read_config
+from task.datasets import DATASETS
 from task.errors import BouquetError, ConfigError
 from task.knobs import Config
+from task.selections import cohort_size
 
 LOOK_S = 0.25
 
@@ -40,10 +42,36 @@ def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
     name = config.run_name
     if Path(name).name != name or name.startswith("."):
         raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
-    enrolled = len(kit.node_keys)
-    keys = {"min-nodes": max(enrolled, 1), **keys, "run-name": name}
+    keys = {**derived(kit, config, name), **keys, "run-name": name}
     keys["num-server-rounds"] = config.server.num_server_rounds
     return Jobs(kit.jobs, kit.runs).submit(name, keys)
+
+
+def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
+    """Return the keys that follow from the enrolled nodes, unless the user gives them.
+
+    A run begins with a majority of the nodes, and a round needs replies of as many clients, or of a majority
+    of those that it asks, if these are fewer. A run that is resumed keeps its number of replies.
+
+    Args:
+        kit: The link's kit.
+        config: The run.
+        name: Of the run.
+    """
+    enrolled, server, data = len(kit.node_keys), config.server, config.data
+    majority = enrolled // 2 + 1
+    clients = data.num_clients or enrolled
+    if DATASETS[data.dataset].own:
+        clients = min(clients, enrolled) if data.data_path else enrolled
+    asked = cohort_size(server.fraction_train, clients)
+    if server.drop_stragglers:
+        asked -= round(server.stragglers * asked)
+    if ALGORITHMS[config.algorithm].pooled or server.selection == "fedcs":
+        asked = 1  # fedcs may find a single client that is quick enough
+    least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
+    if config.output.resume:
+        least = RunFolder(kit.runs / name).config().get("run", {}).get("min-replies", least)
+    return {"min-nodes": majority, "min-replies": least}
 
 
 def attach(kit: LinkKit, name: str) -> Job:
@@ -85,6 +113,7 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
     fresh = not job.attempts and not job.keys.get("resume", False)
     rounds = Rounds(kit.runs / job.name / "rounds.jsonl", fresh=fresh)
     said: tuple[object, ...] = ()
+    warned: set[str] = set()
     if read_status(kit)["state"] == RED and not job.ended:
         progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
     while True:
@@ -96,7 +125,13 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
             progress.message(str(words[-1]))
             said = words
         if now.state != QUEUED:
+            for line in node_lines(read_status(kit)["nodes"]):
+                if line not in warned:
+                    warned.add(line)
+                    progress.message(line, YELLOW)
             for row in rounds.new():
+                for line in round_lines(now.name, row, now.keys.get("min-replies", 1)):
+                    progress.message(line, YELLOW)
                 progress.round_done(row)
         if now.ended:
             return now

@@ -9,20 +9,24 @@ No page holds data: they come as JSON, every 2 s, all of it made by `server_app.
 
 ::
 
-  /api/runs                 folder, kit, now, problems, count, runs: [name, state, algorithm, dataset, model,
-                            round, of, accuracy, measured_on, started, updated, job, problems]
-  /api/runs/NAME            folder, kit, now, problems, run: as above, config: what is no secret
+  /api/runs                 folder, kit, now, problems, state, warnings, count,
+                            runs: [name, state, algorithm, dataset, model, round, of, accuracy,
+                            measured_on, started, updated, job, problems]
+  /api/runs/NAME            folder, kit, now, problems, state, warnings, run: as above, config: what is no
+                            secret
   /api/runs/NAME/rounds?after=N&mark=M
                             rounds: the new ones; after, mark: to be given next time; anew: the file was cut
                             or replaced, so drop what you have; more: ask again at once; problems
   /api/runs/NAME/clients    clients: [name, accuracy, loss, train_loss, examples, round, trained], count,
                             left_out, more: still being read, problems
   /api/nodes                folder, kit, now, problems, there, written, old, state, address, warnings,
-                            nodes: [name, online, last_seen, clients, examples, app_version],
+                            nodes: [name, online, last_seen, clients, examples, app_version, problem],
                             processes: [name, running, pid, restarts, uptime_s]
 
-Times are seconds since 1970, but for "started", which is ISO 8601; what was not measured is null. An error is
-``{"error": "..."}``, with status 400 (no Host, bad number), 404 (no such run), 405 (not GET or HEAD) or 421.
+The link's state is "green", "yellow" (it works, but without some nodes or clients) or "red", and "" in a
+folder without a link; the warnings say why. Times are seconds since 1970, but for "started", which is ISO
+8601; what was not measured is null. An error is ``{"error": "..."}``, with status 400 (no Host, bad number),
+404 (no such run), 405 (not GET or HEAD) or 421.
 
 A request must name the machine by an address, ``localhost``, the machine's own name or the given host: a
 foreign page that lets its own name point here (DNS rebinding) gets 421 and nothing else.

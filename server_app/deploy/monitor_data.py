@@ -28,6 +28,7 @@ from server_app.deploy.monitor_rows import (
     text,
     texts,
 )
+from server_app.deploy.status import RED
 from server_app.results import CLIENTS, CONFIG, RESULT, ROUNDS
 from task.errors import ConfigError
 
@@ -116,7 +117,7 @@ class Watched:
         answer = self._place()
         runs = [self._summary(name) for name in self._names(answer["problems"])]
         runs.sort(key=lambda run: (run["updated"] or 0.0, run["name"]), reverse=True)
-        return answer | {"count": len(runs), "runs": runs[:MOST_RUNS]}
+        return answer | self._health() | {"count": len(runs), "runs": runs[:MOST_RUNS]}
 
     def run(self, name: str) -> Row:
         """Return one run.
@@ -126,7 +127,7 @@ class Watched:
         """
         path = self._run_path(name)
         config = config_row(read_object(path / CONFIG, []) or {})
-        return self._place() | {"run": self._summary(name), "config": config}
+        return self._place() | self._health() | {"run": self._summary(name), "config": config}
 
     def _summary(self, name: str) -> Row:
         path, problems = self._runs_dir() / name, list[str]()
@@ -188,22 +189,35 @@ class Watched:
     def nodes(self) -> Row:
         """Return what the link last wrote about its nodes and processes."""
         answer = self._place()
-        path = self.path / "state" / "status.json"
-        status = read_object(path, answer["problems"])
+        status = read_object(self._status_path, answer["problems"])
         found = status or {}
-        written = number(found.get("written")) or modified(path)
-        old = written is not None and answer["now"] - written > OLD_S
-        late = ["The link is not running, or stands still: this is its last word."] if old else []
+        written, old = self._age(found)
         return answer | {
             "there": status is not None,
             "written": written,
             "old": old,
-            "state": text(found.get("state")),
+            **self._health(),
             "address": text(found.get("address")),
-            "warnings": late + texts(found.get("warnings")),
             "nodes": [node_row(node, old=old) for node in objects(found.get("nodes"))],
             "processes": [process_row(process, old=old) for process in objects(found.get("processes"))],
         }
+
+    @property
+    def _status_path(self) -> Path:
+        return self.path / "state" / "status.json"
+
+    def _age(self, status: Row) -> tuple[float | int | None, bool]:
+        """Return when a status was written, and whether the link has been silent for long since."""
+        written = number(status.get("written")) or modified(self._status_path)
+        return written, written is not None and time.time() - written > OLD_S
+
+    def _health(self) -> Row:
+        """Return the state of the link, "" of a folder without one, and what somebody should look at."""
+        status = read_object(self._status_path, []) or {}
+        _, old = self._age(status)
+        late = ["The link is not running, or stands still: this is its last word."] if old else []
+        state = RED if old else text(status.get("state"))
+        return {"state": state, "warnings": late + texts(status.get("warnings"))}
 
 
 def _listing(folder: Path, problems: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ const measured = r => known(r.accuracy) ? short(r.accuracy) + where(r) : '';
 async function runsPage() {
   const found = await ask('/api/runs');
   part('head', found.folder, () => head('Runs', found.folder));
-  problems(found.problems);
+  problems([...found.problems, ...found.warnings]);
   part('runs', [found.runs, found.count], () => runsTable(found));
   return found.now;
 }
@@ -75,7 +75,7 @@ async function runPage() {
     known(what(r)) ? what(r) + ' · ' : '',
     known(r.started) ? ['started ', moment(r.started), ' · '] : '',
     known(r.updated) ? ['last written ', age(r.updated)] : ''));
-  problems([...found.problems, ...r.problems, ...held.problems, ...clients.problems]);
+  problems([...found.problems, ...found.warnings, ...r.problems, ...held.problems, ...clients.problems]);
   part('facts', [r, held.mark], () => runFacts(r));
   part('reason', r.job?.reason, () => r.job?.reason ? h('p', {}, 'Job: ' + r.job.reason) : '');
   part('plots', '', () => [h('h2', {}, 'Plots'), h('div', {class: 'plots', id: 'figures'})]);
@@ -202,7 +202,9 @@ async function nodesPage() {
   const found = await ask('/api/nodes');
   const written = known(found.written) ? [' · status written ', age(found.written)] : '';
   const at = known(found.address) ? ` · listens on ${found.address}` : '';
-  part('head', [found.folder, found.written, at], () => head('Nodes', found.folder, at, written));
+  const light = known(found.state) ? [' · ', state(found.state)] : '';
+  part('head', [found.folder, found.written, at, found.state],
+    () => head('Nodes', found.folder, at, written, light));
   problems([...found.problems, ...found.warnings]);
   part('nodes', [found.nodes, found.there, found.kit], () => nodesTable(found));
   part('processes', found.processes, () => processesTable(found.processes));
@@ -215,7 +217,8 @@ function nodesTable({nodes, there, kit}) {
   if (!nodes.length) return h('p', {}, 'No node is registered.');
   return table('Nodes', [
     ['Node', n => n.name],
-    ['State', n => state(n.online === null ? 'unknown' : n.online ? 'online' : 'offline')],
+    ['State', n => [state(n.online === null ? 'unknown' : n.online ? 'online' : 'offline'),
+      n.online ? note(n.problem, 'problem') : '']],
     ['Last seen', n => age(n.last_seen)],
     ['Clients', n => count(n.clients), true],
     ['Examples', n => count(n.examples), true],

@@ -97,6 +97,7 @@ def node_row(node: Row, *, old: bool) -> Row:
         "clients": number(node.get("clients")),
         "examples": number(node.get("examples")),
         "app_version": text(node.get("app_version")),
+        "problem": text(node.get("problem")),
     }
 
 

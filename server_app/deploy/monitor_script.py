@@ -9,7 +9,7 @@ SCRIPT = r"""'use strict';
 const SVG = 'http://www.w3.org/2000/svg';
 const SIGNS = {
   running: '▶', finished: '✓', failed: '✗', queued: '…', stopped: '■', unfinished: '~',
-  online: '●', offline: '○', unknown: '?',
+  online: '●', offline: '○', unknown: '?', green: '●', yellow: '◐', red: '✗',
 };
 const main = document.getElementById('main');
 const parts = new Map();

@@ -85,8 +85,9 @@ h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 .facts dt { color: var(--soft); font-size: .82rem; }
 .facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; overflow-wrap: anywhere; }
 .state { white-space: nowrap; }
-.s-failed, .s-offline { color: var(--c3); font-weight: 600; }
-.s-running, .s-online { color: var(--c2); font-weight: 600; }
+.s-failed, .s-offline, .s-red { color: var(--c3); font-weight: 600; }
+.s-yellow { color: var(--warn-ink); font-weight: 600; }
+.s-running, .s-online, .s-green { color: var(--c2); font-weight: 600; }
 .plots { display: grid; gap: 1rem; grid-template-columns: minmax(0, 1fr); }
 figure { margin: 0; background: var(--panel); border-radius: 8px; padding: .8rem 1rem; min-width: 0; }
 figcaption { font-weight: 600; }

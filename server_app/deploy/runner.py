@@ -24,6 +24,7 @@ MOST_FRUITLESS = 10  # attempts without a new round
 ASK_S = 5.0  # between questions about a run whose ServerApp is alive
 LOST_S = 3.0  # a run whose folder nobody holds for so long has no ServerApp any more
 CLOSING_S = 30.0  # how long a ServerApp may take after its result
+MUSTER_S = 15.0  # how long a new run waits for nodes that are not online
 REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
 POLICY = "policy"  # how a refusal to run anything but the installed app begins
 FINAL = ("ConfigError", "DataError", "StateError")  # as server_app.app.main names them
@@ -38,6 +39,7 @@ class _Attempt:
     asked: float = -ASK_S  # when the SuperLink was asked for the run
     free_since: float = 0.0
     result_since: float = 0.0
+    first_seen: float = 0.0  # when its turn came
     ended: float = 0.0  # when it was found to be over; 0 = it is not
     due: float = 0.0
     seen: set[int] = field(default_factory=set)  # nodes that were online since it was over
@@ -87,9 +89,11 @@ class Runner:
         job = min(waiting, key=lambda j: (j.state != RUNNING, j.created))
         if self._attempt is None or self._attempt.job != job.id:
             # A job that runs when this process begins has lost its ServerApp with the process before it.
-            self._attempt = _Attempt(job.id, held=job.state == RUNNING)
+            self._attempt = _Attempt(job.id, held=job.state == RUNNING, first_seen=self._clock())
         if job.state == QUEUED:
-            self._submit(job, self._attempt)
+            away = any(node.registered and not node.online for node in nodes)
+            if not away or self._clock() - self._attempt.first_seen >= MUSTER_S:
+                self._submit(job, self._attempt)
         elif self._attempt.ended:
             self._again(job, self._attempt, nodes)
         else:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ OLD_S = 15.0  # a status that is older was written by a link that is no longer t
 RED_S = 15.0  # without a good answer of the SuperLink
 TAIL_BYTES = 1 << 16
 SHOWN_RUNS = 20
-GREEN, RED = "green", "red"
+GREEN, YELLOW, RED = "green", "yellow", "red"
+SHOWN_CLIENTS = 5  # of a round that went on without some
 Row = dict[str, Any]
 
 
@@ -58,20 +60,60 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
     if seen.disk:
         faults.append(seen.disk)
-    told = _told(kit, all_jobs)
+    told, left_out = _told(kit, all_jobs), _left_out(kit, all_jobs)
+    nodes = [
+        _node(node, told.get(str(node.id), {}), left_out.get(str(node.id), ""))
+        for node in sorted(seen.nodes, key=_by_name)
+    ]
+    warnings = [*node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
         path(kit),
         {
             "written": time.time(),
             "pid": os.getpid(),
             "address": kit.address,
-            "state": RED if faults else GREEN,
-            "warnings": faults + seen.warnings,
+            "state": level(faults, warnings),
+            "warnings": faults + warnings,
             "processes": processes,
-            "nodes": [_node(node, told.get(str(node.id), {})) for node in sorted(seen.nodes, key=_by_name)],
+            "nodes": nodes,
             "runs": [_run(kit, job) for job in reversed(all_jobs[-SHOWN_RUNS:])],
         },
     )
+
+
+def level(faults: Sequence[str], warnings: Sequence[str]) -> str:
+    """Return the state of a link, for all that show it.
+
+    Args:
+        faults: What keeps the link from its work: red.
+        warnings: With what it works all the same, such as a node that is away: yellow.
+    """
+    return RED if faults else YELLOW if warnings else GREEN
+
+
+def node_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each node of a status that the federation does without."""
+    return [f"node {node['name']} {node['problem']}" for node in nodes if node.get("problem")]
+
+
+def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
+    """Return what went wrong in a round, with the clients' names.
+
+    Args:
+        run: Its name.
+        row: The round's line of rounds.jsonl.
+        least: The run's ``min-replies``.
+    """
+    head, dropped = f"run {run}, round {row['round']}", row.get("quarantined") or []
+    lines = [f"{head} went on without {q['client']}: {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]
+    if len(dropped) > SHOWN_CLIENTS:
+        lines.append(f"{head} went on without {len(dropped) - SHOWN_CLIENTS} more clients")
+    if row.get("skipped"):
+        lines.append(
+            f"{head} kept the model: expected {least} or more usable replies (run-config key "
+            f'"min-replies"); got {row.get("answered")} of {row.get("asked")}'
+        )
+    return lines
 
 
 def path(kit: LinkKit) -> Path:
@@ -109,7 +151,7 @@ def tables(status: Mapping[str, Any]) -> list[Table | str]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
         changed = _ago(now - run["updated"])
         runs.add_row(run["name"], run["state"], rounds, str(run["attempts"]), changed, run["reason"])
-    colour = "green" if status["state"] == GREEN else "red"
+    colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
     head = f"[{colour}]{status['state']}[/{colour}]  {status.get('address', '')}"
     return [head, *(f"[yellow]{warning}[/yellow]" for warning in status["warnings"]), nodes, runs]
 
@@ -129,7 +171,12 @@ def _process(child: Child) -> Row:
     }
 
 
-def _node(node: NodeState, told: Row) -> Row:
+def _node(node: NodeState, told: Row, left_out: str) -> Row:
+    away = "is not online" + (
+        f": its last sign of life was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
+        if node.last_seen
+        else ", and never was"
+    )
     return {
         "name": node.name,
         "id": str(node.id),
@@ -138,6 +185,7 @@ def _node(node: NodeState, told: Row) -> Row:
         "clients": told.get("clients"),
         "examples": told.get("examples"),
         "app_version": told.get("version"),
+        "problem": left_out if node.online else away,
     }
 
 
@@ -150,6 +198,29 @@ def _told(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
         except (BouquetError, AttributeError, TypeError):  # a file that somebody changed
             continue
     return rows
+
+
+def _left_out(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, str]:
+    """Return by id the nodes that the run that began last goes, or went, on without, and why."""
+    begun = max((job for job in jobs if job.attempts), key=lambda j: j.created, default=None)
+    if begun is None:
+        return {}
+    try:
+        rows = RunFolder(kit.runs / begun.name).left_out()
+        return {str(row["node"]): f"{row['reason']}: run {begun.name} goes on without it" for row in rows}
+    except (BouquetError, KeyError, TypeError, AttributeError):  # a file that somebody changed
+        return {}
+
+
+def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
+    """Return what went wrong in the last rounds of the runs that go on."""
+    lines = []
+    for job in jobs:
+        if job.attempts and not job.ended:
+            row = last_row(kit.runs / job.name / "rounds.jsonl")
+            with suppress(KeyError, TypeError, AttributeError):  # a file that somebody changed
+                lines += round_lines(job.name, row, job.keys.get("min-replies", 1)) if row else []
+    return lines
 
 
 def _run(kit: LinkKit, job: Job) -> Row:
@@ -169,12 +240,21 @@ def _run(kit: LinkKit, job: Job) -> Row:
 def last_round(rounds: Path) -> int:
     """Return the number of the last whole line of a run's rounds.jsonl; 0 if there is none."""
     try:
+        return int(last_row(rounds)["round"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def last_row(rounds: Path) -> Row:
+    """Return the last whole line of a run's rounds.jsonl; {} if there is none."""
+    try:
         with rounds.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().split(b"\n")[:-1]
-        return int(json.loads(lines[-1])["round"]) if lines else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+        row = json.loads(lines[-1]) if lines else {}
+        return row if isinstance(row, dict) else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def _ago(seconds: float) -> str:

@@ -249,6 +249,10 @@ def test_nodes_and_processes_are_those_of_the_status_file(tmp_path: Path, browse
     assert f"look at {EVIL}" in found["warnings"]
     assert [(node["name"], node["online"]) for node in found["nodes"]] == [(EVIL, True), ("ward-2", False)]
     assert found["nodes"][0]["last_seen"] == pytest.approx(now - 3)
+    assert found["nodes"][1]["problem"] == "is not online, and never was"
+    assert found["state"] == "red"  # its process is none
+    runs = browser.get("/api/runs")
+    assert (runs["state"], runs["warnings"]) == (found["state"], found["warnings"])
     [process] = found["processes"]
     assert (process["name"], process["running"], process["restarts"]) == ("superlink", False, 2)
 
@@ -270,6 +274,7 @@ def test_by_an_old_status_it_is_not_known_who_is_online(tmp_path: Path, browse: 
     assert found["old"] is True
     assert [process["running"] for process in found["processes"]] == [None]
     assert found["warnings"] == ["The link is not running, or stands still: this is its last word.", "a"]
+    assert found["state"] == "red"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from server_app.deploy import runner as module
 from server_app.deploy.control import LinkError, NodeState, RunState
 from server_app.deploy.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Jobs
-from server_app.deploy.runner import CLOSING_S, LOST_S, MOST_FRUITLESS, REUNION_S, Runner
+from server_app.deploy.runner import CLOSING_S, LOST_S, MOST_FRUITLESS, MUSTER_S, REUNION_S, Runner
 from server_app.holding import holding
 from task.errors import ConfigError
 
@@ -135,6 +135,25 @@ def test_a_job_is_submitted_watched_and_finished_by_its_result(world: World) -> 
     world.end()
     world.look(1)
     assert (world.state, len(world.link.submitted)) == (FINISHED, 1)
+
+
+def test_a_new_run_waits_a_little_for_nodes_that_are_away(world: World) -> None:
+    world.nodes = [node(1), node(2, online=False), node(3, online=False, registered=False)]
+    world.jobs.submit("a", {})
+    world.look()
+    world.look(MUSTER_S - 1)
+    assert world.link.submitted == []
+    world.look(1)
+    assert len(world.link.submitted) == 1
+
+
+def test_it_begins_when_they_come(world: World) -> None:
+    world.nodes = [node(1), node(2, online=False)]
+    world.jobs.submit("a", {})
+    world.look()
+    world.nodes = [node(1), node(2)]
+    world.look(1)
+    assert len(world.link.submitted) == 1
 
 
 def test_a_serverapp_that_does_not_end_after_its_result_is_not_waited_for(world: World) -> None:

@@ -19,7 +19,7 @@ from server_app.deploy.jobs import RUNNING, Jobs
 from server_app.deploy.kit import LinkKit, read_link_kit
 from server_app.deploy.processes import Child
 from server_app.deploy.provision import provision
-from server_app.deploy.status import GREEN, RED, Seen, read_status, tables, write_status
+from server_app.deploy.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
 from server_app.results import RunFolder
 
 
@@ -92,13 +92,81 @@ def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> 
         return found["state"], "; ".join(found["warnings"])
 
     assert state(seen())[0] == GREEN
-    assert state(seen(warnings=["look at this"])) == (GREEN, "look at this")
+    assert state(seen(warnings=["look at this"])) == (YELLOW, "look at this")
     assert state(seen(disk="the disk is full")) == (RED, "the disk is full")
     silent = seen(answered=time.monotonic() - module.RED_S - 1, trouble="database is locked")
     assert state(silent)[0] == RED
     assert "database is locked" in state(silent)[1]
     child.process = None
     assert state(seen()) == (RED, "superlink is not running")
+
+
+def running(kit: LinkKit, name: str = "demo") -> tuple[Jobs, RunFolder]:
+    jobs = Jobs(kit.jobs, kit.runs)
+    jobs.update(jobs.submit(name, {"min-replies": 2}), state=RUNNING, attempts=1)
+    folder = RunFolder(kit.runs / name)
+    folder.path.mkdir(parents=True)
+    return jobs, folder
+
+
+def test_a_node_that_is_away_makes_it_yellow_and_is_named(kit: LinkKit, child: Child) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+    at = time.mktime((2026, 3, 1, 14, 2, 11, 0, 0, -1))
+    for last_seen, words in (
+        (at, ": its last sign of life was at 2026-03-01 14:02:11"),
+        (None, ", and never was"),
+    ):
+        write_status(kit, seen(nodes=[NodeState(5, "ward", b"", True, False, last_seen)]), [child], jobs)
+        found = read_status(kit)
+        assert found["state"] == YELLOW
+        assert found["warnings"] == [f"node ward is not online{words}"]
+    write_status(kit, seen(), [child], jobs)
+    assert read_status(kit)["state"] == GREEN
+
+
+def test_a_node_that_the_last_run_left_out_makes_it_yellow_until_another_run_takes_it(
+    kit: LinkKit, child: Child
+) -> None:
+    jobs, folder = running(kit)
+    folder.write_nodes([], [{"node": "5", "name": "ward", "reason": "cannot take part: policy: [b]no[/b]"}])
+    write_status(kit, seen(), [child], jobs)
+    found = read_status(kit)
+    assert found["state"] == YELLOW
+    assert found["warnings"] == ["node ward cannot take part: policy: [b]no[/b]: run demo goes on without it"]
+    _, later = running(kit, "later")
+    later.write_nodes([{"node": "5"}])
+    write_status(kit, seen(), [child], jobs)
+    assert read_status(kit)["state"] == GREEN
+
+
+def test_a_round_that_goes_on_without_a_client_makes_it_yellow_while_the_run_goes_on(
+    kit: LinkKit, child: Child
+) -> None:
+    jobs, folder = running(kit)
+    dropped = [{"client": f"ward-{i}", "reason": f"round 1: client ward-{i}: no"} for i in range(7)]
+    row = {"round": 1, "quarantined": dropped, "skipped": True, "asked": 8, "answered": 1}
+    folder.append_round(row)
+    write_status(kit, seen(), [child], jobs)
+    found = read_status(kit)
+    assert found["state"] == YELLOW
+    assert found["warnings"][0] == "run demo, round 1 went on without ward-0: round 1: client ward-0: no"
+    assert found["warnings"][-2] == "run demo, round 1 went on without 2 more clients"
+    assert "kept the model: expected 2 or more usable replies" in found["warnings"][-1]
+    assert "yellow" in shown(kit)
+    job = jobs.read("demo")
+    assert job is not None
+    jobs.update(job, state="finished")
+    write_status(kit, seen(), [child], jobs)
+    assert read_status(kit)["state"] == GREEN
+
+
+@pytest.mark.parametrize("row", ["[]", '{"quarantined": 7}', '{"round": 1, "quarantined": [7]}'])
+def test_a_line_that_somebody_changed_does_not_end_the_link(kit: LinkKit, child: Child, row: str) -> None:
+    jobs, folder = running(kit)
+    (folder.path / "rounds.jsonl").write_text(row + "\n")
+    (folder.path / "nodes.json").write_text('{"left_out": [7, {}]}')
+    write_status(kit, seen(), [child], jobs)
+    assert read_status(kit)["state"] == GREEN
 
 
 def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) -> None:
@@ -131,6 +199,20 @@ def test_the_command_tells_by_its_exit_code(kit: LinkKit, child: Child) -> None:
     done = run("--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["nodes"][0]["name"] == "ward"
+    write_status(kit, seen(warnings=["look at this"]), [child], Jobs(kit.jobs, kit.runs))
+    done = run()
+    assert (done.returncode, "yellow" in done.stdout) == (0, True)  # it does its work
+
+
+@pytest.mark.parametrize(("known", "healthy"), [({"warnings": ["look"]}, True), ({"disk": "full"}, False)])
+def test_the_container_of_a_yellow_link_is_healthy(
+    kit: LinkKit, child: Child, known: dict[str, object], healthy: bool
+) -> None:
+    """An unhealthy one is restarted, which helps no node that is away."""
+    write_status(kit, seen(**known), [child], Jobs(kit.jobs, kit.runs))
+    script = Path(__file__).parents[2] / "docker" / "health.py"
+    done = subprocess.run([sys.executable, script, kit.path], capture_output=True, timeout=60, check=False)
+    assert (done.returncode == 0) == healthy, done.stderr
 
 
 def test_the_last_round_is_that_of_a_whole_line(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ class Federation:
         prefix = self.network.prefix(self.network.link) if self.network else []
         return self._start("link", [BOUQUET, "link", str(self.kits / "link")], prefix)
 
-    def start_node(self, name: str, *options: str, kit: Path | None = None, near: bool = False) -> Machine:
+    def start_node(
+        self, name: str, *options: str, kit: Path | None = None, near: bool = False, code: Path | None = None
+    ) -> Machine:
         """Start a node, with its data, in its namespace.
 
         Args:
@@ -112,6 +114,7 @@ class Federation:
             options: Further options.
             kit: Another kit than its own.
             near: Start it in the link's namespace, whatever its name.
+            code: Folder of the app that it runs; None = the one that is installed.
         """
         prefix = []
         if self.network:
@@ -123,11 +126,12 @@ class Federation:
             hook.write_text(HOOK.format(folder=hook.parent))
             hook.chmod(0o755)
         command = [BOUQUET, "node", str(kit or self.kits / name), "--data", str(self.data / f"{name}.csv")]
-        return self._start(name, [*command, "--may-train", str(hook), *options], prefix)
+        return self._start(name, [*command, "--may-train", str(hook), *options], prefix, code)
 
-    def _start(self, name: str, command: list[str], prefix: list[str]) -> Machine:
+    def _start(self, name: str, command: list[str], prefix: list[str], code: Path | None = None) -> Machine:
         machine = Machine(name, command, self.folder / f"{name}.log", prefix)
         env = os.environ | {MARK: self.mark, "PYTHONUNBUFFERED": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+        env |= {"PYTHONPATH": str(code)} if code else {}
         with machine.log.open("ab") as log:
             machine.process = subprocess.Popen(
                 [*prefix, *command], env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log,
@@ -174,7 +178,7 @@ class Federation:
                 self.until(partial(self._ended, job.name), within_s, f"the end of job {job.name}")
         wanted = set(self.wards)
         self.until(lambda: self.online() >= wanted, within_s, f"{wanted} online")
-        self.until(lambda: self.status()["state"] == "green", within_s, "a green status")
+        self.until(lambda: self.status()["state"] != "red", within_s, "a link that is well")
 
     def until(self, true: Callable[[], Any], within_s: float, what: str) -> Any:
         """Return what `true` returns, once it is true; with the logs if it never is."""
@@ -210,8 +214,12 @@ class Federation:
         return self.job(name).ended
 
     def submit(self, name: str, rounds: int, **keys: Any) -> Run:
-        """Submit a run to the link."""
-        given = {"min-nodes": len(self.wards), "round-timeout": ROUND_S, "roll-call-timeout": 60.0}
+        """Submit a run to the link. It begins with all wards, and needs replies of a majority of them.
+
+        These are the wards' numbers: cases enrol further nodes, most of which never come.
+        """
+        given = {"min-nodes": len(self.wards), "min-replies": len(self.wards) // 2 + 1}
+        given |= {"round-timeout": ROUND_S, "roll-call-timeout": 60.0}
         more = {k.replace("_", "-"): v for k, v in keys.items()}
         follow.submit(self.link_kit, KEYS | given | {"run-name": name, "num-server-rounds": rounds} | more)
         self.runs_seen.append(name)

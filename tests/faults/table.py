@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from task.errors import ConfigError, choose_from
-from tests.faults import (
-    cases_gate,
-    cases_long,
-    cases_network,
-    cases_nodes,
-    cases_replies,
-    cases_security,
-    cases_server,
-)
 from tests.faults.case import CASES, ROOT, Case
 
-MODULES = (cases_nodes, cases_server, cases_network, cases_replies, cases_long, cases_security, cases_gate)
+for path in sorted(Path(__file__).parent.glob("cases_*.py")):
+    import_module(f"tests.faults.{path.stem}")  # its cases register themselves
+
 PAGE_FILE = ROOT / "docs" / "faults.md"
 PAGE = """# Faults and attacks
 

@@ -16,6 +16,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.progress import Progress
 from server_app.recorder import Recorder
 from server_app.results import RunFolder
+from strategies.roster import LeftOut, Participant
 from task.config import as_run_config, read_config
 from task.errors import BouquetError, StateError
 from tests.support.federation import owners_config, write_owners
@@ -247,3 +248,17 @@ def test_a_target_that_was_reached_before_stays_reached(config: dict[str, Any]) 
     assert len(rows) < ROUNDS + 1
     run(config, "done", resume=True, **{"target-accuracy": 0.01})
     assert [r["round"] for r in RunFolder(path).rounds()] == [r["round"] for r in rows]
+
+
+def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"run": {}}, resume=False)
+    recorder = Recorder(folder, Progress("none", 1, "a run"), every=0, resume=False)
+    there, out = Participant(7, 1, 50, "0.1.0"), LeftOut(8, "ward-2", "cannot take part: no such file")
+    recorder.participants([there], [out])
+    assert [row["node"] for row in folder.nodes()] == ["7"]
+    assert folder.left_out() == [{"node": "8", "name": "ward-2", "reason": "cannot take part: no such file"}]
+    written = (folder.path / "nodes.json").stat().st_ino
+    recorder.participants([there], [out])
+    assert (folder.path / "nodes.json").stat().st_ino == written
+    recorder.participants([there], [])
+    assert folder.left_out() == []

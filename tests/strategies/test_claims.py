@@ -74,7 +74,13 @@ def test_a_node_that_counts_the_partition_otherwise_is_refused() -> None:
     done = settle([shared(1, 10), shared(2, 10), shared(3, 10**7)], {})
     assert done.admitted == {1, 2}
     assert done.refused[3] == "counts 10000000 clients in the partition where others count 10"
-    assert "node 3" in done.guessed
+    assert (done.differs, done.guessed, done.size) == ({3}, "", 10)
+    assert settle([shared(3, 10**7)], {}, size=10).admitted == set()
+
+
+def test_it_is_not_guessed_which_of_two_partitions_is_right() -> None:
+    done = settle([shared(1, 10), shared(2, 12)], {})
+    assert "got node 1: 10; node 2: 12" in done.guessed
 
 
 def test_nobody_hosts_a_client_whose_data_a_node_brings() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app.error import Error
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from strategies import presence
 from strategies import roster as roster_module
@@ -33,6 +35,9 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
     @app.query(wire.ROLL_CALL)
     def roll_call(message: Message, context: Context) -> Message:
         told = nodes[int(context.node_config["i"])]
+        if "policy" in told:
+            reason = 'policy: this node runs its installed app only (apps = "installed")'
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
         if "error" in told:
             raise told["error"]
         if "refused" in told:
@@ -209,13 +214,117 @@ def test_a_node_without_a_roll_call_is_one_client() -> None:
     assert roster.names == ["a", f"node-{node}"]
 
 
-def test_a_node_that_refuses_ends_the_run_before_it_begins_and_is_left_out_later() -> None:
-    grid = hosts({"clients": {"a": 1}}, {"refused": "labels out of range"})
-    with pytest.raises(ConfigError, match=r"node \d+ cannot take part: labels out of range"):
-        called(grid)
-    roster = Roster(0.3, 1)
-    roster.refresh(grid, 5)
-    assert roster.names == ["a"]
+REFUSES = {"refused": "labels out of range"}
+
+
+@pytest.mark.parametrize("fit", [0, 1])
+def test_where_most_nodes_cannot_take_part_the_run_ends_before_it_begins(fit: int) -> None:
+    grid = hosts(*[{"clients": {"a": 1}}][:fit], REFUSES)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"^node \d+ cannot take part: labels out of range$"):
+        called(grid, min_nodes=fit + 1, timeout_s=30)
+    assert time.monotonic() - began < 5
+    if fit:
+        roster = Roster(0.3, 1)
+        roster.refresh(grid, 5)
+        assert roster.names == ["a"]
+
+
+def test_nodes_that_refuse_for_one_reason_are_one_sentence() -> None:
+    with pytest.raises(ConfigError) as caught:
+        called(hosts(*[REFUSES] * 8, {"refused": "no such file"}))
+    assert str(caught.value).count("labels out of range") == 1
+    assert "and 3 more cannot take part: labels out of range; node" in str(caught.value)
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2, 3])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        REFUSES,
+        {"error": RuntimeError("x"), "policy": True},
+        {"content": lambda: lies(share=[0, 0])},
+        owner("ward-3", shape=(5,)),
+        owner("ward-3", classes=4),
+    ],
+    ids=["refuses", "another app", "lies", "another shape", "another number of classes"],
+)
+def test_one_of_three_nodes_vetoes_no_run(
+    odd: dict[str, Any], min_nodes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = hosts(owner("ward-1", name="ward-1"), owner("ward-2", name="ward-2"), odd | {"name": "ward-3"})
+    began = time.monotonic()
+    roster = called(grid, min_nodes=min_nodes, timeout_s=30)
+    assert roster.shape_of_data() == ((4,), 3)
+    roster.refresh(grid, 1, clients=2)
+    assert roster.names == ["ward-1", "ward-2"]
+    assert time.monotonic() - began < 5
+    (left,) = roster.left_out()
+    assert (left.node, left.name) == (grid.node(2), "ward-3")
+    assert f"node {left.node} (ward-3) {left.reason}" in caplog.text
+    assert len(caplog.messages) == 1
+
+
+def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(roster_module, "GRACE_S", 1.0)
+    grid = hosts(*(owner(f"ward-{i}", name=f"ward-{i}") for i in (1, 2, 3)))
+    grid.die(2)
+    began = time.monotonic()
+    roster = called(grid, min_nodes=2, timeout_s=30)
+    assert 1.0 <= time.monotonic() - began < 5
+    assert roster.names == ["ward-1", "ward-2"]
+    (left,) = roster.left_out()
+    assert (left.name, left.reason) == ("ward-3", "has not answered the roll call")
+    assert "no answer to the roll call yet from node" in caplog.text
+    grid.back(2)
+    roster.refresh(grid, 1)
+    assert roster.names == ["ward-1", "ward-2", "ward-3"]
+    assert roster.left_out() == []
+
+
+def test_the_first_round_waits_for_slow_nodes_while_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five nodes, one every 0.4 s: more than the grace after the majority, but never so long a silence."""
+    monkeypatch.setattr(roster_module, "GRACE_S", 0.8)
+    grid = hosts(*(owner(f"ward-{i}") for i in range(5)))
+    held: dict[str, Message] = {}
+    push, pull = grid.push_messages, grid.pull_messages
+    began = time.monotonic()
+
+    def pushed(messages: Any) -> list[str]:
+        ids = list(push(messages))
+        held.update({i: grid.replies.pop(i) for i in ids if i in grid.replies})
+        return ids
+
+    def pulled(message_ids: Any) -> Any:
+        for i, message_id in enumerate(sorted(held, key=int)):
+            if time.monotonic() - began > 0.4 * (i + 1) and message_id in held:
+                grid.replies[message_id] = held.pop(message_id)
+                break
+        return pull(message_ids)
+
+    grid.push_messages, grid.pull_messages = pushed, pulled  # type: ignore[method-assign,assignment]
+    assert len(called(grid, min_nodes=1, timeout_s=30).names) == 5
+
+
+def test_the_shape_that_the_run_began_with_stays_though_its_nodes_leave() -> None:
+    grid = hosts(owner("ward-1"), owner("ward-2"), owner("ward-3", shape=(5,)))
+    roster = called(grid)
+    roster.shape_of_data()
+    grid.leave(0)
+    grid.leave(1)
+    roster.refresh(grid, 2)
+    assert roster.names == []
+    grid.back(0)
+    roster.refresh(grid, 3)
+    assert roster.names == ["ward-1"]
+
+
+def test_a_node_without_clients_has_no_say_in_the_shape() -> None:
+    empty = {"content": lambda: lies(clients=[], counts=[5], shape=[9])}
+    roster = called(hosts(owner("ward-1"), empty, empty))
+    assert roster.shape_of_data() == ((4,), 3)
 
 
 def test_garbage_for_a_roll_call_is_no_crash() -> None:
@@ -304,7 +413,7 @@ def test_of_a_pool_that_claims_all_the_nodes_work_evenly_costliest_first() -> No
     assert plan == {low: ["a", "d"], high: ["b", "c"]}
 
 
-def test_nodes_that_differ_in_the_shape_of_their_data_are_named() -> None:
+def test_where_no_shape_of_data_is_that_of_most_nodes_all_sides_are_named() -> None:
     grid = hosts({"clients": {"ward-1": 1}}, {"clients": {"ward-2": 1}, "shape": (5,)})
     with pytest.raises(ConfigError, match=r"ward-[12]: shape \[[45]\], 3 classes; ward-[12]: shape"):
         called(grid).shape_of_data()
@@ -397,19 +506,23 @@ def test_a_node_that_is_back_under_its_id_is_asked_again() -> None:
     assert len(grid.sent) == asked + 2
 
 
-def test_partitions_that_differ_are_told_before_the_first_round_and_left_out_later() -> None:
+def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
     one = {"clients": {"x": 5}, "numbered": 3, "pool": "a"}
     other = {"clients": {"x": 5}, "numbered": 10**7, "pool": "b"}
-    with pytest.raises(ConfigError, match="its data set or its settings differ"):
-        called(hosts(one, one, other))
+    with pytest.raises(ConfigError, match=r"got node \d+: 3; node \d+: 10000000. Their data sets or"):
+        called(hosts(one, other))
     grid = hosts(one, one, other)
-    roster = Roster(0.5, 1)
     tracemalloc.start()
-    roster.refresh(grid, 5)
+    roster = called(grid)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(roster.names) == 3
     assert peak < 5e6
+    assert "counts 10000000 clients in the partition where others count 3" in roster.left_out()[0].reason
+    grid.leave(0)
+    grid.leave(1)
+    roster.refresh(grid, 2)
+    assert len(roster.names) == 0  # the number that the run began with stays
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:

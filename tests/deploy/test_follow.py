@@ -1,0 +1,93 @@
+"""A run at a link: which keys follow from the enrolled nodes, and what the terminal shows."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from server_app.deploy import follow, status
+from server_app.deploy.jobs import FINISHED, RUNNING, Jobs
+from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.provision import provision
+from server_app.progress import Progress
+from server_app.results import RunFolder
+
+OWN = {"dataset": "csv", "model": "logistic", "num-classes": 2}
+PARTS = {"num-clients": 100, "fraction-train": 0.1}
+
+
+def kit_of(folder: Path, nodes: int) -> LinkKit:
+    provision(folder / "kits", "127.0.0.1:9092", [f"ward-{i}" for i in range(nodes)])
+    return read_link_kit(folder / "kits" / "link")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "keys", "least_nodes", "least_replies"),
+    [
+        (1, OWN, 1, 1),
+        (2, OWN, 2, 2),
+        (3, OWN, 2, 2),
+        (5, OWN, 3, 3),
+        (5, OWN | {"fraction-train": 0.4}, 3, 2),
+        (5, OWN | {"fraction-train": 0.0}, 3, 1),
+        (5, OWN | {"enough-replies": 2}, 3, 2),
+        (5, OWN | {"enough-replies": 1}, 3, 1),
+        (5, OWN | {"selection": "fedcs"}, 3, 1),
+        (5, OWN | {"algorithm": "centralised"}, 3, 1),
+        (10, OWN | {"stragglers": 0.9, "drop-stragglers": True, "local-epochs": 2}, 6, 1),
+        (3, PARTS, 2, 2),
+        (3, PARTS | {"fraction-train": 0.01}, 2, 1),
+        (3, OWN | {"min-nodes": 3, "min-replies": 1}, 3, 1),
+    ],
+)
+def test_a_majority_of_the_enrolled_nodes_begins_and_answers_unless_the_user_says_otherwise(
+    tmp_path: Path, nodes: int, keys: dict[str, Any], least_nodes: int, least_replies: int
+) -> None:
+    job = follow.submit(kit_of(tmp_path, nodes), keys | {"run-name": "a"})
+    assert (job.keys["min-nodes"], job.keys["min-replies"]) == (least_nodes, least_replies)
+
+
+def test_a_resumed_run_keeps_its_number_of_replies_though_nodes_were_enrolled_since(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 5)
+    before = kit.runs / "a" / "config.json"
+    before.parent.mkdir(parents=True)
+    before.write_text(json.dumps({"run": {"min-replies": 2}}))
+    job = follow.submit(kit, OWN | {"run-name": "a", "resume": True})
+    assert (job.keys["min-nodes"], job.keys["min-replies"]) == (3, 2)
+
+
+def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = kit_of(tmp_path, 3)
+    jobs = Jobs(kit.jobs, kit.runs)
+    job = jobs.update(follow.submit(kit, OWN | {"run-name": "a"}), state=RUNNING, attempts=1)
+    nodes = [
+        {"name": "ward-1", "problem": "is not online, and never was"},
+        {"name": "ward-2", "problem": ""},
+    ]
+    monkeypatch.setattr(follow, "read_status", lambda kit: {"state": status.YELLOW, "nodes": nodes})
+    folder = RunFolder(kit.runs / "a")
+    folder.path.mkdir(parents=True)
+    row = {"round": 1, "asked": 2, "answered": 1, "quarantined": [{"client": "ward-2", "reason": "[b]NaN"}]}
+
+    def later(seconds: float) -> None:
+        if not folder.rounds():
+            folder.append_round(row)
+        else:
+            jobs.update(job, state=FINISHED)
+
+    monkeypatch.setattr(follow.time, "sleep", later)
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    progress = Progress("log", 1, "a", console)
+    assert follow._watch(kit, jobs, job, progress).state == FINISHED
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
+    assert len(yellow) == 2
+    assert "node ward-1 is not online, and never was" in yellow[0]
+    assert "run a, round 1 went on without ward-2: [b]NaN" in yellow[1]

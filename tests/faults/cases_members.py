@@ -1,0 +1,159 @@
+"""One node of three cannot take part, or is lost: the run goes on, and everybody can see without whom."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from server_app.deploy.installed import PACKAGES
+from server_app.deploy.status import YELLOW
+from tests.faults.case import ENDLESS, ROOT, Rig, case
+from tests.faults.federation import Federation
+from tests.faults.runs import BOUQUET, Run
+
+TESTS = "tests/strategies/test_roster.py::"
+
+
+@case(
+    "R22",
+    "One enrolled node vetoes: it refuses to take part, its data have another shape, or it is silent",
+    "the run begins without it within 60 s, with the majority; log and status name it and the reason",
+    "ward-3's data file is moved away, then replaced by one of three columns; then all its processes are "
+    "stopped by SIGSTOP before the roll call",
+    tests=(
+        f"{TESTS}test_one_of_three_nodes_vetoes_no_run",
+        f"{TESTS}test_a_silent_node_holds_the_first_round_up_for_a_while_only",
+        f"{TESTS}test_where_most_nodes_cannot_take_part_the_run_ends_before_it_begins",
+        f"{TESTS}test_a_node_whose_partition_differs_is_left_out_by_majority",
+        "tests/deploy/test_follow.py",
+    ),
+)
+def veto(rig: Rig) -> str:
+    fed = rig.fed()
+    told = []
+    with fed.without_data("ward-3"):
+        told.append("refuses: " + _begins_without(rig, fed, "cannot take part"))
+        (fed.data / "ward-3.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20)
+        told.append("another shape: " + _begins_without(rig, fed, "has data of shape [2]"))
+    with _stopped(fed, "ward-3"):
+        told.append("silent: " + _begins_without(rig, fed, "has not answered"))
+    run = rig.submit(2)
+    run.wait_end()
+    return f"{'; '.join(told)}; then with all three, {rig.same(run)}"
+
+
+@case(
+    "R23",
+    "An app that differs on one node; a node that is killed and stays away",
+    "the run goes on; within 75 s `bouquet status` is yellow, with the node's name and the reason, and so is "
+    "the attached terminal",
+    "ward-3 runs a copy of the app with one line more; then SIGKILL to all processes of ward-2 in the midst "
+    "of a run",
+    tests=(
+        "tests/deploy/test_status.py::test_a_node_that_is_away_makes_it_yellow_and_is_named",
+        "tests/deploy/test_follow.py::test_the_terminal_names_in_yellow_what_a_run_goes_on_without",
+        "tests/deploy/test_monitor.py::test_nodes_and_processes_are_those_of_the_status_file",
+    ),
+)
+def degraded(rig: Rig) -> str:
+    fed = rig.fed()
+    fed.machines["ward-3"].stop()
+    fed.start_node("ward-3", code=_other_app(fed.folder / "other-app"))
+    fed.until(lambda: "ward-3" in fed.online(), 120, "ward-3 online")
+    run = rig.submit_to(fed, ENDLESS, min_nodes=2, progress="log")
+    screen = fed.folder / f"{run.name}.screen"
+    try:
+        with _terminal(fed, run, screen):
+            run.wait_round(1)
+            told = [_yellow(fed, "ward-3", "client_app/app.py")]
+            fed.restart_node("ward-3")
+            fed.until(lambda: "ward-3" in run.rows()[-1]["selected"], 120, "a round with ward-3")
+            fed.machines["ward-2"].kill()
+            told.append(_yellow(fed, "ward-2", "is not online"))
+            run.wait_round(run.done() + 2)
+            assert run.rows()[-1]["answered"] == 2, run.rows()[-1]
+            shown = fed.until(
+                lambda: _says(screen, "node ward-2 is not online"), 30, "a line on the terminal"
+            )
+            assert _says(screen, "node ward-3 cannot take part"), screen.read_text()[-3000:]
+    finally:
+        fed.jobs.ask_to_stop(run.name)
+    return f"status: {'; '.join(told)}; the terminal: {shown}"
+
+
+def _begins_without(rig: Rig, fed: Federation, reason: str) -> str:
+    """Run three rounds without ward-3; return what was seen."""
+    run = rig.submit_to(fed, 3, min_nodes=2)
+    seconds = run.wait_round(1)
+    line = _yellow(fed, "ward-3", reason)
+    assert (run.row(1)["asked"], run.row(1)["answered"]) == (2, 2), run.row(1)
+    assert seconds <= 60, f"{seconds:.0f} s"
+    run.wait_end()
+    return f"round 1 after {seconds:.1f} s with 2 of 2 ({line[:110]})"
+
+
+def _yellow(fed: Federation, name: str, reason: str) -> str:
+    """Wait for a yellow status that names a node and the reason; return the line that ``status`` prints."""
+
+    def line() -> str:
+        status = fed.status()
+        lines = [w for w in status["warnings"] if f"node {name} " in w and reason in w]
+        return lines[0] if lines and status["state"] == YELLOW else ""
+
+    found: str = fed.until(line, 75, f"a yellow status that names {name}: {reason}")
+    command = [BOUQUET, "status", str(fed.kits / "link")]
+    env = os.environ | {"COLUMNS": "500"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert done.returncode == 0, done
+    assert YELLOW in done.stdout, done.stdout
+    assert f"node {name} " in done.stdout, done.stdout
+    return found
+
+
+def _says(screen: Path, words: str) -> str:
+    """Return the line of a terminal that has these words, "" if there is none."""
+    return next((line for line in screen.read_text().splitlines() if words in line), "")
+
+
+@contextmanager
+def _terminal(fed: Federation, run: Run, screen: Path) -> Iterator[None]:
+    """Watch a run as a user does; what is printed goes to a file."""
+    command = [BOUQUET, "run", "--link", str(fed.kits / "link"), "--attach", run.name]
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with screen.open("wb") as file:
+        watching = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env)
+    try:
+        yield
+    finally:
+        watching.terminate()
+        watching.wait(30)
+
+
+@contextmanager
+def _stopped(fed: Federation, name: str) -> Iterator[None]:
+    """Stop all processes of a node; the SuperLink takes it for online for a minute."""
+    processes = [p for ps in fed.machines[name].roles().values() for p in ps]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def _other_app(folder: Path) -> Path:
+    """Write a copy of the app with one line more; return its folder."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "client_app" / "app.py").open("a") as file:
+        file.write("# another app\n")
+    return folder
