@@ -1,8 +1,9 @@
 """Flower's SuperLink in a process of ours: ``python -m server_app.deploy.superlink --max-reply N ...``.
 
 It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
-(server_app/deploy/limits.py) and checks (fleet.py), messages survive the death of whoever has them
-(delivery.py), an open log stream does not hold up its end, and it ends with the process that started it.
+(server_app/deploy/limits.py) and checks (fleet.py), the Control API asks for the kit's secret (gate.py),
+messages survive the death of whoever has them (delivery.py), an open log stream does not hold up its end, and
+it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import gc
 import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,12 +22,14 @@ from types import ModuleType
 from typing import Any
 
 import grpc
+from fastapi import FastAPI
+from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.superlink.routers.control import middlewares
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.fleet import Fleet
+from server_app.deploy.gate import Gate
 from server_app.deploy.limits import FRAME_BYTES, Guard, Limits, Places
 from server_app.deploy.processes import end_with_parent
 from task.errors import ConfigError
@@ -37,12 +41,7 @@ stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
 STREAMS_END_S = 3  # how long open log streams may hold up the end
 SWEEP_S = 60.0
-RUNTIME = "/v1/runtime/"
 PLACES = "places.json"  # beside the database
-OF_CONTROL = (
-    "ControlSensitiveResponseMiddleware", "ControlEventLogMiddleware", "ControlLicenseMiddleware",
-    "ControlAuthenticationMiddleware",
-)  # fmt: skip
 ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
 NEEDED = {
     stock: (
@@ -103,26 +102,6 @@ def patch(limits: Limits) -> None:
     vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn))
 
 
-def shorten() -> None:
-    """Spare the ServerApp's calls, of which a round has dozens, what is for the Control API's only.
-
-    Each of these layers costs a call about a millisecond before it finds that it has no business with it.
-    """
-    for layer in (getattr(middlewares, name, None) for name in OF_CONTROL):
-        if layer is not None:
-            layer.__call__ = _only_for_control(layer.__call__)
-
-
-def _only_for_control(theirs: Any) -> Any:
-    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(RUNTIME):
-            await self.app(scope, receive, send)
-        else:
-            await theirs(self, scope, receive, send)
-
-    return call
-
-
 def _guarded(
     run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
 ) -> grpc.Server:
@@ -142,15 +121,15 @@ class _Names:
 
 
 class _Uvicorn:
-    """uvicorn, which does not wait for open streams without limit."""
+    """uvicorn with the gate before the application; it does not wait for open streams without limit."""
 
     def __init__(self, theirs: ModuleType) -> None:
         self._theirs = theirs
 
-    def run(self, **options: Any) -> None:
+    def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
-        self._theirs.run(**options)
+        self._theirs.run(app=Gate(app), **options)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -174,8 +153,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
     ours, theirs = parser.parse_known_args(arguments)
     patch(Limits(ours.max_reply, ours.max_rate))
-    shorten()
     logger.addFilter(_is_news)
+    os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
     sys.argv = ["flower-superlink", *theirs]
     stock.flower_superlink()
 
