@@ -23,6 +23,7 @@ SECRET_BYTES = 48
 LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 120
+FILES = 65536  # that the SuperLink may have open: each connection to it is one
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
 PROOF_OF = b"bouquet: Control API"
