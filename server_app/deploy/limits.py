@@ -11,8 +11,8 @@ It has no limit on size, count or rate. `Guard` stands before its check of the n
 * at most `CONCURRENT` calls of one node are served at a time;
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
-Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for its
-handshake and an end when no call comes.
+Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for
+its handshake and an end when no call comes.
 
 `Fleet`, the servicer behind it, refuses replies in another node's name, replies of too many objects, and the
 activation of a node by somebody who does not hold its key.
