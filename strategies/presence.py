@@ -180,7 +180,7 @@ class Presence:
             if isinstance(reply, Exception):
                 raise reply
             if reply.has_error():
-                raise WireError(reply.error.reason or "no reason given")
+                raise WireError(wire.one_line(reply.error.reason, "no reason given"))
             told = wire.read_roll_call(reply.content)
         except ConfigError as err:
             # Before the first round somebody is there to mend it; later the others go on without.
