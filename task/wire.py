@@ -342,9 +342,9 @@ def _names(values: object, what: str, most: int) -> list[str]:
     return values
 
 
-def one_line(text: str, otherwise: str = "nothing") -> str:
+def one_line(text: str | None, otherwise: str = "nothing") -> str:
     """Return a text from outside as one printable line that is not too long; `otherwise` if it is blank."""
-    words = " ".join(text[: 4 * LONGEST_LINE].split())
+    words = " ".join((text or "")[: 4 * LONGEST_LINE].split())
     return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE] or otherwise
 
 

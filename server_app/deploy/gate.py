@@ -85,8 +85,10 @@ def runtime_stack(app: FastAPI) -> ASGIApp:
         ConfigError: It has other layers than those that are known: which a call needs is not for us to guess.
     """
     layers = app.user_middleware
-    names = [layer.cls for layer in layers]
-    translators = [layer.kwargs for layer in layers if layer.cls is BaseHTTPMiddleware]
+    names: list[Any] = [layer.cls for layer in layers]
+    translators = [
+        layer.kwargs for name, layer in zip(names, layers, strict=True) if name is BaseHTTPMiddleware
+    ]
     if names != list(LAYERS) or translators != [{"dispatch": http_error_translator}]:
         expected, got = (", ".join(getattr(n, "__name__", repr(n)) for n in x) for x in (LAYERS, names))
         raise ConfigError(

@@ -218,6 +218,11 @@ def test_a_node_that_refuses_ends_the_run_before_it_begins_and_is_left_out_later
     assert roster.names == ["a"]
 
 
+def test_a_refusal_without_a_reason_says_so() -> None:
+    with pytest.raises(ConfigError, match="no reason given"):
+        wire.read_roll_call(wire.refusal_content(" \n "))
+
+
 def test_garbage_for_a_roll_call_is_no_crash() -> None:
     app = ClientApp()
 
