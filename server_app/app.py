@@ -24,7 +24,7 @@ from task.arrays import state_of
 from task.config import as_run_config, read_config
 from task.contract import contract_of, model_of, parts_of
 from task.datasets import DATASETS, Dataset, load_dataset
-from task.errors import BouquetError, ConfigError
+from task.errors import BouquetError, ConfigError, kind_of
 from task.knobs import Config
 from task.partition import load_partition
 
@@ -39,12 +39,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Flower's entry point.
 
-    Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node.
+    Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node, and
+    both from a full disk.
     """
     try:
         run(cast(Grid, PackingGrid(grid)), read_config(context.run_config), wait_s=HOLD_WAIT_S)
-    except BouquetError as err:
-        raise RuntimeError(f"{type(err).__name__}: {err}") from err
+    except (BouquetError, OSError) as err:
+        raise RuntimeError(f"{kind_of(err)}: {err}") from err
 
 
 def prepare(run_config: Mapping[str, Any]) -> None:

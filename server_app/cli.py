@@ -15,6 +15,7 @@ import click
 import typer
 
 from task.errors import BouquetError, ConfigError
+from task.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -288,12 +289,12 @@ def compare(
     header, lines, more = side_by_side.table(curves, on, target)
     remarks += more
     if markdown:
-        typer.echo(side_by_side.markdown(header, lines, remarks))
+        typer.echo(plain(side_by_side.markdown(header, lines, remarks)))
     else:
         console = _console()
         for part in side_by_side.terminal_tables(header, lines, console.width):
             console.print(part, "")
-        typer.echo("\n".join(remarks))
+        typer.echo(plain("\n".join(remarks)))
     if plot:
         side_by_side.plot(curves, on, Path(plot))
         typer.echo(Path(plot).resolve())
@@ -323,7 +324,7 @@ def state(
     runs = statecard.kept_runs(state_dir, run)
     if delete:
         gone = statecard.delete(run, runs, yes)
-        typer.echo(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}")
+        typer.echo(plain(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}"))
     else:
         _console().print(statecard.table(runs) if runs else "no run has kept state")
 
@@ -442,9 +443,9 @@ def _list_keys() -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from server_app.terminal import Terminal
 
-    return Console()
+    return Terminal()
 
 
 @contextmanager
@@ -483,7 +484,7 @@ def main() -> None:
         # Without standalone mode typer returns the code of an exit; 130 is its word for Ctrl-C.
         code = app(standalone_mode=False) or 0
     except BouquetError as err:
-        typer.secho(f"error: {err}", fg="red", err=True)
+        typer.secho(f"error: {plain(str(err))}", fg="red", err=True)
         code = 2
     except click.ClickException as err:
         err.show()

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.summary import MEASURED, headline, measured_on, short
+from server_app.terminal import Terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or Console()
+        self._console = console or Terminal()
         if mode == "auto":
             # rich takes FORCE_COLOR for a terminal; a build log that sets it still cannot redraw.
             live = self._console.is_terminal and self._console.file.isatty()
@@ -149,7 +150,7 @@ class Progress:
 
     def _print(self, text: str, style: str = "") -> None:
         # Soft wrap: a log line is one line however narrow the console that rich assumes.
-        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(Text(text, style), soft_wrap=True)
 
     def _round(self, number: int) -> str:
         return f"round {number}/{self._total}"
@@ -213,11 +214,11 @@ def closing_table(result: Mapping[str, Any], folder: Path, console: Console | No
         folder: The result folder.
         console: Where to; standard output by default.
     """
-    console = console or Console()
+    console = console or Terminal()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in headline(result):
         table.add_row(label, Text(text))
     console.print(table)
-    console.print(f"Results: {Path(folder).absolute()}", markup=False, highlight=False, soft_wrap=True)
+    console.print(Text(f"Results: {Path(folder).absolute()}"), soft_wrap=True)

@@ -8,7 +8,8 @@ size) instead of 2.1 GB. Engine, messages and node contexts stay Flower's, and s
 
 The standard library has no pool for this: one dead process breaks all of a `ProcessPoolExecutor`, and
 `multiprocessing.Pool` never ends the wait for the job that died with it. So each worker has a pipe of its
-own, and its end is the end of that pipe.
+own, and its end is the end of that pipe. Messages go through it as pickles: both ends are one program of one
+user, with the same modules, so a worker could do nothing to the driver by them that it could not do anyway.
 """
 
 from __future__ import annotations

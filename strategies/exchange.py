@@ -172,7 +172,7 @@ class Exchange:
             return None
         node, _ = stamp = order.copies.pop(message_id)
         if isinstance(found, Exception):
-            reason = wire.one_line(str(found) or type(found).__name__)
+            reason = wire.one_line(str(found), type(found).__name__)
             return self._close(order, Error(ErrorCode.UNKNOWN, f"{self._name(node)}: {reason}"))
         if found.has_error() and presence is not None and found.error.code in LOST:
             if found.error.code != ErrorCode.NODE_UNAVAILABLE:
@@ -181,7 +181,7 @@ class Exchange:
                     order.tried.discard(stamp)
             if not order.copies:
                 self._lose(order, node, LOST[found.error.code])
-                reason = f"{self._name(node)}: {LOST[found.error.code]}; {found.error.reason}"
+                reason = f"{self._name(node)}: {LOST[found.error.code]}; {wire.one_line(found.error.reason)}"
                 order.error, order.last = Error(found.error.code, reason), stamp
             return None
         if not found.has_error() and found.metadata.src_node_id != node:
@@ -190,7 +190,8 @@ class Exchange:
                 order, Error(ErrorCode.UNKNOWN, f"{self._name(node)}: a reply of node {sender}")
             )
         if found.has_error():
-            reason = f"{self._name(node)}: {found.error.reason or f'error code {found.error.code}'}"
+            said = wire.one_line(found.error.reason, f"error code {found.error.code}")
+            reason = f"{self._name(node)}: {said}"
             return self._close(order, Error(found.error.code, reason))
         self._close(order)
         found.metadata.__dict__["_reply_to_message_id"] = order.request.metadata.message_id

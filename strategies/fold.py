@@ -83,7 +83,7 @@ class Fold:
         self._open.discard(message_id)
         clients = self.asked[message_id]
         if reply.has_error():
-            reason = (reply.error.reason or f"error code {reply.error.code}").strip()
+            reason = wire.one_line(reply.error.reason, f"error code {reply.error.code}")
             self._reject(clients, "", "a reply", reason)
             return
         try:
@@ -93,7 +93,7 @@ class Fold:
         except StateError:  # ours
             raise
         except Exception as err:  # whatever somebody else's bytes lead to is their reply's fault
-            reason = str(err) or type(err).__name__
+            reason = wire.one_line(str(err), type(err).__name__)
             self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
         else:
             add()

@@ -181,7 +181,7 @@ class Presence:
             if isinstance(reply, Exception):
                 raise reply
             if reply.has_error():
-                why = reply.error.reason or "no reason given"
+                why = wire.one_line(reply.error.reason, "no reason given")
                 raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
             told = wire.read_roll_call(reply.content)
         except ConfigError as err:

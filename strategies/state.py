@@ -73,11 +73,11 @@ class Reduced:
         return self.num_examples if self.weights is None else self.weights
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a scalar over the clients that sent it, weighted as the arrays are, else None."""
+        """Return the mean of a scalar over the clients that sent it, weighted as the arrays are; or None."""
         return self._mean(name, self.counts)
 
     def example_mean(self, name: str) -> float | None:
-        """Return the mean over examples of a scalar over the clients that sent it, for a report, else None."""
+        """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""
         return self._mean(name, self.num_examples)
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:

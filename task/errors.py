@@ -17,6 +17,7 @@ and what to do.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -66,6 +67,28 @@ class NodesError(WireError):
 
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
+
+
+PASSES = "PassingError"
+# What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
+PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}
+    | {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT}
+)
+
+
+def may_pass(err: BaseException | None) -> bool:
+    """Return whether an error comes of one of the system that may pass, however it was wrapped since."""
+    while err is not None:
+        if isinstance(err, OSError) and err.errno in PASSING:
+            return True
+        err = err.__cause__ or err.__context__
+    return False
+
+
+def kind_of(err: BaseException) -> str:
+    """Return the name of an error for whoever decides whether to try again: `PASSES`, or its class."""
+    return PASSES if may_pass(err) else type(err).__name__
 
 
 def choose_from(what: str, got: object, choices: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 
@@ -73,4 +75,9 @@ def write_safetensors(
 ) -> None:
     """Replace a safetensors file atomically; equal arrays and metadata give equal bytes."""
     with replacing(path) as temp:
-        save_file({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)
+        try:
+            save_file({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)
+        except SafetensorError as err:  # it has the system's word only in its text
+            if found := re.search(r"\(os error (\d+)\)", str(err)):
+                raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from err
+            raise

@@ -355,10 +355,10 @@ def _names(values: object, what: str, most: int) -> list[str]:
     return values
 
 
-def one_line(text: str) -> str:
-    """Return a text from somebody else as one printable line that is not too long."""
-    words = " ".join(text[: 4 * LONGEST_LINE].split())
-    return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE]
+def one_line(text: str | None, otherwise: str = "nothing") -> str:
+    """Return a text from outside as one printable line that is not too long; `otherwise` if it is blank."""
+    words = " ".join((text or "")[: 4 * LONGEST_LINE].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE] or otherwise
 
 
 # ------------------------------------------------------------------------------------- roll call
@@ -398,7 +398,7 @@ def read_roll_call(content: RecordDict) -> RollCall:
         raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
     config = _of(content, ConfigRecord)[ROLL_CALL]
     if "refused" in config:
-        raise ConfigError(str(config["refused"]))
+        raise ConfigError(one_line(str(config["refused"]), "no reason given"))
     told = config.get("clients")
     if isinstance(told, int) and not isinstance(told, bool):
         if not 1 <= told <= MOST_CLIENTS:

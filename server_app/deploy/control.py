@@ -1,4 +1,4 @@
-"""A client of the SuperLink's Control API: runs and nodes. It is bound to loopback and has no password."""
+"""A client of the SuperLink's Control API: runs and nodes. Its calls prove the secret of the link's kit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
-from server_app.deploy.kit import LinkKit
+from server_app.deploy.kit import LinkKit, proof
 from task.errors import BouquetError, ConfigError
 
 TIMEOUT_S = 10.0
+UNAUTHORIZED = 401  # the link and its SuperLink read the secret at different times: a restart repairs it
 UNREGISTERED = "unregistered"
 RECENT = 50  # runs to look at
 T = TypeVar("T")
@@ -88,6 +90,17 @@ class RunState:
         return self.status == "finished"
 
 
+class _Proof:
+    """Adds the proof of the kit's secret to each call."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._header = {"Authorization": f"Bearer {proof(secret)}"}
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        context.request.headers.update(self._header)
+        return call_next(context)
+
+
 class Control:
     """The Control API of one SuperLink, over TLS.
 
@@ -99,7 +112,8 @@ class Control:
     def __init__(self, kit: LinkKit, timeout_s: float = TIMEOUT_S) -> None:
         context = ssl.create_default_context(cafile=str(kit.ca_certificate))
         self._url = f"https://{kit.control}"
-        self._client = ControlHttpClient(self._url, verify=context, timeout=timeout_s)
+        proofs = [_Proof(kit.secret.read_bytes())]
+        self._client = ControlHttpClient(self._url, interceptors=proofs, verify=context, timeout=timeout_s)
         self._http = httpx.Client(verify=context, timeout=timeout_s)
 
     def close(self) -> None:
@@ -223,7 +237,7 @@ class Control:
             text = err.response.text.strip()[:500]
             raise LinkError(
                 f"the SuperLink at {self._url} answered {err.response.status_code}: {text or 'nothing more'}",
-                answered=err.response.status_code < 500,
+                answered=err.response.status_code < 500 and err.response.status_code != UNAUTHORIZED,
             ) from None
         except (httpx.HTTPError, ValueError, OSError) as err:
             raise LinkError(

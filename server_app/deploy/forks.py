@@ -6,7 +6,6 @@ import contextlib
 import gc
 import json
 import os
-import pickle
 import resource
 import select
 import signal
@@ -25,10 +24,11 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from server_app.deploy.edge import MemoryLimit, spell
-from server_app.deploy.guard import Task, client_task, report, server_task, teller
+from server_app.deploy.guard import Task, client_task, report, server_task
 from server_app.deploy.installed import OF_A_NODE, PACKAGES, installed
-from server_app.deploy.policy import Order, Site
+from server_app.deploy.policy import Site
 from server_app.deploy.processes import end_with_parent, how_it_ended, say
+from server_app.deploy.telling import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
 from task.files import make_folder, write_json
 
 LOOK_S = 0.05  # between looks whether there is news
@@ -38,8 +38,8 @@ NEWS_S = 10.0  # that a message takes at most to become a task
 ANSWER_S = 5.0  # that the Runtime API may take to answer
 RETRY_S = 0.5  # after a look that failed
 MEMORY_S = 0.25  # between looks at the memory
+READ_BYTES = 4096
 LATE_S = 5.0  # after a message's time to live before its process is ended
-HEAD_BYTES = 4
 CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"
 
 
@@ -50,9 +50,7 @@ class _Running:
     task: Task
     pipe: int
     told: bytearray = field(default_factory=bytearray)
-    order: Order | None = None
-    pushing: bool = False
-    done: bool = False
+    last: int = 0  # kind of what it told last
     until: float = float("inf")
     why: str = ""  # the parent's reason to end it
     reporter: bool = False
@@ -213,39 +211,48 @@ class Warm:
         pipes = {running.pipe: pid for pid, running in self.running.items()}
         readable, _, _ = select.select(list(pipes), [], [], pause_s)
         for pipe in readable:
-            self._hear(pipes[pipe])
-        for pid, running in self.running.items():
-            if time.monotonic() > running.until:
+            pid = pipes[pipe]
+            if not self._hear(pid):  # it has ended, or closed the pipe and shall end
+                os.kill(pid, signal.SIGKILL)
+                self._ended(pid)
+        for pid, running in list(self.running.items()):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                while self._hear(pid):  # what it started may have the pipe and keep it open
+                    pass
+                self._ended(pid)
+            elif time.monotonic() > running.until:
                 self._kill(pid, "its message's time to live was over")
         self._watch_memory()
 
-    def _hear(self, pid: int) -> None:
+    def _hear(self, pid: int) -> bool:
+        """Take what a process told; return whether there may be more."""
         running = self.running[pid]
-        data = os.read(running.pipe, 65536)
+        try:
+            data = os.read(running.pipe, READ_BYTES)
+        except BlockingIOError:
+            return False
         running.told += data
-        while len(running.told) >= HEAD_BYTES:
-            end = HEAD_BYTES + int.from_bytes(running.told[:HEAD_BYTES], "big")
-            if len(running.told) < end:
-                break
-            self._told(running, pickle.loads(running.told[HEAD_BYTES:end]))
-            del running.told[:end]
-        if not data:
-            self._ended(pid)
+        while len(running.told) >= RECORD.size:
+            record = bytes(running.told[: RECORD.size])
+            del running.told[: RECORD.size]
+            try:
+                self._told(running, read(record))
+            except ValueError as err:
+                self._kill(pid, f"it told its parent what it should not: {err}")
+        return bool(data)
 
-    def _told(self, running: _Running, what: object) -> None:
-        if isinstance(what, Order):
-            running.order = what
-            running.until = time.monotonic() + what.message.metadata.ttl + LATE_S
-            if what.trains and self.site.max_rounds:
-                run = what.context.run_id
-                self.trained[run] = self.trained.get(run, 0) + 1
+    def _told(self, running: _Running, told: Told) -> None:
+        if told.kind <= running.last:
+            raise ValueError(f"expected each kind once, in order; got {told.kind} after {running.last}")
+        running.last = told.kind
+        if told.kind == PUSHING:
+            running.until = float("inf")
+        elif told.kind == BEGUN:
+            running.until = time.monotonic() + told.ttl + LATE_S
+            if told.trains and self.site.max_rounds:
+                self.trained[told.run] = self.trained.get(told.run, 0) + 1
                 if self.rounds is not None:
                     write_json(self.rounds, {str(k): v for k, v in self.trained.items()})
-        elif what == "pushing":
-            running.pushing = True
-            running.until = float("inf")
-        elif what == "done":
-            running.done = True
 
     def _ended(self, pid: int) -> None:
         running = self.running.pop(pid)
@@ -254,14 +261,14 @@ class Warm:
             path.unlink(missing_ok=True)
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        if running.done or running.reporter:
+        if running.last == DONE or running.reporter:
             return
         how = running.why or how_it_ended(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
         app = "ClientApp" if running.task.kind == CLIENT else "ServerApp"
         why = f"the {app}'s process {how}"
         say(f"process {pid}: {why}; reporting it")
 
-        self._report(running.task, why, pushing=running.pushing)
+        self._report(running.task, why, pushing=running.last == PUSHING)
 
     def _report(self, task: Task, why: str, *, pushing: bool) -> None:
         def work(task: Task, pipe: int) -> None:

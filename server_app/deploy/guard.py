@@ -7,11 +7,9 @@ ends a process that outlives its message, and counts trainings.
 from __future__ import annotations
 
 import importlib
-import os
-import pickle
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
@@ -39,6 +37,7 @@ from server_app.deploy.installed import difference, forget
 from server_app.deploy.machine import UNANSWERED
 from server_app.deploy.policy import Order, RefusedError, Site, audit, may_train
 from server_app.deploy.processes import say
+from server_app.deploy.telling import BEGUN, DONE, PUSHING, Tell, Told
 from task.errors import BouquetError
 
 CLIENT_APP = "client_app.app:app"
@@ -75,9 +74,6 @@ class Task:
         )
 
 
-Tell = Callable[[object], None]
-
-
 def client_task(
     task: Task, site: Site, here: Mapping[str, str], trained: Mapping[int, int], tell: Tell, limit: str = ""
 ) -> None:
@@ -88,7 +84,7 @@ def client_task(
         site: What is allowed.
         here: The installed files, as `server_app.deploy.installed.installed` returned them.
         trained: Training messages so far, by run.
-        tell: Takes an `Order`, then "pushing", then "done".
+        tell: Takes what happens; see `server_app.deploy.telling`.
         limit: The memory that the process was given, for the error when it is not enough.
     """
     client = task.client()
@@ -99,7 +95,7 @@ def client_task(
         remove_content_from_message(message),
         Context(context.run_id, context.node_id, {}, RecordDict(), {}),
     )
-    tell(order)
+    tell(Told(BEGUN, order.trains, context.run_id, message.metadata.ttl))
     done, why = SubStatus.COMPLETED, ""
     try:
         app = _admitted(order, context, run, fab, site, here, trained)
@@ -113,10 +109,10 @@ def client_task(
         say(f"task of run {context.run_id} failed: {why}")
         reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # half a reply would be worse than a late end
-    tell("pushing")
+    tell(Told(PUSHING))
     push_message(client, reply, context)
     push_task_output(client, context if done == SubStatus.COMPLETED else None, done, why)
-    tell("done")
+    tell(Told(DONE))
 
 
 def _admitted(
@@ -179,7 +175,7 @@ def server_task(task: Task, site: Site, here: Mapping[str, str], tell: Tell) -> 
     """Run a ServerApp in Flower's way, with the installed app; does not return.
 
     Raises:
-        SystemExit: When it is over; the parent was told "done" if Flower has reported how it ended.
+        SystemExit: When it is over; the parent was told `DONE` if Flower has reported how it ended.
     """
     importlib.import_module("flwr.superlink.runtime.run_serverapp")
     theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]
@@ -195,7 +191,7 @@ def server_task(task: Task, site: Site, here: Mapping[str, str], tell: Tell) -> 
 
     def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
         response = push(self, request)
-        tell("done")
+        tell(Told(DONE))
         return response
 
     theirs.install_from_fab = checked  # type: ignore[attr-defined]
@@ -224,13 +220,3 @@ def report(task: Task, why: str, *, pushing: bool) -> None:
         task.client().PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
     except httpx.HTTPError as err:  # who gave the task may be another process by now
         say(f"nobody waits for the task any more: {err}")
-
-
-def teller(pipe: int) -> Tell:
-    """Return what tells the parent through a pipe: pickles, each after its length in four bytes."""
-
-    def tell(what: object) -> None:
-        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
-        os.write(pipe, len(data).to_bytes(4, "big") + data)
-
-    return tell

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import stat
 import tomllib
@@ -21,8 +23,10 @@ SECRET_BYTES = 48
 LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 120
+FILES = 65536  # that the SuperLink may have open: each connection to it is one
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
+PROOF_OF = b"bouquet: Control API"
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ class Kit:
 
     @property
     def secret(self) -> Path:
-        """The secret, raw bytes, that a SuperExec of this machine proves itself with."""
+        """The secret, raw bytes, that a SuperExec of this machine proves itself with.
+
+        On the SuperLink's machine, callers of the Control API do so, too; see `proof`.
+        """
         return self.path / "superexec.secret"
 
 
@@ -180,6 +187,11 @@ class NodeKit(Kit):
         return self.state / "alive"
 
 
+def proof(secret: bytes) -> str:
+    """Return what a caller of the Control API shows: it follows from the secret, not the secret from it."""
+    return hmac.new(secret, PROOF_OF, hashlib.sha256).hexdigest()
+
+
 def read_kit(path: str | Path) -> LinkKit | NodeKit:
     """Read a kit and check that all of it is there.
 
@@ -267,7 +279,7 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     if not is_private(host):
         raise ConfigError(
             f'{config}: key "control": expected an address of loopback or of a private network, since '
-            f"whoever reaches it and holds ca.crt can start runs; got {values['control']!r}. "
+            f"it is for this machine's own processes; got {values['control']!r}. "
             'The usual value is "127.0.0.1:8000"'
         )
     size = read_size(values["max-reply"], f'{config}: key "max-reply"')

@@ -11,6 +11,9 @@ It has no limit on size, count or rate. `Guard` stands before its check of the n
 * at most `CONCURRENT` calls of one node are served at a time;
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
+Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for
+its handshake and an end when no call comes.
+
 `Fleet`, the servicer behind it, refuses replies in another node's name, replies of too many objects, and the
 activation of a node by somebody who does not hold its key.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +43,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.certificates import node_fingerprint
+from server_app.deploy.kit import FILES
 from server_app.deploy.machine import PLACE_HEADER
 from task.files import write_json
 
@@ -53,6 +58,9 @@ CALLS_PER_S = 100.0
 LONGEST_WAIT_S = 5.0
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
 QUIET_S = 10.0  # between two lines of the log that say the same
+OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
+HANDSHAKE_S = 20.0  # from a connection to the first frame of HTTP/2, as long as a node waits for it
+IDLE_S = 60.0  # without a call; a node calls at least every 9 s
 
 PUSH_MESSAGES, PUSH_OBJECT, ACTIVATE = "PushMessages", "PushObject", "ActivateNode"
 
@@ -296,6 +304,27 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
                 self._said.clear()
             self._said[who, text] = now
         logger.warning("fleet: %s: %s", who, text)
+
+
+def raise_files() -> int:
+    """Let this process open `FILES` files, or as many as the system allows; return how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def connections(files: int) -> list[tuple[str, int]]:
+    """Return the options of a gRPC server that bound its connections.
+
+    Args:
+        files: How many files its process may open.
+    """
+    return [
+        ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
+    ]
 
 
 def fingerprint(key: bytes) -> str:

@@ -175,19 +175,22 @@ class Writer:
         self._due = time.monotonic() + WRITE_S
         seen = self._keeper.seen
         try:
-            free = shutil.disk_usage(self._kit.state).free
-            seen.disk = (
-                f"{self._kit.state}: expected at least {SMALLEST_DISK // 1024**2} MB of free disk; "
-                f"got {free // 1024**2} MB"
-                if free < SMALLEST_DISK
-                else ""
-            )
+            seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))
             write_status(self._kit, seen, list(self._warden.children.values()), self._keeper.jobs)
             self._failed = ""
         except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so
             if str(err) != self._failed:
                 say(f"cannot write the status: {err}")
             self._failed = str(err)
+
+
+def _full(folder: Path) -> str:
+    """Return what is wrong with the disk of a folder, "" if nothing is."""
+    free = shutil.disk_usage(folder).free
+    if free >= SMALLEST_DISK:
+        return ""
+    least = SMALLEST_DISK // 1024**2
+    return f"{folder}: expected at least {least} MB of free disk; got {free // 1024**2} MB"
 
 
 def superlink_command(kit: LinkKit) -> list[str]:

@@ -44,7 +44,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Order:
-    """What the parent is told of a task: enough to answer in its place."""
+    """What a task asks for: its message without the content, and of whom."""
 
     message: Message
     context: Context

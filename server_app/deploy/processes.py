@@ -28,6 +28,7 @@ import psutil
 
 from server_app.deploy.machine import MARK, marked
 from task.errors import BouquetError
+from task.text import plain
 
 LOOK_S = 0.25
 FIRST_PAUSE_S = 0.5
@@ -43,7 +44,7 @@ WARDEN = "BOUQUET_WARDEN"  # process id of the warden, in its children's environ
 
 def say(line: str) -> None:
     """Print a line with the time before it, for whoever watches the warden."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=sys.stderr, flush=True)
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), plain(line), file=sys.stderr, flush=True)
 
 
 def _well() -> str:

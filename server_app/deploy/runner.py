@@ -3,7 +3,8 @@
 The facts that count are three: what the SuperLink says of the run, whether somebody holds the lock of the
 result folder (the ServerApp does, for its life), and whether ``result.json`` of this job is there. A run that
 ended without it goes on from its last checkpoint, after a pause that grows while there is no progress; a
-wrong key, bad data or a damaged checkpoint would end it again, so these are final. One job runs at a time.
+wrong key, bad data or a damaged checkpoint would end it again, so these are final. What a full disk ends is
+tried until there is room, however often. One job runs at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from server_app.deploy.control import Control, LinkError, NodeState, RunState
 from server_app.deploy.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.holding import is_held
 from server_app.results import RunFolder
-from task.errors import BouquetError, ConfigError
+from task.errors import PASSES, BouquetError, ConfigError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MOST_FRUITLESS = 10  # attempts without a new round
@@ -27,7 +28,7 @@ CLOSING_S = 30.0  # how long a ServerApp may take after its result
 MUSTER_S = 15.0  # how long a new run waits for nodes that are not online
 REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
 POLICY = "policy"  # how a refusal to run anything but the installed app begins
-FINAL = ("ConfigError", "DataError", "StateError")  # as server_app.app.main names them
+FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server_app.app.main names them
 
 
 @dataclass
@@ -113,6 +114,7 @@ class Runner:
             keys["resume"] = True  # the folder is this job's, not that of one before it
         if least:
             keys["min-nodes"] = least
+        self.jobs.write(job)  # a run that could not be noted, on a full disk, must not begin
         try:
             for run in self.control.unfinished(job.name, str(self.jobs.runs)):
                 self.control.stop(run)  # submitted, and then the link was killed before it was noted
@@ -164,11 +166,15 @@ class Runner:
             self._end(job, STOPPED, "stopped at the SuperLink")
             return
         rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
-        attempt.fruitless = attempt.fruitless + 1 if rounds <= attempt.rounds else 0
+        if rounds > attempt.rounds:
+            attempt.fruitless = 0
+        elif kind != PASSES:
+            attempt.fruitless += 1
         if attempt.fruitless >= MOST_FRUITLESS:
             self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")
             return
         pause_s = min(FIRST_PAUSE_S * 2 ** max(attempt.fruitless - 1, 0), LONGEST_PAUSE_S)
+        pause_s = LONGEST_PAUSE_S if kind == PASSES else pause_s
         attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
         self.jobs.update(job, reason=reason)
         self._tell(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from server_app.deploy.kit import LinkKit
 from server_app.results import RunFolder
@@ -60,6 +61,8 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
     if seen.disk:
         faults.append(seen.disk)
+    if seen.answered:
+        faults += _too_few(len(seen.nodes), all_jobs)
     told, left_out = _told(kit, all_jobs), _left_out(kit, all_jobs)
     nodes = [
         _node(node, told.get(str(node.id), {}), left_out.get(str(node.id), ""))
@@ -116,6 +119,18 @@ def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
     return lines
 
 
+def _too_few(registered: int, jobs: Sequence[Job]) -> list[str]:
+    """Return what is wrong if fewer nodes may join than a run that has not ended needs, or than any run."""
+    needs = {f"run {job.name} (min-nodes)": job.keys.get("min-nodes", 1) for job in jobs if not job.ended}
+    needs |= {} if needs else {"a run": 1}
+    return [
+        f"expected at least {least} nodes that may join, for {what}; got {registered} whose keys are good. "
+        "Enrol nodes: bouquet provision --out DIR --node NAME, then copy link/nodes"
+        for what, least in needs.items()
+        if isinstance(least, int) and registered < least
+    ]
+
+
 def path(kit: LinkKit) -> Path:
     """Return the status file of a link."""
     return kit.state / "status.json"
@@ -137,12 +152,12 @@ def read_status(kit: LinkKit) -> Row:
     return row
 
 
-def tables(status: Mapping[str, Any]) -> list[Table | str]:
+def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     """Return what a terminal shows of a status."""
     now = time.time()
     nodes = Table("node", "online", "last seen", "clients", "examples", "app", title="nodes")
     for node in status["nodes"]:
-        online = "[green]yes[/green]" if node["online"] else "[red]no[/red]"
+        online = Text("yes", "green") if node["online"] else Text("no", "red")
         seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
         known = [_known(node[key]) for key in ("clients", "examples", "app_version")]
         nodes.add_row(node["name"], online, seen, *known)
@@ -152,8 +167,8 @@ def tables(status: Mapping[str, Any]) -> list[Table | str]:
         changed = _ago(now - run["updated"])
         runs.add_row(run["name"], run["state"], rounds, str(run["attempts"]), changed, run["reason"])
     colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
-    head = f"[{colour}]{status['state']}[/{colour}]  {status.get('address', '')}"
-    return [head, *(f"[yellow]{warning}[/yellow]" for warning in status["warnings"]), nodes, runs]
+    head = Text.assemble((status["state"], colour), f"  {status.get('address', '')}")
+    return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
 
 
 def _by_name(node: NodeState) -> tuple[str, int]:

@@ -1,8 +1,9 @@
 """Flower's SuperLink in a process of ours: ``python -m server_app.deploy.superlink --max-reply N ...``.
 
 It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
-(server_app/deploy/limits.py) and checks (fleet.py), messages survive the death of whoever has them
-(delivery.py), an open log stream does not hold up its end, and it ends with the process that started it.
+(server_app/deploy/limits.py) and checks (fleet.py), the Control API asks for the kit's secret (gate.py),
+messages survive the death of whoever has them (delivery.py), an open log stream does not hold up its end, and
+it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import gc
 import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,13 +22,16 @@ from types import ModuleType
 from typing import Any
 
 import grpc
+from fastapi import FastAPI
+from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.superlink.routers.control import middlewares
 from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.fleet import Fleet
-from server_app.deploy.limits import FRAME_BYTES, Guard, Limits, Places
+from server_app.deploy.gate import Gate
+from server_app.deploy.limits import FRAME_BYTES, Guard, Limits, Places, connections, raise_files
 from server_app.deploy.processes import end_with_parent
 from task.errors import ConfigError
 
@@ -34,21 +39,19 @@ logger = logging.getLogger("flwr")
 
 # By its name: the package hides the module behind its function.
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+servers: Any = importlib.import_module("flwr.supercore.grpc")
 
+FIRST_REQUEST_S = 20.0  # after the TLS handshake
 STREAMS_END_S = 3  # how long open log streams may hold up the end
 SWEEP_S = 60.0
-RUNTIME = "/v1/runtime/"
 PLACES = "places.json"  # beside the database
-OF_CONTROL = (
-    "ControlSensitiveResponseMiddleware", "ControlEventLogMiddleware", "ControlLicenseMiddleware",
-    "ControlAuthenticationMiddleware",
-)  # fmt: skip
 ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
 NEEDED = {
     stock: (
         "SuperLinkLifespan", "FleetServicer", "_run_fleet_api_grpc_rere", "generic_create_grpc_server",
         "GRPC_MAX_MESSAGE_LENGTH", "uvicorn", "flower_superlink",
     ),
+    servers: ("grpc",),
     runtime_handlers: ("pull_messages", "confirm_message_received", "push_object"),
     SqlLinkState: ("_cleanup_push_session", "_store_generated_message", "store_message_res"),
 }  # fmt: skip
@@ -86,7 +89,7 @@ def patch(limits: Limits) -> None:
             guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse, places)
             changes = {
                 "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
-                "_run_fleet_api_grpc_rere": partial(_guarded, run_fleet, guard),
+                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, guard),
                 "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
             }
             vars(stock).update(changes)
@@ -103,31 +106,37 @@ def patch(limits: Limits) -> None:
     vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn))
 
 
-def shorten() -> None:
-    """Spare the ServerApp's calls, of which a round has dozens, what is for the Control API's only.
-
-    Each of these layers costs a call about a millisecond before it finds that it has no business with it.
-    """
-    for layer in (getattr(middlewares, name, None) for name in OF_CONTROL):
-        if layer is not None:
-            layer.__call__ = _only_for_control(layer.__call__)
-
-
-def _only_for_control(theirs: Any) -> Any:
-    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(RUNTIME):
-            await self.app(scope, receive, send)
-        else:
-            await theirs(self, scope, receive, send)
-
-    return call
-
-
-def _guarded(
+def serve_fleet(
     run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
 ) -> grpc.Server:
-    """Run the Fleet API with the guard before all others."""
-    return run_fleet(interceptors=[guard, *interceptors], **more)
+    """Run the Fleet API with the guard before all others, and bounds on its connections."""
+    bounded = _Grpc(servers.grpc, connections(raise_files()))
+    servers.grpc = bounded
+    try:
+        server = run_fleet(interceptors=[guard, *interceptors], **more)
+    finally:
+        servers.grpc = grpc
+    if not bounded.used:
+        raise ConfigError(
+            "this version of flwr makes its gRPC server elsewhere: its connections are unbounded"
+        )
+    return server
+
+
+class _Grpc:
+    """grpc, which makes servers with further options."""
+
+    def __init__(self, theirs: Any, options: Sequence[tuple[str, int]]) -> None:
+        self._theirs, self._options = theirs, options
+        self.used = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+    def server(self, *args: Any, options: Sequence[tuple[str, Any]], **more: Any) -> grpc.Server:
+        """Make a server."""
+        self.used = True
+        return self._theirs.server(*args, options=[*options, *self._options], **more)
 
 
 class _Names:
@@ -141,16 +150,25 @@ class _Names:
         return (found[0].name if found else "") or str(node)
 
 
+class _Http(HttpToolsProtocol):
+    """A connection that is closed if no request comes on it soon."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request as uvicorn waits for a further one."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(FIRST_REQUEST_S, self.timeout_keep_alive_handler)
+
+
 class _Uvicorn:
-    """uvicorn, which does not wait for open streams without limit."""
+    """uvicorn with the gate before the application; it does not wait for open streams without limit."""
 
     def __init__(self, theirs: ModuleType) -> None:
         self._theirs = theirs
 
-    def run(self, **options: Any) -> None:
+    def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
-        self._theirs.run(**options)
+        self._theirs.run(app=Gate(app), http=_Http, ws="none", **options)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -174,8 +192,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
     ours, theirs = parser.parse_known_args(arguments)
     patch(Limits(ours.max_reply, ours.max_rate))
-    shorten()
     logger.addFilter(_is_news)
+    os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
     sys.argv = ["flower-superlink", *theirs]
     stock.flower_superlink()
 

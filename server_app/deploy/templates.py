@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server_app.deploy.kit import MAX_RATE, MAX_REPLY
+from server_app.deploy.kit import FILES, MAX_RATE, MAX_REPLY
 from server_app.deploy.values import read_address
 
 HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
@@ -72,7 +72,7 @@ ProtectSystem=strict
 ReadWritePaths={kit}
 ProtectHome=read-only
 PrivateTmp=yes
-{devices}ProtectKernelTunables=yes
+{more}ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectKernelLogs=yes
 ProtectControlGroups=yes
@@ -117,7 +117,7 @@ def link_texts(link: str) -> dict[str, str]:
             description=f"Bouquet SuperLink {link}",
             command=f"/opt/bouquet/bin/bouquet link {kit}",
             kit=kit,
-            devices="PrivateDevices=yes\n",
+            more=f"PrivateDevices=yes\nLimitNOFILE={FILES}\n",
         ),
     }
 
@@ -137,6 +137,6 @@ def node_texts(name: str, link: str) -> dict[str, str]:
             description=f"Bouquet node {name} of {link}",
             command=f"/opt/bouquet/bin/bouquet node {kit} --data {HOME}/data",
             kit=kit,
-            devices="",
+            more="",
         ),
     }

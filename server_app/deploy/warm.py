@@ -4,7 +4,8 @@ Flower starts a Python process for every message, which imports torch, flwr and 
 round, on each node. Here one parent has imported them, and forks. It stays single-threaded and does nothing
 in torch, so that a fork is safe, and it runs none of the app's code, so that it cannot be hurt by it. What
 happens to the process of a task is seen at once, since its end closes a pipe: if it has not pushed a reply
-itself, a fork of the parent pushes an error in its place.
+itself, a fork of the parent pushes an error in its place. Through the pipe come records of fixed size only
+(telling.py).
 
 A task's token goes to its process by the fork; it is in no command line, no environment and no file.
 """

@@ -275,6 +275,7 @@ def test_a_readme_of_five_lines_and_a_hardened_unit(out: Path) -> None:
         assert f"ReadWritePaths=/srv/bouquet/{kit}" in unit
         assert any(line.startswith(f"ExecStart=/opt/bouquet/bin/bouquet {kind} /srv/") for line in unit)
         assert not any("{" in line for line in [*lines, *unit])
+        assert ("LimitNOFILE=65536" in unit) == (kind == "link")
 
 
 def test_systemd_accepts_the_units(out: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from collections.abc import Iterator
@@ -247,6 +248,58 @@ def test_pauses_grow_and_there_is_an_end_without_progress(world: World) -> None:
     assert 30 <= pauses[-1] < 33
     assert len(times) == MOST_FRUITLESS
     assert "NodesError" in world.reason
+
+
+def test_a_full_disk_is_waited_for_however_long(world: World) -> None:
+    world.jobs.submit("a", {"min-nodes": 2})
+    world.look()
+    world.begin()
+    world.end()
+    text = 'PassingError: run-config keys "runs-dir": cannot write: [Errno 28] No space left on device'
+    times = []
+    for _ in range(3 * MOST_FRUITLESS):
+        world.link.state = RunState("finished", "failed", f"ServerApp failed with exception: {text}")
+        before = len(world.link.submitted)
+        while len(world.link.submitted) == before:
+            world.look(1)
+        times.append(world.now)
+        assert (world.state, world.reason) == (RUNNING, text)
+    assert all(30 <= b - a < 33 for a, b in itertools.pairwise(times)), times
+    world.begin()
+    (world.folder / "result.json").write_text("{}")
+    world.end()
+    world.look(1)
+    assert world.state == FINISHED
+
+
+def test_errors_before_and_after_a_full_disk_still_count(world: World) -> None:
+    world.jobs.submit("a", {})
+    for i in range(100):
+        details = "NodesError: too few" if i % 2 else "PassingError: full"
+        while world.state != FAILED and not world.look(1) and not world.link.submitted[i:]:
+            pass
+        if world.state == FAILED:
+            break
+        world.link.state = RunState("finished", "failed", details)
+    assert world.state == FAILED
+    assert len(world.link.submitted) == 2 * MOST_FRUITLESS
+    assert "NodesError" in world.reason
+
+
+def test_a_run_that_cannot_be_noted_does_not_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.jobs.submit("a", {})
+
+    def full(job: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.jobs, "write", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                world.look(1)
+    assert world.link.submitted == []
+    world.look(1)
+    assert len(world.link.submitted) == 1
 
 
 def test_progress_makes_the_pause_short_again(world: World) -> None:

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from server_app.deploy import status as module
 from server_app.deploy.control import NodeState
@@ -21,6 +20,7 @@ from server_app.deploy.processes import Child
 from server_app.deploy.provision import provision
 from server_app.deploy.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
 from server_app.results import RunFolder
+from server_app.terminal import Terminal
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def seen(**changes: object) -> Seen:
 
 
 def shown(kit: LinkKit) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Terminal(width=200, record=True, file=io.StringIO())
     console.print(*tables(read_status(kit)))
     return console.export_text()
 
@@ -167,6 +167,29 @@ def test_a_line_that_somebody_changed_does_not_end_the_link(kit: LinkKit, child:
     (folder.path / "nodes.json").write_text('{"left_out": [7, {}]}')
     write_status(kit, seen(), [child], jobs)
     assert read_status(kit)["state"] == GREEN
+
+
+def test_it_is_red_when_fewer_nodes_may_join_than_a_run_needs(kit: LinkKit, child: Child) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+
+    def state(known: Seen) -> tuple[str, str]:
+        write_status(kit, known, [child], jobs)
+        found = read_status(kit)
+        return found["state"], "; ".join(found["warnings"])
+
+    assert state(seen())[0] == GREEN
+    none = state(seen(nodes=[]))
+    assert none[0] == RED
+    assert "expected at least 1 nodes that may join, for a run; got 0" in none[1]
+    job = jobs.submit("demo", {"min-nodes": 2})
+    few = state(seen())
+    assert few[0] == RED
+    assert "expected at least 2 nodes that may join, for run demo (min-nodes); got 1" in few[1]
+    away = NodeState(6, "b", b"", True, False, None)
+    assert state(seen(nodes=[*seen().nodes, away]))[0] == YELLOW  # it may come
+    jobs.update(job, state="failed")
+    assert state(seen())[0] == GREEN
+    assert "may join" not in state(Seen())[1]  # nobody has asked the SuperLink yet
 
 
 def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) -> None:

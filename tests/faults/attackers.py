@@ -12,8 +12,6 @@ import ssl
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flwr.proto import control_pb2, fleet_pb2, runtime_pb2
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.limits import fingerprint
+from server_app.deploy.limits import fingerprint, raise_files
 from server_app.deploy.values import read_address
 from tests.faults.hostile import hostile
 from tests.faults.rawnode import RawNode, new_keys, outcome, read_keys
@@ -62,22 +62,50 @@ def services(address: str, certificates: str) -> dict[str, str]:
     return found
 
 
-def paths(address: str, certificates: str) -> dict[str, Any]:
-    """Ask an HTTP port for each path of its own description; return the status by path."""
+def outsider(address: str, certificates: str) -> dict[str, dict[str, int]]:
+    """Call every method of the Control API with guessed proofs; return the answers, counted, by method."""
     context = ssl.create_default_context(cafile=certificates)
+    found: dict[str, Counter[str]] = {}
+    for guess in (None, "", "Bearer", "Bearer x", "Bearer " + "0" * 64, "Basic Og=="):
+        client = ControlHttpClient(f"https://{address}", verify=context)
+        client._client.headers.update({} if guess is None else {"Authorization": guess})
+        (service,) = control_pb2.DESCRIPTOR.services_by_name.values()
+        for method in service.methods:
+            try:
+                answer = getattr(client, method.name)(getattr(control_pb2, method.input_type.name)())
+                word = "an answer" if hasattr(answer, "DESCRIPTOR") else str(next(answer, "a stream"))
+            except httpx.HTTPStatusError as err:
+                word = str(err.response.status_code)
+            except httpx.HTTPError as err:
+                word = type(err).__name__
+            found.setdefault(method.name, Counter())[word] += 1
+    return {method: dict(said) for method, said in found.items()}
 
-    def get(path: str, method: str = "GET") -> tuple[int, bytes]:
-        request = urllib.request.Request(
-            f"https://{address}{path}", method=method, data=b"" if method == "POST" else None
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10, context=context) as response:
-                return response.status, response.read()
-        except urllib.error.HTTPError as err:
-            return err.code, b""
 
-    listed = json.loads(get("/openapi.json")[1])["paths"]
-    return {path: get(path, next(iter(how)).upper())[0] for path, how in listed.items()}
+def idle(address: str, count: str, seconds: str) -> dict[str, float]:
+    """Open connections and say nothing; return how many were closed, and when the last of them was."""
+    raise_files()
+    host, port = read_address(address, "")
+    held = [socket.create_connection((host, port), timeout=DIAL_S) for _ in range(int(count))]
+    began = time.monotonic()
+    print(len(held), file=sys.stderr, flush=True)
+    open_yet = list(held)
+    while open_yet and time.monotonic() - began < float(seconds):
+        time.sleep(0.5)
+        open_yet = [connection for connection in open_yet if _is_open(connection)]
+    return {"closed": len(held) - len(open_yet), "seconds": time.monotonic() - began}
+
+
+def _is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def theft(address: str, certificates: str, seconds: str) -> dict[str, int]:
@@ -227,7 +255,7 @@ def other_app(kit: str) -> dict[str, str]:
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (dial, services, paths, theft, strangers, member, still, handshakes, hostile, other_app)
+    for f in (dial, services, outsider, idle, theft, strangers, member, still, handshakes, hostile, other_app)
 }
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def theft(rig: Rig) -> str:
     "S5",
     "Another app, or one that was altered on its way",
     "not run on any node, nor on the link; an audit line says so",
-    "another app is submitted to the Control API by somebody on the link's machine; a warm parent is given "
+    "another app is submitted to the Control API with the link's kit; a warm parent is given "
     "bundles that differ in one file",
     tests=(
         "tests/system/test_warm.py::test_another_app_is_refused_and_this_is_written_down",

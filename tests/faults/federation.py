@@ -2,7 +2,8 @@
 
 All is as a user would have it: TLS, node keys, database, warm processes, ``bouquet link`` and ``bouquet
 node``. As root on Linux the link has a network namespace of its own and ward-3 another, from which attackers
-come too (`tests.faults.network`), and the link's database lies on a small disk that can be filled.
+come too (`tests.faults.network`), and the link's database and its results lie on small disks that can be
+filled.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ class Federation:
         lines = [swap.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
         config.write_text("\n".join(lines) + "\n")
         if self.network:
-            self.link_kit.state.mkdir()
             size = f"size={DISK_MB}m"
-            subprocess.run(["mount", "-t", "tmpfs", "-o", size, "bouquet", self.link_kit.state], check=True)
+            for folder in (self.link_kit.state, self.link_kit.runs):
+                folder.mkdir()
+                subprocess.run(["mount", "-t", "tmpfs", "-o", size, "bouquet", folder], check=True)
             self._disk = True
         self.start_link()
         for name in self.wards:
@@ -299,7 +301,8 @@ class Federation:
             if machine.process is not None:
                 machine.process.wait(timeout=10)
         if self._disk:
-            subprocess.run(["umount", "-l", self.kits / "link" / "state"], check=False)
+            for name in ("state", "runs"):
+                subprocess.run(["umount", "-l", self.kits / "link" / name], check=False)
 
     def left(self) -> Iterator[psutil.Process]:
         """Yield the processes of this federation that run."""

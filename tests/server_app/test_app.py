@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
+from safetensors import SafetensorError
 
 from client_app.app import make_app
+from server_app import app, holding, results
 from server_app.app import run, run_path
+from task import files
 from task.config import read_config
+from task.datasets import cache
 from task.errors import ConfigError
 from tests.support.grid import LocalGrid
 
@@ -120,3 +127,47 @@ def test_a_target_counts_on_the_clients_where_nothing_is_measured_centrally(tmp_
     assert len(rounds) < 13
     seen = [r["client_accuracy"] for r in rounds[1:]]
     assert seen[-1] >= 0.6 > max(seen[:-1], default=0.0)
+
+
+def _full(*args: Any, **more: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _unserialised(*args: Any, **more: Any) -> Any:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+MET: dict[str, tuple[Any, str, Any]] = {
+    "the lock": (holding.os, "open", _full),
+    "config.json": (results, "replacing", _full),
+    "rounds.jsonl": (results.RunFolder, "_append", _full),
+    "the checkpoint": (files, "save_file", _unserialised),
+    "the cache": (cache, "_write", _full),
+}
+
+
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> str:
+    """Return what Flower would be told of how a run failed."""
+    keys = {**KEYS, "runs-dir": str(tmp_path / "runs"), "cache-dir": str(tmp_path / "cache"), **more}
+    grid = LocalGrid(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    monkeypatch.setattr(app, "PackingGrid", lambda inner: inner)
+    with pytest.raises(RuntimeError) as caught:
+        app.main(grid, Context(1, 1, {}, RecordDict(), keys))  # type: ignore[operator]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("place", MET)
+def test_a_full_disk_is_no_wrong_key_wherever_it_is_met(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, name, broken = MET[place]
+    monkeypatch.setattr(where, name, broken)
+    said = told(tmp_path, monkeypatch)
+    assert said.startswith("PassingError: "), said
+    assert "No space left" in said
+
+
+def test_what_does_not_pass_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").write_text("a file")
+    assert told(tmp_path, monkeypatch).startswith('ConfigError: run-config keys "runs-dir"')
+    assert told(tmp_path, monkeypatch, seed="x").startswith("ConfigError: ")

@@ -56,6 +56,36 @@ def test_at_the_server(order: str) -> None:
     assert done.reduced.arrays["control"]["w"].tolist() == [4.0]  # (3 + 5) / 2
 
 
+@pytest.mark.parametrize(
+    ("reason", "got"),
+    [
+        (" \n\t ", "error code 4"),
+        ("", "error code 4"),
+        (None, "error code 4"),
+        (" why\n", "why"),
+        ("\x00", "?"),
+    ],
+)
+def test_a_blank_reason_of_an_error_is_no_empty_word(reason: str | None, got: str) -> None:
+    reply = Reply(RecordDict(), "a")
+    reply.has_error = lambda: True  # type: ignore[method-assign]
+    reply.error = type("Error", (), {"code": 4, "reason": reason})  # type: ignore[attr-defined]
+    fold = Fold(ENTRY, {"arrays": LIKE, "control": LIKE}, {"a": ["a"]}, 1)
+    fold.take(reply)  # type: ignore[arg-type]
+    assert [q.got for q in fold.quarantined] == [got]
+
+
+@pytest.mark.parametrize("error", [ValueError(), ValueError("  \n")])
+def test_a_blank_exception_is_named_by_its_kind(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Fold, *args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Fold, "_checked", fail)
+    fold = Fold(ENTRY, {"arrays": LIKE, "control": LIKE}, {"a": ["a"]}, 1)
+    fold.take(Reply(RecordDict(), "a"))  # type: ignore[arg-type]
+    assert [q.got for q in fold.quarantined] == ["ValueError"]
+
+
 @pytest.mark.parametrize("order", ["abc", "acb"])
 def test_on_the_node(order: str) -> None:
     merge = _Merge(ENTRY, {"state": LIKE, "trainable": LIKE})

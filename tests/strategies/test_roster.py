@@ -327,6 +327,11 @@ def test_a_node_without_clients_has_no_say_in_the_shape() -> None:
     assert roster.shape_of_data() == ((4,), 3)
 
 
+def test_a_refusal_without_a_reason_says_so() -> None:
+    with pytest.raises(ConfigError, match="no reason given"):
+        wire.read_roll_call(wire.refusal_content(" \n "))
+
+
 def test_garbage_for_a_roll_call_is_no_crash() -> None:
     app = ClientApp()
 

@@ -44,6 +44,7 @@ from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.fleet import Fleet
 from server_app.deploy.limits import Guard, Limits, Places
 from server_app.deploy.machine import PLACE_HEADER, free_port
+from server_app.deploy.superlink import serve_fleet
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -253,9 +254,10 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     theirs = stock.FleetServicer
     stock.FleetServicer = partial(Fleet, guard=guard, delivery=delivery)
     try:
-        server = stock._run_fleet_api_grpc_rere(
-            address, factory, factory.objectstore_factory, True, None,
-            interceptors=[guard, NodeAuthServerInterceptor(factory)],
+        server = serve_fleet(
+            stock._run_fleet_api_grpc_rere, guard, address=address, state_factory=factory,
+            objectstore_factory=factory.objectstore_factory, enable_supernode_auth=True, certificates=None,
+            interceptors=[NodeAuthServerInterceptor(factory)],
         )  # fmt: skip
     finally:
         stock.FleetServicer = theirs

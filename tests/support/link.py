@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.control import Control, public_key
 from server_app.deploy.kit import LinkKit, read_link_kit
-from server_app.deploy.machine import APP_DIR, free_port, toml
+from server_app.deploy.machine import free_port
 from server_app.deploy.processes import Child, Warden
 from server_app.deploy.provision import provision
+from server_app.deploy.runner import bundle
 
 BIN = Path(sys.executable).parent
 STARTS_S = 120.0
@@ -30,34 +30,21 @@ class Link:
     kits: Path
     warden: Warden
     env: dict[str, str]
-
-    def flwr(self, *arguments: str) -> str:
-        """Run Flower's command against it; return what it printed."""
-        done = subprocess.run(
-            [str(BIN / "flwr"), *arguments], env=os.environ | self.env, cwd=self.kit.flwr_home,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=STARTS_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr + self.logs()
-        return done.stdout
+    control: Control
 
     def register(self, name: str) -> None:
         """Let a node in."""
-        self.flwr("supernode", "register", str(self.kit.nodes / f"{name}.pub"), "link")
+        self.control.register(name, public_key(self.kit.nodes / f"{name}.pub"))
 
-    def submit(self, keys: Mapping[str, Any], app: Path = APP_DIR) -> int:
-        """Start a run; return its id."""
-        file = self.kit.flwr_home / "run.toml"
-        lines = (".".join(f'"{part}"' for part in k.split(".")) + f" = {toml(v)}\n" for k, v in keys.items())
-        file.write_text("".join(lines))
-        out = self.flwr("run", str(app), "link", "-c", str(file), "--format", "json")
-        answer = json.loads(out[out.index("{") :])
-        assert answer["success"], str(answer) + self.logs()
-        return int(answer["run-id"])
+    def submit(self, keys: Mapping[str, Any]) -> int:
+        """Start a run of the app; return its id."""
+        return self.control.start(bundle(), keys)
 
     def status(self, run: int) -> str:
         """Return the state of a run, ``finished:completed``."""
-        out = self.flwr("list", "link", "--run-id", str(run), "--format", "json")
-        return str(json.loads(out[out.index("{") :])["runs"][0]["status"])
+        state = self.control.run(run)
+        assert state is not None
+        return f"{state.status}:{state.how}"
 
     def wait(self, run: int, timeout_s: float = 240.0) -> str:
         """Wait until a run is over; return its state."""
@@ -91,10 +78,6 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     }  # fmt: skip
     kit.flwr_home.mkdir(parents=True)
     kit.state.mkdir(parents=True, exist_ok=True)
-    (kit.flwr_home / "config.toml").write_text(
-        f'[superlink]\ndefault = "link"\n[superlink.link]\naddress = "127.0.0.1:{control}"\n'
-        f'root-certificates = "{kit.ca_certificate}"\n'
-    )
     superlink = [
         sys.executable, "-m", "server_app.deploy.superlink", "--max-reply", str(kit.max_reply),
         "--max-rate", str(kit.max_rate), "--host", "127.0.0.1", "--port", str(control),
@@ -111,7 +94,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     with Warden(kit.logs) as warden:
         warden.add(Child("superlink", superlink, env))
         warden.add(Child("warm", warm, env))
-        link = Link(kit, kits, warden, env)
+        link = Link(kit, kits, warden, env, Control(kit))
         deadline = time.monotonic() + STARTS_S
         while "Uvicorn running" not in warden.tail("superlink"):
             assert time.monotonic() < deadline, link.logs()

@@ -1,0 +1,37 @@
+"""The console that everything is printed on: text from outside is text there, whatever it holds.
+
+A node's version, a job's reason, the name of a folder: none of it is ours. On this console square brackets
+are no markup and colons no emoji, and what would steer the terminal is shown as a question mark. Colours come
+from `rich.text.Text` and styles only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from task.text import plain
+
+
+class Terminal(Console):
+    """A console without markup, emoji codes and control characters.
+
+    Args:
+        options: Of `rich.console.Console`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string; it is made plain before its width is measured."""
+        return super().render_str(plain(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with each text made plain; what rich itself writes to steer the terminal stays."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)

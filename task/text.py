@@ -1,0 +1,21 @@
+"""Text from outside, made fit to be shown."""
+
+from __future__ import annotations
+
+import unicodedata
+
+KEPT = frozenset("\n\t")
+# Characters that turn the direction of writing; others of their category join letters of some scripts.
+TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+UNSEEN = frozenset({"Cc", "Cs"})  # control characters; halves of a character, which cannot be encoded
+
+
+def plain(text: str) -> str:
+    """Return a text that a terminal shows and does not obey: what would steer it becomes a question mark."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in KEPT or _shown(c) else "?" for c in text)
+
+
+def _shown(letter: str) -> bool:
+    return letter not in TURNS and unicodedata.category(letter) not in UNSEEN

@@ -1,0 +1,161 @@
+"""Connections on which nothing comes: they end, and keep no node out and no file from the SuperLink."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvicorn
+
+from server_app.deploy import limits as limiting
+from server_app.deploy import superlink
+from server_app.deploy.kit import FILES
+from server_app.deploy.limits import OWN_FILES, Limits, connections, raise_files
+from server_app.deploy.machine import free_port
+from task.errors import ConfigError
+from tests.support.fleet import Served, served
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+IDLE = 1200
+FEW_FILES = 600  # fewer than the idle connections need
+# What a client of HTTP/2 sends first: its preface and empty settings.
+BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A Fleet API of a process that may open few files, and which waits 2 s instead of 20 and 60."""
+    raise_files()  # both ends of all connections are in this process
+    monkeypatch.setattr(limiting, "HANDSHAKE_S", 2.0)
+    monkeypatch.setattr(limiting, "IDLE_S", 2.0)
+    monkeypatch.setattr(superlink, "raise_files", lambda: FEW_FILES)
+    with served(tmp_path, Limits(1_000_000, 600)) as link:
+        yield link
+
+
+@pytest.fixture
+def idle(link: Served) -> Iterator[Callable[[int, bytes], list[socket.socket]]]:
+    """Open connections to the link."""
+    host, _, port = link.address.rpartition(":")
+    held: list[socket.socket] = []
+
+    def open_some(count: int, first: bytes) -> list[socket.socket]:
+        made = [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
+        for connection in made:
+            connection.setblocking(False)
+            if first:
+                connection.send(first)
+        held.extend(made)
+        return made
+
+    yield open_some
+    for connection in held:
+        connection.close()
+
+
+def closed(connection: socket.socket) -> bool:
+    """Return whether the other end has closed a connection."""
+    try:
+        while connection.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def until(found: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not found():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_a_node_gets_in_past_more_idle_connections_than_there_are_files(link: Served, idle: Any) -> None:
+    """Without the bounds they would stay for two minutes, and the node outside with them."""
+    before = link.peer()
+    held = idle(IDLE, b"")
+    assert before.pull() == []  # a connection that works is not ended for others
+    node = link.peer()
+    assert node.pull() == []
+    assert until(lambda: all(map(closed, held)), 15), f"{sum(map(closed, held))} of {IDLE} closed"
+
+
+def test_a_connection_on_which_no_call_comes_is_closed(link: Served, idle: Any) -> None:
+    held = idle(50, BEGIN)
+    time.sleep(0.5)
+    assert not any(map(closed, held))
+    assert until(lambda: all(map(closed, held)), 15)
+    node = link.peer()
+    time.sleep(3)  # longer than a connection may idle: the node's library connects again
+    assert node.pull() == []
+
+
+def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:
+    script = (
+        "import resource; from server_app.deploy.limits import raise_files; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 900)); "
+        "print(raise_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "900 (900, 900)"
+    for files in (100, 900, FILES):
+        most = dict(connections(files))["grpc.max_allowed_incoming_connections"]
+        assert 0 < most <= max(files - OWN_FILES, files // 2) < files
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert raise_files() == (FILES if hard == resource.RLIM_INFINITY else min(hard, FILES))
+
+
+def test_a_server_that_is_made_elsewhere_is_not_served_without_bounds(link: Served) -> None:
+    with pytest.raises(ConfigError, match="unbounded"):
+        superlink.serve_fleet(lambda **more: None, link.guard, interceptors=[])
+    assert superlink.servers.grpc is grpc  # and nothing stays patched
+
+
+def test_a_connection_to_the_http_port_on_which_no_request_comes_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(superlink, "FIRST_REQUEST_S", 0.5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    async def go() -> tuple[bytes, bytes, float]:
+        port = free_port()
+        config = uvicorn.Config(
+            app, port=port, http=superlink._Http, ws="none", lifespan="off", log_level="error"
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        silent, quiet = await asyncio.open_connection("127.0.0.1", port)
+        asking, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: link\r\n\r\n")
+        answer = await asking.readuntil(b"here")
+        end = await asyncio.wait_for(silent.read(), 10)
+        took = time.monotonic() - began
+        server.should_exit = True
+        for end_of in (quiet, writer):
+            end_of.close()
+            await end_of.wait_closed()
+        await serving
+        return answer, end, took
+
+    answer, end, took = asyncio.run(go())
+    assert (answer[-4:], end) == (b"here", b"")
+    assert 0.4 < took < 5

@@ -1,0 +1,240 @@
+"""The SuperLink's HTTP port: Flower's own application behind the check of the kit's secret."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from flwr.proto.control_pb2 import DESCRIPTOR, ListRunsRequest
+from flwr.superlink.main import create_app
+from flwr.superlink.routers.control.middlewares import ControlLicenseMiddleware
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from server_app.deploy import control as module
+from server_app.deploy import gate
+from server_app.deploy.control import Control, LinkError
+from server_app.deploy.gate import LAYERS, Gate
+from server_app.deploy.kit import LinkKit, proof, read_link_kit
+from server_app.deploy.provision import provision
+from task.errors import ConfigError
+
+SECRET = b"s" * 48
+PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+GOOD = {"Authorization": f"Bearer {proof(SECRET)}"}
+WRONG = [
+    {},
+    {"Authorization": f"Bearer {proof(b'another')}"},
+    {"Authorization": f"bearer {proof(SECRET)}"},
+    {"Authorization": proof(SECRET)},
+    {"Authorization": f"Bearer {SECRET.decode()}"},
+    {"Authorization": "Bearer "},
+    {"Authorization": b"Bearer \xff\xfe"},
+]
+LIST_RUNS = "/v1/control/list-runs"
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    """Flower's application with a state in memory."""
+    made = create_app()
+    made.state.superexec_auth_secret = SECRET
+    return made
+
+
+class Caller:
+    """Calls an application as the port would, without the port."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Return the answer to a request of a client that is not asynchronous."""
+        headers = list(request.headers.raw)
+        return self.call(request.method, request.url.raw_path.decode(), headers, request.content)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[Any, Any] | Sequence[tuple[Any, Any]] = (),
+        content: bytes = b"",
+    ) -> httpx.Response:
+        """Return the answer to a call."""
+
+        async def go() -> httpx.Response:
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport) as client:
+                return await client.request(method, f"https://link{path}", headers=headers, content=content)
+
+        return asyncio.run(go())
+
+    def post(self, path: str, headers: Any = (), content: bytes = b"") -> httpx.Response:
+        """Return the answer to a POST."""
+        return self.call("POST", path, headers, content)
+
+    def get(self, url: str) -> httpx.Response:
+        """Return the answer to a GET."""
+        return self.send(httpx.Request("GET", url)) if "://" in url else self.call("GET", url)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Caller:
+    return Caller(Gate(app))
+
+
+def routes(app: FastAPI) -> list[str]:
+    """Return the paths of all operations, as Flower's own description of them has it."""
+    return sorted(app.openapi()["paths"])
+
+
+def test_every_call_but_the_runtime_apis_and_the_health_check_needs_the_proof(
+    app: FastAPI, client: Caller
+) -> None:
+    paths = [*routes(app), "/docs", "/openapi.json", "/nothing", "//health", "/v1/runtimes", "//v1/runtime/x"]
+    (service,) = DESCRIPTOR.services_by_name.values()
+    assert sum(path.startswith("/v1/control/") for path in paths) >= len(service.methods)
+    for path in paths:
+        if path == "/health" or path.startswith("/v1/runtime/"):
+            continue
+        for headers in WRONG:
+            answer = client.post(path, headers={**PROTOBUF, **headers})
+            assert answer.status_code == 401, (path, headers, answer.text)
+            assert "superexec.secret" in answer.text
+    assert client.get("/health").status_code == 200
+    twice = [*GOOD.items(), *GOOD.items()]
+    assert client.post(LIST_RUNS, headers=twice).status_code == 401
+
+
+def test_with_the_proof_flower_answers(client: Caller) -> None:
+    answer = client.post(LIST_RUNS, headers=PROTOBUF | GOOD, content=ListRunsRequest().SerializeToString())
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_runtime_api_asks_for_its_own_proof(app: FastAPI, client: Caller) -> None:
+    calls = [path for path in routes(app) if path.startswith("/v1/runtime/")]
+    assert len(calls) > 15
+    for path in calls:
+        for headers in ({}, GOOD):
+            answer = client.post(path, headers=PROTOBUF | headers, content=b"")
+            assert answer.is_client_error, (path, answer.status_code, answer.text)
+
+
+def test_layers_that_the_runtime_api_is_spared_do_nothing_with_its_calls() -> None:
+    """An application without any of Flower's state: a layer that looked at the call would fail or refuse."""
+    reached: list[Request] = []
+
+    async def end(request: Request) -> Response:
+        reached.append(request)
+        return PlainTextResponse("as it is", headers={"x": "1"})
+
+    for layer in (layer for layer, needed in LAYERS.items() if not needed):
+        inner = FastAPI(middleware=[Middleware(layer)])
+        inner.add_route("/v1/runtime/pull-object", end, methods=["POST"])
+        answer = Caller(inner).post("/v1/runtime/pull-object", content=b"x")
+        assert (answer.text, answer.headers["x"]) == ("as it is", "1"), layer
+        assert "cache-control" not in answer.headers
+        assert not hasattr(reached[-1].state, "account")
+
+
+def test_the_runtime_stack_leaves_the_others_in_place(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    went: list[str] = []
+    for layer in LAYERS:
+
+        def noted(self: Any, request: Any, call_next: Any, name: str = layer.__name__) -> Any:
+            went.append(name)
+            return call_next(request)
+
+        if layer is not BaseHTTPMiddleware:
+            monkeypatch.setattr(layer, "dispatch", noted)
+    stacked = Caller(Gate(app))
+    stacked.post("/v1/runtime/pull-object")
+    assert went == ["ProtobufTranslationMiddleware"]
+    went.clear()
+    stacked.post(LIST_RUNS, headers=GOOD)
+    assert went == [layer.__name__ for layer in LAYERS if layer is not BaseHTTPMiddleware]
+
+
+def _without_license(app: FastAPI) -> None:
+    app.user_middleware = [m for m in app.user_middleware if m.cls is not ControlLicenseMiddleware]
+
+
+def _renamed(app: FastAPI) -> None:
+    other = type("ControlAuthenticationMiddleware", (BaseHTTPMiddleware,), {})  # a class of the same name
+    app.user_middleware[2] = Middleware(other)
+
+
+def _another(app: FastAPI) -> None:
+    app.user_middleware.append(Middleware(BaseHTTPMiddleware, dispatch=print))
+
+
+def _dispatch(app: FastAPI) -> None:
+    app.user_middleware[1] = Middleware(BaseHTTPMiddleware, dispatch=print)
+
+
+@pytest.mark.parametrize("change", [_without_license, _renamed, _another, _dispatch])
+def test_other_layers_than_the_known_ones_are_refused_at_start(app: FastAPI, change: Any) -> None:
+    change(app)
+    with pytest.raises(ConfigError, match="expected the HTTP layers ControlSensitiveResponseMiddleware"):
+        Gate(app)
+
+
+@pytest.mark.parametrize("secret", [None, b""])
+def test_there_is_no_gate_without_a_secret(app: FastAPI, secret: bytes | None) -> None:
+    app.state.superexec_auth_secret = secret
+    with pytest.raises(ConfigError, match="superexec-auth-secret-file"):
+        Gate(app)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> LinkKit:
+    provision(tmp_path / "kits", "127.0.0.1:9092", ["ward"])
+    return read_link_kit(tmp_path / "kits" / "link")
+
+
+def test_the_links_own_client_shows_the_proof_and_nothing_of_the_secret(
+    app: FastAPI, kit: LinkKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.state.superexec_auth_secret = kit.secret.read_bytes()
+    inner = Caller(Gate(app))
+    sent: list[httpx.Request] = []
+
+    def send(request: httpx.Request, **more: Any) -> httpx.Response:
+        sent.append(request)
+        return inner.send(request)
+
+    control = Control(kit)
+    monkeypatch.setattr(control._client._client, "send", send)
+    monkeypatch.setattr(control._http, "get", inner.get)
+    control.check()
+    assert control.nodes() == []
+    number = control.register("ward", module.public_key(kit.node_keys["ward"]))
+    assert [(node.id, node.name) for node in control.nodes()] == [(number, "ward")]
+    control.unregister(number)
+    said = b"".join(b"".join([*map(b":".join, r.headers.raw), r.content]) for r in sent)
+    for spelling in (kit.secret.read_bytes(), kit.secret.read_bytes().hex().encode()):
+        assert spelling not in said
+
+
+def test_a_client_with_another_secret_waits_for_the_right_one(
+    app: FastAPI, kit: LinkKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job must not fail for good since the secret was replaced while the link ran."""
+    inner = Caller(Gate(app))
+    control = Control(kit)
+    monkeypatch.setattr(control._client._client, "send", lambda request, **more: inner.send(request))
+    with pytest.raises(LinkError, match=r"401.*superexec\.secret"):
+        control.start(b"", {})
+
+
+def test_the_proof_follows_from_the_secret_only() -> None:
+    assert proof(SECRET) == proof(SECRET) != proof(SECRET + b"s")
+    assert gate.RUNTIME.endswith("/")  # "/v1/runtimes" is another path
