@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from task.errors import BouquetError, ConfigError
+from task.errors import BouquetError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -481,7 +481,12 @@ def main() -> None:
         code = app(standalone_mode=False) or 0
     except BouquetError as err:
         typer.secho(f"error: {err}", fg="red", err=True)
-        code = 2
+        code = 1 if isinstance(err, DataError) else 2
+    except OSError as err:
+        if err.filename is None:  # not about a file: a fault of the program
+            raise
+        typer.secho(f"error: {err.filename}: {err.strerror}", fg="red", err=True)
+        code = 1
     except click.ClickException as err:
         err.show()
         code = err.exit_code

@@ -18,6 +18,7 @@ from task.errors import BouquetError
 from task.files import write_json
 
 if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
+    from server_app.deploy.certificates import Finding
     from server_app.deploy.control import NodeState
     from server_app.deploy.jobs import Job, Jobs
     from server_app.deploy.processes import Child
@@ -26,7 +27,7 @@ OLD_S = 15.0  # a status that is older was written by a link that is no longer t
 RED_S = 15.0  # without a good answer of the SuperLink
 TAIL_BYTES = 1 << 16
 SHOWN_RUNS = 20
-GREEN, RED = "green", "red"
+GREEN, YELLOW, RED = "green", "yellow", "red"
 Row = dict[str, Any]
 
 
@@ -40,6 +41,7 @@ class Seen:
         nodes: Those that are registered.
         warnings: What somebody should look at.
         disk: What is wrong with the disk, "" if nothing is.
+        certificates: Those that have expired or soon do.
     """
 
     answered: float = 0.0
@@ -47,6 +49,7 @@ class Seen:
     nodes: list[NodeState] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     disk: str = ""
+    certificates: tuple[Finding, ...] = ()
 
 
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
@@ -58,6 +61,8 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
     if seen.disk:
         faults.append(seen.disk)
+    faults += [finding.text for finding in seen.certificates if finding.fatal]
+    soon = [finding.text for finding in seen.certificates if not finding.fatal]
     told = _told(kit, all_jobs)
     write_json(
         path(kit),
@@ -65,8 +70,8 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
             "written": time.time(),
             "pid": os.getpid(),
             "address": kit.address,
-            "state": RED if faults else GREEN,
-            "warnings": faults + seen.warnings,
+            "state": RED if faults else YELLOW if soon else GREEN,
+            "warnings": faults + soon + seen.warnings,
             "processes": processes,
             "nodes": [_node(node, told.get(str(node.id), {})) for node in sorted(seen.nodes, key=_by_name)],
             "runs": [_run(kit, job) for job in reversed(all_jobs[-SHOWN_RUNS:])],
@@ -109,7 +114,7 @@ def tables(status: Mapping[str, Any]) -> list[Table | str]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
         changed = _ago(now - run["updated"])
         runs.add_row(run["name"], run["state"], rounds, str(run["attempts"]), changed, run["reason"])
-    colour = "green" if status["state"] == GREEN else "red"
+    colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
     head = f"[{colour}]{status['state']}[/{colour}]  {status.get('address', '')}"
     return [head, *(f"[yellow]{warning}[/yellow]" for warning in status["warnings"]), nodes, runs]
 
