@@ -23,7 +23,7 @@ from server_app.deploy.owndata import check_data
 from server_app.deploy.probe import Probe
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
-from task.errors import BouquetError, ConfigError
+from task.errors import ConfigError
 
 STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
 SILENT_S = 15.0  # without an exchange, before anything is said
@@ -111,6 +111,7 @@ def run_node(kit: NodeKit, options: Options) -> None:
     with only_one(kit.state / "node.lock", f"the node {kit.name}"), Warden(kit.logs) as warden:
         # What another app than the installed one can read is not known here.
         if options.data is not None and kit.policy.apps == "installed":
+            say(f"reading {options.data}")
             say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
         node = _Node(kit, options, warden)
         node.start()
@@ -184,11 +185,6 @@ class _Node:
         Raises:
             ConfigError: The node's processes alone use more than they may.
         """
-        if not (self.kit.path / CONFIG).exists():
-            raise BouquetError(
-                f"{self.kit.path}: the kit was moved or deleted, so this node ends. `bouquet provision "
-                "--revoke` moves kits that are no longer good"
-            )
         quiet_s = self._quiet_s()
         if self.kit.alive.exists() and quiet_s < SILENT_S:
             if not self.connected or self.said_lost:
