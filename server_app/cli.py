@@ -380,7 +380,9 @@ def monitor(
 )
 def node(
     kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
-    data: Annotated[Path | None, typer.Option(help="This node's own data, a file or folder.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="This node's own data, a file or folder; checked at the start.")
+    ] = None,
     partition: Annotated[
         str, typer.Option(help="I/N: without --data, which share of the run's partition is this node's.")
     ] = "",
