@@ -26,7 +26,7 @@ def unwell(kit: str) -> str:
     age_s = time.time() - status["written"]
     if age_s > OLD_S:
         return f"the link stands still: its last word is {age_s:.0f} s old"
-    return "" if status["state"] != "red" else "; ".join(status["warnings"])
+    return "; ".join(status["warnings"]) if status["state"] == "red" else ""
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from task.errors import BouquetError, ConfigError
+from task.errors import BouquetError, ConfigError, DataError
 from task.text import plain
 
 if TYPE_CHECKING:
@@ -384,7 +384,9 @@ def monitor(
 )
 def node(
     kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
-    data: Annotated[Path | None, typer.Option(help="This node's own data, a file or folder.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="This node's own data, a file or folder; checked at the start.")
+    ] = None,
     partition: Annotated[
         str, typer.Option(help="I/N: without --data, which share of the run's partition is this node's.")
     ] = "",
@@ -485,7 +487,12 @@ def main() -> None:
         code = app(standalone_mode=False) or 0
     except BouquetError as err:
         typer.secho(f"error: {plain(str(err))}", fg="red", err=True)
-        code = 2
+        code = 1 if isinstance(err, DataError) else 2
+    except OSError as err:
+        if err.filename is None:  # not about a file: a fault of the program
+            raise
+        typer.secho(f"error: {plain(str(err.filename))}: {err.strerror}", fg="red", err=True)
+        code = 1
     except click.ClickException as err:
         err.show()
         code = err.exit_code

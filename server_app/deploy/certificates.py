@@ -9,6 +9,8 @@ import base64
 import datetime as dt
 import hashlib
 import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -21,7 +23,21 @@ AUTHORITY_DAYS = 3650  # at least; always a year more than the first certificate
 SKEW = dt.timedelta(
     days=1
 )  # by how much a node's clock may be slow: small boards often have none that runs on
+WARN_DAYS = 30  # before a certificate ends, that is said
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A certificate that has ended, or soon does.
+
+    Attributes:
+        fatal: Whether it is of no use any more.
+        text: Which, and when.
+    """
+
+    fatal: bool
+    text: str
 
 
 def now() -> dt.datetime:
@@ -150,6 +166,58 @@ def certificate_facts(pem: bytes) -> dict[str, str]:
         "fingerprint": certificate.fingerprint(hashes.SHA256()).hex(":").upper(),
         "expires": certificate.not_valid_after_utc.isoformat(),
     }
+
+
+def ends_when(what: str, pem: bytes) -> tuple[Finding, ...]:
+    """Say when a certificate ends, if that is over or less than `WARN_DAYS` ahead.
+
+    Args:
+        what: The certificate's name or file.
+        pem: The certificate.
+    """
+    ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
+    left = ends - now()
+    if left >= dt.timedelta(days=WARN_DAYS):
+        return ()
+    day = f"{ends:%Y-%m-%d %H:%M} UTC"
+    if left <= dt.timedelta():
+        return (Finding(True, f"{what} expired on {day}"),)
+    return (Finding(False, f"{what} expires on {day}, in {left.days} days"),)
+
+
+def kit_findings(kit: Path) -> tuple[Finding, ...]:
+    """Say which certificates of a kit have ended or soon do, and what to do.
+
+    Args:
+        kit: Its folder, with ``ca.crt`` and, of a link, ``server.crt``.
+    """
+    cures = {
+        "server.crt": "Run bouquet provision --out DIR --renew, copy server.crt to the link, start it again",
+        "ca.crt": "Provision into another folder, and give the link and all nodes their new kits",
+    }
+    found = []
+    for name, cure in cures.items():
+        path = kit / name
+        try:
+            ends = ends_when(str(path), path.read_bytes())
+        except FileNotFoundError:  # only a link has a certificate of its own
+            continue
+        except ValueError:
+            ends = (Finding(True, f"{path}: expected a certificate; got a damaged file"),)
+        found += [Finding(finding.fatal, f"{finding.text}. {cure}") for finding in ends]
+    return tuple(found)
+
+
+def check_kit(kit: Path) -> tuple[str, ...]:
+    """Return what to say of certificates that soon end.
+
+    Raises:
+        ConfigError: One has ended.
+    """
+    found = kit_findings(kit)
+    if ended := [finding.text for finding in found if finding.fatal]:
+        raise ConfigError("; ".join(ended))
+    return tuple(finding.text for finding in found)
 
 
 def _builder(

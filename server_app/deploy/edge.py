@@ -31,7 +31,9 @@ def spell(size: int) -> str:
 class MemoryLimit:
     """The most memory that all processes of a node may use together.
 
-    Proportional set sizes are added up, so pages that several processes share count once.
+    Proportional shares are added up, so pages that several processes share count once. What the system can
+    drop and read again does not count, such as the code of libraries and memory-mapped data: it would depend
+    on what else runs on the machine.
 
     Args:
         most: Bytes.
@@ -45,7 +47,7 @@ class MemoryLimit:
     def used(self) -> int:
         """Return what the node uses, in bytes."""
         processes = [self._root, *self._root.children(recursive=True)]
-        return sum(proportional_bytes(process.pid) for process in processes)
+        return sum(proportional_bytes(process.pid, ("Pss_Anon", "Pss_Shmem")) for process in processes)
 
     def data_limit(self) -> int:
         """Return the RLIMIT_DATA with which this process can use up what is left, and no more.
@@ -56,14 +58,19 @@ class MemoryLimit:
         return data_bytes() + max(self.most - self.used(), 0)
 
 
-def proportional_bytes(pid: int) -> int:
-    """Return a process's share of the memory that it uses, in bytes; 0 when it has ended."""
+def proportional_bytes(pid: int, kinds: tuple[str, ...] = ("Pss",)) -> int:
+    """Return a process's share of the memory that it uses, in bytes; 0 when it has ended.
+
+    Args:
+        pid: Of the process.
+        kinds: What is added up, as Linux names it.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return 0
-    match = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
+    found = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
+    return sum(int(found.get(kind, 0)) for kind in kinds) * 1024
 
 
 def data_bytes() -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.certificates import node_fingerprint
+from server_app.deploy.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.jobs import Jobs
 from server_app.deploy.kit import LinkKit
@@ -126,8 +126,11 @@ def run_link(kit: LinkKit) -> None:
     """Run a link until SIGTERM or Ctrl-C.
 
     Raises:
+        ConfigError: A certificate has expired.
         BouquetError: Another process runs it already, or its ports are taken.
     """
+    for text in check_kit(kit.path):
+        say(text)
     for folder in (kit.state, kit.logs, kit.flwr_home, kit.runs, kit.jobs, kit.cache):
         folder.mkdir(parents=True, exist_ok=True)
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
@@ -176,6 +179,7 @@ class Writer:
         seen = self._keeper.seen
         try:
             seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))
+            seen.certificates = kit_findings(self._kit.path)
             write_status(self._kit, seen, list(self._warden.children.values()), self._keeper.jobs)
             self._failed = ""
         except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so

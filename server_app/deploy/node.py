@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from server_app.deploy.certificates import check_kit
 from server_app.deploy.edge import TASK_BYTES, MemoryLimit, SlowLink, spell
-from server_app.deploy.kit import NodeKit
+from server_app.deploy.kit import CONFIG, NodeKit
 from server_app.deploy.machine import TOKENS, WORK, free_port, place_of, toml
+from server_app.deploy.owndata import check_data
+from server_app.deploy.probe import Probe
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
 
 STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
 SILENT_S = 15.0  # without an exchange, before anything is said
-PORT_S = 2.0  # between looks at the SuperLink's port
+PORT_S = 2.0  # between looks at the SuperLink's port while there is no exchange
+DAY_S = 24 * 3600.0  # between looks at its certificate while there is one
 NOT_LET_IN_S = 75.0  # the SuperLink holds a node that was killed for online for 60 s at most
 SUPERNODE, WARM = "supernode", "warm"
 
@@ -97,11 +100,19 @@ def run_node(kit: NodeKit, options: Options) -> None:
     """Run a node until Ctrl-C or SIGTERM; then everything that it started is stopped.
 
     Raises:
-        ConfigError: An option cannot work, or the memory that it may use is not enough.
-        BouquetError: The kit is in use.
+        ConfigError: An option cannot work, a certificate has expired, or the memory that it may use is not
+            enough.
+        DataError: Its data cannot be used.
+        BouquetError: The kit is in use, or was taken away.
     """
     check(options)
+    for text in check_kit(kit.path):
+        say(text)
     with only_one(kit.state / "node.lock", f"the node {kit.name}"), Warden(kit.logs) as warden:
+        # What another app than the installed one can read is not known here.
+        if options.data is not None and kit.policy.apps == "installed":
+            say(f"reading {options.data}")
+            say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
         node = _Node(kit, options, warden)
         node.start()
         warden.run(threading.Event(), node.look)
@@ -120,8 +131,10 @@ class _Node:
         self.connected = False
         self.said_lost = False
         self.refused_since = 0.0
+        self.probe = Probe(self.link, kit.ca_certificate)
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
-        self._port_looked = 0.0
+        self._probed = 0.0  # when a look at the port began
+        self._said = ""  # of the port or its certificate
 
     def start(self) -> None:
         """Start the children."""
@@ -176,12 +189,16 @@ class _Node:
         if self.kit.alive.exists() and quiet_s < SILENT_S:
             if not self.connected or self.said_lost:
                 say(f"connected to {self.kit.link}")
+                self._said = ""
             self.connected, self.said_lost, self.refused_since = True, False, 0.0
         elif self.connected and quiet_s > SILENT_S and not self.said_lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
             self.said_lost = True
-        if quiet_s > SILENT_S and time.monotonic() > self._port_looked + PORT_S:
-            self._look_at_port()
+        lost = not self.connected or quiet_s > SILENT_S
+        if time.monotonic() > self._probed + (PORT_S if lost else DAY_S):
+            self._probed = time.monotonic()
+            self.probe.look()
+        self._tell_of_port(lost)
         self._move_port()
         if self.limit is not None and self.connected and self.ready.exists():
             self.ready.unlink(missing_ok=True)
@@ -201,13 +218,21 @@ class _Node:
         except FileNotFoundError:
             return up_s
 
-    def _look_at_port(self) -> None:
-        try:
-            socket.create_connection(self.link, timeout=1).close()
-            self._answers_since = self._answers_since or time.monotonic()
-        except OSError:
-            self._answers_since = 0.0
-        self._port_looked = time.monotonic()
+    def _tell_of_port(self, lost: bool) -> None:
+        """Say why the SuperLink cannot be reached, or that its certificate ends soon; each once."""
+        found = self.probe.found
+        if found is None:
+            return
+        if lost:
+            self._answers_since = (self._answers_since or time.monotonic()) if found.answers else 0.0
+        words = [finding.text for finding in found.findings]
+        if lost and found.trouble:
+            where = f'the address is the key "link" of {self.kit.path / CONFIG}'
+            words = [f"{self.kit.link}: {found.trouble} Trying again; {where}"]
+        for text in words:
+            if text != self._said:
+                say(text)
+                self._said = text
 
     def _health(self) -> str:
         quiet_s = self._quiet_s()

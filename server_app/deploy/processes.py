@@ -93,13 +93,13 @@ class Warden:
     takes the end of the thread that started a process for the end of its parent.
 
     Args:
-        logs: Folder of the log files; it is made.
+        logs: Folder of the log files, in the folder of all that the children use; it is made.
         tell: Takes one line about what happened.
     """
 
     def __init__(self, logs: Path, tell: Callable[[str], None] = say) -> None:
         self.children: dict[str, Child] = {}
-        self._logs = logs
+        self._logs, self._place = logs, logs.parent
         self._tell = tell
         self._mark = uuid.uuid4().hex
         logs.mkdir(parents=True, exist_ok=True)
@@ -123,10 +123,19 @@ class Warden:
         return self._logs / f"{name}.log"
 
     def run(self, over: threading.Event, each: Callable[[], None] = lambda: None) -> None:
-        """Look after the children until the event is set; `each` is called at every look."""
+        """Look after the children until the event is set; `each` is called at every look.
+
+        Raises:
+            BouquetError: The folder of all this was moved or deleted.
+        """
         while not over.wait(LOOK_S):
-            self.look()
-            each()
+            try:
+                self._check_place()
+                self.look()
+                each()
+            except FileNotFoundError:
+                self._check_place()
+                raise
 
     def look(self) -> None:
         """Look once at every child: start what is due, restart what ended or is unwell."""
@@ -143,15 +152,26 @@ class Warden:
             else:
                 _bound(self.log(child.name))
 
+    def _check_place(self) -> None:
+        if not self._place.is_dir():
+            raise BouquetError(
+                f"{self._place}: expected this folder to stay while it is in use; it was moved or deleted, "
+                "so all that ran from it is ended. `bouquet provision --revoke` moves the kits of revoked "
+                "nodes"
+            )
+
     def restart(self, name: str, why: str) -> None:
         """End a child and everything below it; it is started again after its pause."""
         self._ended(self.children[name], f"{name}: {why}")
 
     def tail(self, name: str) -> str:
         """Return the end of what a child logged since its last start."""
-        with self.log(name).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            text = log.read().decode("utf-8", errors="replace")
+        try:
+            with self.log(name).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                text = log.read().decode("utf-8", errors="replace")
+        except FileNotFoundError:  # deleted since
+            return ""
         return text.rpartition(_HEAD)[2]
 
     def stop(self) -> None:
@@ -159,6 +179,7 @@ class Warden:
         self._end(list(self.children.values()))
 
     def _start(self, child: Child) -> None:
+        self._logs.mkdir(exist_ok=True)
         _bound(self.log(child.name))
         with self.log(child.name).open("ab") as log:
             log.write(f"{_HEAD} {time.strftime('%Y-%m-%d %H:%M:%S')} {child.name}\n".encode())

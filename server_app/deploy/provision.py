@@ -14,7 +14,6 @@ A key is never written over. A kit is built beside its place and renamed, a revo
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from task.errors import BouquetError, ConfigError, choose_from
 from task.files import make_folder, replacing, sync_folder, write_text
 
 DAYS = 365
-WARN_DAYS = 30
 
 
 def provision(
@@ -274,12 +272,7 @@ class _Folder:
         return Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
 
     def _remark_expiry(self) -> None:
-        for name, cure in (("server.crt", "run again with --renew"), ("ca.crt", "provision anew before")):
-            facts = certificates.certificate_facts((self.out / "link" / name).read_bytes())
-            left = dt.datetime.fromisoformat(facts["expires"]) - certificates.now()
-            if left < dt.timedelta(days=WARN_DAYS):
-                word = "expired" if left < dt.timedelta() else "expires"
-                self.remarks.append(f"link/{name} {word} on {facts['expires']}: {cure}")
+        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
 
 
 def _point(folder: Path, link: str) -> None:

@@ -20,6 +20,7 @@ from task.errors import BouquetError
 from task.files import write_json
 
 if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
+    from server_app.deploy.certificates import Finding
     from server_app.deploy.control import NodeState
     from server_app.deploy.jobs import Job, Jobs
     from server_app.deploy.processes import Child
@@ -43,6 +44,7 @@ class Seen:
         nodes: Those that are registered.
         warnings: What somebody should look at.
         disk: What is wrong with the disk, "" if nothing is.
+        certificates: Those that have expired or soon do.
     """
 
     answered: float = 0.0
@@ -50,6 +52,7 @@ class Seen:
     nodes: list[NodeState] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     disk: str = ""
+    certificates: tuple[Finding, ...] = ()
 
 
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
@@ -61,6 +64,8 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
     if seen.disk:
         faults.append(seen.disk)
+    faults += [finding.text for finding in seen.certificates if finding.fatal]
+    soon = [finding.text for finding in seen.certificates if not finding.fatal]
     if seen.answered:
         faults += _too_few(len(seen.nodes), all_jobs)
     told, left_out = _told(kit, all_jobs), _left_out(kit, all_jobs)
@@ -68,7 +73,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         _node(node, told.get(str(node.id), {}), left_out.get(str(node.id), ""))
         for node in sorted(seen.nodes, key=_by_name)
     ]
-    warnings = [*node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
+    warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
         path(kit),
         {

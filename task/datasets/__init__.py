@@ -6,7 +6,9 @@ needed, and only the process that decodes pays for the last three.
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from task import seeds
 from task.config import cache_dir, data_dir
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
+from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from
 from task.knobs import DataConfig, SyntheticConfig
 
@@ -24,6 +27,7 @@ __all__ = [
     "Dataset",
     "DatasetSpec",
     "Owners",
+    "check_owned",
     "load_dataset",
     "load_owned",
 ]
@@ -186,6 +190,38 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
     return _cached(request, spec.locate(request))
 
 
+def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
+    """Read a node's own data before a run says its keys; what is read is kept for the runs.
+
+    The form is found from the file. What only a run can say is not checked: how many classes there are.
+
+    Args:
+        data_path: The node's own file or folder, absolute.
+        client_name: The owner's stable name.
+        folder: The cache folder of the node's runs.
+
+    Returns:
+        What the data are, one line.
+
+    Raises:
+        DataError: The data are missing, damaged or not of a form that a node can bring.
+    """
+    request = Request(
+        name=_form(data_path), data_dir=data_path.parent, cache_dir=folder, data_path=str(data_path),
+        owner=client_name,
+    )  # fmt: skip
+    return f"{request.name}, {_cached(request, _spec(request.name).locate(request)).description}"
+
+
+def _form(path: Path) -> str:
+    """Return in which form a node's own data are: imagefolder, npz or csv."""
+    if path.is_dir():
+        return "imagefolder" if images.has_pictures(path) else "csv"
+    if path.suffix.lower() == ".npz":
+        return "npz"
+    return "imagefolder" if zipfile.is_zipfile(path) else "csv"
+
+
 def _spec(name: str) -> DatasetSpec:
     if name not in DATASETS:
         raise ConfigError(choose_from('run-config key "dataset"', name, DATASETS))
@@ -226,9 +262,25 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
             whole = _cached(request, source)
             decoded = _subset(_pooled(whole) if pool_test else whole, max_examples, request.seed)
         else:
-            decoded = _spec(request.name).decode(request, source)
+            decoded = _owned(request, source) if request.owner else _decode(request, source)
         entry = cache.store(folder, *_to_entry(decoded))
     return _from_entry(request.name, *entry)
+
+
+def _owned(request: Request, source: Source) -> Decoded:
+    """Read a node's own data, whose files are decoded once for all runs."""
+    as_read = replace(request, num_classes=0, seed=0, local_test_fraction=0.0)
+    if request == as_read:
+        return _decode(request, source)
+    whole = _cached(as_read, _spec(request.name).locate(as_read))
+    expected = len(whole.classes) or request.num_classes  # only folders name their classes
+    if request.num_classes != expected or whole.num_classes > request.num_classes:
+        return _decode(request, source)  # which says where
+    return cut(request, whole)
+
+
+def _decode(request: Request, source: Source) -> Decoded:
+    return _spec(request.name).decode(request, source)
 
 
 def _pooled(dataset: Dataset) -> Dataset:

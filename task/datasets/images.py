@@ -153,6 +153,11 @@ def locate_folder(request: Request) -> Source:
     return Source(files, keys_of(request) | {"root": str(path.resolve()), "folders": tree.classes})
 
 
+def has_pictures(folder: Path) -> bool:
+    """Return whether there are pictures in class folders."""
+    return bool(_tree(_names(folder)).pictures)
+
+
 def _names(root: Path) -> list[str]:
     """List a folder as a zip lists itself: relative, sorted, folders with a slash at the end."""
     paths = sorted(root.rglob("*"))

@@ -2,7 +2,8 @@
 
 Without a test part, a tenth of the examples (of each owner's, drawn by seed) becomes the global test set.
 What a node brings is all its own, so there the test part is the client's own and a share
-``local-test-fraction`` of the examples, as large as a partition makes it.
+``local-test-fraction`` of the examples, as large as a partition makes it. Its labels are checked before a run
+says how many classes there are: then every class number from 0 on is good.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def assemble(
         x=x,
         y=y[order],
         num_train=num_train,
-        num_classes=request.num_classes or len(classes),
+        num_classes=request.num_classes or len(classes) or int(y.max()) + 1,
         input_shape=shape,
         kind="image" if image else "features",
         mean=(0.5,) * shape[0] if image else (0.0,),
@@ -127,6 +128,24 @@ def assemble(
         owners=_owners(labels, num_train) if len(labels) else None,
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}",
         source=where,
+    )
+
+
+def cut(request: Request, whole: Decoded) -> Decoded:
+    """Return a node's own data as a run wants them, from those of a request without the run's keys.
+
+    Args:
+        request: The run's.
+        whole: Rows in the order of the files, of which those from ``num_train`` on are their test part.
+    """
+    return assemble(
+        request,
+        x=whole.x,
+        y=whole.y,
+        test=np.arange(len(whole.y)) >= whole.num_train if whole.num_train < len(whole.y) else None,
+        owners=(),
+        classes=whole.classes,
+        where=whole.source,
     )
 
 

@@ -25,6 +25,7 @@ from task.datasets.own import assemble, check_labels, data_path, keys_of
 from task.errors import DataError
 
 Ints = npt.NDArray[np.int64]
+MOST_CLASSES = 2**31  # while no run has said how many there are
 
 
 def locate_csv(request: Request) -> Source:
@@ -53,6 +54,7 @@ class _Table:
     owners: list[str] = field(default_factory=list)  # empty = no owners
     tests: list[bool] = field(default_factory=list)  # empty = no split column
     places: list[tuple[Path, int]] = field(default_factory=list)  # file and line of each row
+    label: str = ""  # name of the column of the labels
 
 
 def decode_csv(request: Request, source: Source) -> Decoded:
@@ -63,6 +65,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         header = _read_csv(path, header, table, owner=path.stem if source.keys["folder"] else "")
     if not table.x:
         raise DataError(f"{source.files[0]}: expected at least one row below the header; got none")
+    table.label = _label_column(header)
     y, classes = _numbers(table, request)
     return assemble(
         request,
@@ -170,8 +173,8 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
             place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
             path, line = table.places[place]
             raise DataError(
-                f"{path}, line {line}: labels of a node's own data must be integers 0.."
-                f"{request.num_classes - 1}, so that all nodes number the classes alike; got "
+                f'{path}, line {line}, column "{table.label}": labels of a node\'s own data must be integers '
+                f"{_range(request)}, so that all nodes number the classes alike; got "
                 f'"{table.labels[place]}". Replace the names by the numbers that all nodes agreed on.'
             ) from None
         names = sorted(set(table.labels))
@@ -182,17 +185,25 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
             ) from None
         number = {name: i for i, name in enumerate(names)}
         return np.array([number[label] for label in table.labels], dtype=np.int64), tuple(names)
-    if not fixed:
+    if not fixed and not request.owner:
         found = sorted(set(values))
         position = {value: i for i, value in enumerate(found)}
         return np.array([position[v] for v in values], dtype=np.int64), tuple(str(v) for v in found)
+    most = request.num_classes or MOST_CLASSES
     for value, (path, line) in zip(values, table.places, strict=True):
-        if not 0 <= value < request.num_classes:
+        if not 0 <= value < most:
             raise DataError(
-                f"{path}, line {line}: expected a label 0..{request.num_classes - 1} (num-classes = "
-                f'{request.num_classes}); got {value}. Renumber the labels or raise "num-classes".'
+                f'{path}, line {line}, column "{table.label}": expected a label {_range(request)}; '
+                f'got {value}. Renumber the labels or raise "num-classes".'
             )
     return np.array(values, dtype=np.int64), ()
+
+
+def _range(request: Request) -> str:
+    """Say which class numbers are good; a node reads its own data before a run says how many there are."""
+    if not request.num_classes:
+        return "from 0 to the run's num-classes - 1"
+    return f"0..{request.num_classes - 1} (num-classes = {request.num_classes})"
 
 
 def _is_int(text: str) -> bool:
@@ -229,7 +240,7 @@ def decode_npz(request: Request, source: Source) -> Decoded:
         raise DataError(
             f"{path}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
         )
-    num_classes = request.num_classes or int(y.max()) + 1
+    num_classes = request.num_classes or max(int(y.max()) + 1, 1)
     check_labels(y.astype(np.int64), num_classes, str(path))
     return assemble(
         request,
@@ -237,7 +248,7 @@ def decode_npz(request: Request, source: Source) -> Decoded:
         y=y.astype(np.int64),
         test=test,
         owners=owners,
-        classes=tuple(str(i) for i in range(num_classes)) if not request.num_classes else (),
+        classes=() if request.num_classes or request.owner else tuple(str(i) for i in range(num_classes)),
         where=str(path),
     )
 

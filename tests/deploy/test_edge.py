@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,18 @@ def test_memory_is_counted_over_the_tree_and_shared_pages_once() -> None:
         process.stdin.close()
     assert 200 * 2**20 < used < 260 * 2**20
     assert proportional_bytes(process.pid) == 0
+
+
+def test_memory_that_the_system_can_drop_does_not_count(tmp_path: Path) -> None:
+    """A mapped file of 200 MB that was read, as libraries and decoded data are."""
+    path = tmp_path / "mapped"
+    path.write_bytes(b"x" * (200 * 2**20))
+    limit = MemoryLimit(2**30, os.getpid())
+    before, whole = limit.used(), proportional_bytes(os.getpid())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert mapped.find(b"y") == -1
+        assert proportional_bytes(os.getpid()) - whole > 150 * 2**20
+        assert limit.used() - before < 20 * 2**20
 
 
 def test_the_limit_on_data_lets_pass_what_is_left_and_no_more() -> None:

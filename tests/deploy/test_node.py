@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +15,15 @@ from typing import Any
 import pytest
 from flwr.supernode import start_client_internal as main_loop
 
-from server_app.deploy import clock, node, supernode
-from server_app.deploy.kit import NodeKit
-from server_app.deploy.node import Options, check, node_config, read_partition
-from task.errors import ConfigError
+from server_app.deploy import clock, node, owndata, supernode
+from server_app.deploy.certificates import Finding
+from server_app.deploy.kit import NodeKit, Policy, read_node_kit
+from server_app.deploy.node import Options, check, node_config, read_partition, run_node
+from server_app.deploy.owndata import check_data
+from server_app.deploy.probe import Found
+from server_app.deploy.processes import Warden
+from server_app.deploy.provision import provision
+from task.errors import BouquetError, ConfigError, DataError
 
 
 @pytest.mark.parametrize(
@@ -40,6 +47,69 @@ def test_data_must_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # who runs this may be root
     with pytest.raises(ConfigError, match="can read"):
         check(Options(data=tmp_path))
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> NodeKit:
+    """A kit whose link does not run."""
+    provision(tmp_path / "kits", "127.0.0.1:9", ["ward-1"])
+    return read_node_kit(tmp_path / "kits" / "ward-1")
+
+
+BROKEN = "x,label\n1,0\nhot,1\n"
+
+
+def test_broken_data_end_a_node_before_it_connects(kit: NodeKit, tmp_path: Path) -> None:
+    data = tmp_path / "ward.csv"
+    data.write_text(BROKEN)
+    with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column "x": expected a number'):
+        run_node(kit, Options(data=data))
+    assert not list(kit.logs.iterdir())  # no process was started
+
+
+def test_the_command_ends_with_1_for_broken_data(kit: NodeKit, tmp_path: Path) -> None:
+    data = tmp_path / "ward.csv"
+    data.write_text(BROKEN)
+    line = [str(Path(sys.executable).with_name("bouquet")), "node", str(kit.path), "--data", str(data)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "error: --data: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_good_data_are_read_into_the_cache_of_the_runs(tmp_path: Path) -> None:
+    data, cache = tmp_path / "ward.csv", tmp_path / "cache"
+    data.write_text("x,label\n1,0\n2,1\n")
+    assert check_data(data, "ward-1", cache) == "csv, 2 training and 0 test examples of shape (1,)"
+    assert len(list((cache / "datasets").iterdir())) == 1
+
+
+def test_data_that_do_not_fit_into_the_memory_and_a_reader_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "ward.csv"
+    data.write_text("x,label\n" + "1,0\n" * 400_000)
+    with pytest.raises(ConfigError, match=r"--max-memory 60M: reading .*ward.csv takes more"):
+        check_data(data, "ward-1", tmp_path / "cache", 60 * 2**20)
+    killed = subprocess.CompletedProcess([], -9, "", "")
+    monkeypatch.setattr(owndata.subprocess, "run", lambda *_, **__: killed)
+    with pytest.raises(BouquetError, match=r"reads .*ward.csv was killed by SIGKILL: .* too little memory"):
+        check_data(data, "ward-1", tmp_path / "cache")
+
+
+def test_what_another_app_reads_is_not_checked(
+    kit: NodeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kit allows any app, its data may be of any form."""
+    (tmp_path / "ward.parquet").write_bytes(b"PAR1")
+    started: list[str] = []
+    monkeypatch.setattr(node._Node, "start", lambda self: started.append(self.kit.name))
+    monkeypatch.setattr(Warden, "run", lambda *_: None)
+    with pytest.raises(DataError):
+        run_node(kit, Options(data=tmp_path / "ward.parquet"))
+    assert not started
+    run_node(dataclasses.replace(kit, policy=Policy(apps="any")), Options(data=tmp_path / "ward.parquet"))
+    assert started == ["ward-1"]
 
 
 def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None:
@@ -66,6 +136,17 @@ class FakeWarden:
         return self.log
 
 
+class FakeProbe:
+    """Finds what it is given, and counts the looks."""
+
+    def __init__(self) -> None:
+        self.found: Found | None = None
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lines that the node says."""
@@ -81,7 +162,9 @@ def made(tmp_path: Path) -> Callable[..., Any]:
     def make(port: int) -> Any:
         kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
         kit.state.mkdir()
-        return node._Node(kit, Options(), FakeWarden())  # type: ignore[arg-type]
+        it = node._Node(kit, Options(), FakeWarden())  # type: ignore[arg-type]
+        it.probe = FakeProbe()
+        return it
 
     return make
 
@@ -90,6 +173,39 @@ def quiet(it: Any, seconds: float) -> None:
     """Let the last exchange be so long ago."""
     it.kit.alive.touch()
     os.utime(it.kit.alive, (time.time() - seconds,) * 2)
+
+
+def test_it_says_once_why_it_cannot_reach_the_superlink_and_that_a_certificate_ends(
+    made: Callable[..., Any], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [1000.0]
+    monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
+    it = made(9)
+    it.look()
+    assert (said, it.probe.looks) == ([], 1)
+    it.probe.found = Found(False, "connection refused. Is the link running?")
+    for _ in range(4):
+        clock_s[0] += 1
+        it.look()
+    assert it.probe.looks == 2  # one every 2 s
+    it.probe.found = Found(False, "no such host.")
+    it.look()
+    tail = f' Trying again; the address is the key "link" of {it.kit.path}/kit.toml'
+    assert said == [
+        f"127.0.0.1:9: connection refused. Is the link running?{tail}",
+        f"127.0.0.1:9: no such host.{tail}",
+    ]
+    said.clear()
+    quiet(it, 1)
+    it.probe.found = Found(True, "", (Finding(False, "it ends soon"),))
+    for _ in range(5):
+        clock_s[0] += 100
+        it.look()
+    assert said == ["connected to 127.0.0.1:9", "it ends soon"]
+    looks = it.probe.looks
+    clock_s[0] += node.DAY_S
+    it.look()
+    assert it.probe.looks == looks + 1
 
 
 def test_it_says_when_it_is_connected_lost_and_back(made: Callable[..., Any], said: list[str]) -> None:
@@ -117,20 +233,21 @@ def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
     """One that lost the SuperLink holds replies: it is left alone until the port has answered for 30 s."""
     clock_s = [1000.0]
     monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        it = made(server.getsockname()[1])
-        quiet(it, 20)
-        it.look()
-        assert it._health() == ""
-        quiet(it, 50)
-        it._answers_since = 0.0
-        clock_s[0] += 10
-        it.look()
-        assert it._health() == ""  # the port answers only now
-        clock_s[0] += node.STALE_S + 1
-        it.look()
-        assert "no exchange with" in it._health()
-        assert it._health() == ""  # once
+    it = made(9)
+    it.probe.found = Found(True)
+    quiet(it, 20)
+    it.look()
+    assert it._health() == ""
+    quiet(it, 50)
+    it._answers_since = 0.0
+    clock_s[0] += 10
+    it.look()
+    assert it._health() == ""  # the port answers only now
+    clock_s[0] += node.STALE_S + 1
+    it.look()
+    assert "no exchange with" in it._health()
+    assert it._health() == ""  # once
+    it.probe.found = Found(False, "connection refused.")
     clock_s[0] += 10
     it.look()
     clock_s[0] += 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -152,3 +153,25 @@ def test_two_cannot_hold_one_lock(tmp_path: Path) -> None:
 def test_exit_codes_in_words() -> None:
     assert how_it_ended(-9) == "was killed by SIGKILL"
     assert how_it_ended(0) == "ended with exit code 0"
+
+
+def test_a_folder_that_is_moved_ends_what_runs_from_it_and_logs_that_are_deleted_are_made(
+    tmp_path: Path,
+) -> None:
+    """A revoked node's kit is moved away, with its logs, while the node runs; a child ends at that moment."""
+    kit, children = tmp_path / "kit", []
+    with Warden(kit / "logs", lambda line: None) as warden:
+        child = warden.add(Child("child", SLEEP))
+        (kit / "logs" / "child.log").unlink()
+        (kit / "logs").rmdir()
+        child.process.kill()  # type: ignore[union-attr]
+        until(warden, lambda: child.starts == 2)
+        assert (kit / "logs" / "child.log").exists()
+        children.append(psutil.Process(child.process.pid))  # type: ignore[union-attr]
+        timer = threading.Timer(1.0, lambda: (kit.rename(tmp_path / "away"), child.process.kill()))  # type: ignore[union-attr]
+        timer.start()
+        with pytest.raises(BouquetError, match=r"kit: expected this folder to stay .* moved or deleted"):
+            warden.run(threading.Event())
+        timer.join()
+    assert not any(process.is_running() for process in children)
+    assert not kit.exists()

@@ -30,6 +30,8 @@ from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
 from server_app.deploy import certificates
 from server_app.deploy.kit import read_kit, read_link_kit, read_node_kit
+from server_app.deploy.link import run_link
+from server_app.deploy.node import Options, run_node
 from server_app.deploy.provision import provision
 from task.errors import BouquetError, ConfigError
 
@@ -136,6 +138,38 @@ def days_ago(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     monkeypatch.setattr(certificates, "now", lambda: then)
 
 
+def test_an_expired_authority_is_refused_by_the_link_and_by_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "kits"
+    days_ago(monkeypatch, 3651)
+    provision(out, LINK, ["ward-1"])
+    monkeypatch.undo()
+    expired = r"ca.crt expired on .* UTC. Provision into another folder"
+    with pytest.raises(ConfigError, match=r"link/server.crt expired .*link/" + expired):
+        run_link(read_link_kit(out / "link"))
+    with pytest.raises(ConfigError, match="ward-1/" + expired):
+        run_node(read_node_kit(out / "ward-1"), Options())
+    assert not (out / "ward-1" / "logs").exists()
+
+
+def test_what_is_no_certificate_is_named(out: Path) -> None:
+    (out / "link" / "server.crt").write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged file"):
+        run_link(read_link_kit(out / "link"))
+
+
+def test_a_certificate_that_ends_within_30_days_is_said(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert certificates.check_kit(out / "link") == ()
+    days_ago(monkeypatch, -334)
+    assert certificates.check_kit(out / "link") == ()
+    days_ago(monkeypatch, -336)
+    (said,) = certificates.check_kit(out / "link")
+    assert "server.crt expires on" in said
+    assert "in 28 days" in said or "in 29 days" in said
+    assert certificates.check_kit(out / "ward-1") == ()
+
+
 def test_an_expired_certificate_is_refused_and_told_and_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +181,9 @@ def test_an_expired_certificate_is_refused_and_told_and_renewed(
         greet(port, out / "ward-1" / "ca.crt", "localhost")
     remarks = provision(out).remarks
     assert any("link/server.crt expired" in r and "--renew" in r for r in remarks)
+    with pytest.raises(ConfigError, match=r"link/server.crt expired on .* UTC. .*--renew"):
+        run_link(read_link_kit(out / "link"))
+    assert not (out / "link" / "logs").exists()
 
     before = contents(out)
     result = provision(out, renew=True)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from server_app.deploy import status as module
+from server_app.deploy.certificates import Finding
 from server_app.deploy.control import NodeState
 from server_app.deploy.jobs import RUNNING, Jobs
 from server_app.deploy.kit import LinkKit, read_link_kit
+from server_app.deploy.link import Writer
 from server_app.deploy.processes import Child
 from server_app.deploy.provision import provision
 from server_app.deploy.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
@@ -94,6 +98,9 @@ def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> 
     assert state(seen())[0] == GREEN
     assert state(seen(warnings=["look at this"])) == (YELLOW, "look at this")
     assert state(seen(disk="the disk is full")) == (RED, "the disk is full")
+    assert state(seen(certificates=(Finding(False, "ends soon"),))) == (YELLOW, "ends soon")
+    both = (Finding(False, "ends soon"), Finding(True, "has expired"))
+    assert state(seen(certificates=both)) == (RED, "has expired; ends soon")
     silent = seen(answered=time.monotonic() - module.RED_S - 1, trouble="database is locked")
     assert state(silent)[0] == RED
     assert "database is locked" in state(silent)[1]
@@ -245,3 +252,15 @@ def test_the_last_round_is_that_of_a_whole_line(tmp_path: Path) -> None:
     assert module.last_round(path) == 41
     path.write_text("x" * 100_000 + '\n{"round": 7}\n')
     assert module.last_round(path) == 7
+
+
+def test_the_link_says_in_its_status_that_its_certificate_ends_soon(kit: LinkKit, child: Child) -> None:
+    provision(kit.path.parent, renew=True, days=20)
+    keeper = SimpleNamespace(seen=seen(), jobs=Jobs(kit.jobs, kit.runs))
+    kit.state.mkdir()
+    Writer(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
+    found = read_status(kit)
+    assert found["state"] == YELLOW
+    (warning,) = found["warnings"]
+    assert re.search(r"link/server.crt expires on \d{4}-\d\d-\d\d .* in (19|20) days. .*--renew", warning)
+    assert "yellow" in shown(kit)

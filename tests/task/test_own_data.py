@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import shutil
 import zipfile
@@ -6,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from task.datasets import images, load_owned
+from task import datasets
+from task.datasets import check_owned, images, load_owned
 from task.errors import ConfigError, DataError
 from task.knobs import DataConfig
 from tests.task.helpers import load
@@ -128,15 +130,118 @@ def test_own_csv_belongs_to_one_client_and_splits_by_name(tmp_path):
 
 def test_own_labels_must_be_numbers_below_num_classes(tmp_path):
     path = table(tmp_path / "t.csv", "x,label\n1,0\n2,sick\n")
-    with pytest.raises(DataError, match=r't.csv, line 3: labels .* must be integers 0..2.* got "sick"'):
+    with pytest.raises(
+        DataError, match=r't.csv, line 3, column "label": labels .* must be integers from 0 .* got "sick"'
+    ):
         own("csv", path)
     path = table(tmp_path / "u.csv", "x,label\n1,0\n2,3\n")
-    with pytest.raises(DataError, match=r"u.csv, line 3: expected a label 0..2 .* got 3"):
+    with pytest.raises(DataError, match=r'u.csv, line 3, column "label": expected a label 0..2 .* got 3'):
         own("csv", path)
     with pytest.raises(ConfigError, match=r'"num-classes": expected the number of classes'):
         own("csv", path, num_classes=0)
     with pytest.raises(ConfigError, match=r'"dataset": .*one of csv, imagefolder, npz; got "digits"'):
         own("digits", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x,label\n1,0\nhot,1\n", r't.csv, line 3, column "x": expected a number'),
+        (
+            "x,label\n1,0\n2,sick\n",
+            r"line 3, column \"label\": labels .* integers from 0 to the run's num-cl",
+        ),
+        ("x,label\n1,0\n2,-1\n", r'line 3, column "label": expected a label from 0'),
+        ("x,label\n1,0\n2,99999999999\n", r'line 3, column "label": expected a label from 0'),
+        ("x,label\n", "at least one row"),
+        ("x,label,split\n1,0,test\n", "expected training examples"),
+    ],
+)
+def test_own_data_are_checked_before_a_run_says_how_many_classes_there_are(tmp_path, text, says):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=says):
+        check_owned(path, "ward-3", tmp_path / "cache")
+    path.write_text("x,label\n1,0\n2,7\n")
+    assert check_owned(path, "ward-3", tmp_path / "cache").startswith("csv, 2 training and 0 test examples")
+
+
+def own_table(path):
+    path.write_text("x,label,other\n" + "".join(f"{i},{i % 3},{-i}\n" for i in range(20)))
+
+
+def own_split_table(path):
+    path.write_text(
+        "x,label,split\n" + "".join(f"{i},{i % 3},{'test' if i % 4 else 'train'}\n" for i in range(20))
+    )
+
+
+def own_folder_of_tables(path):
+    path.mkdir()
+    for name in "ba":
+        own_table(path / f"{name}.csv")
+
+
+def own_arrays(path):
+    with path.open("wb") as file:
+        np.savez(file, x=np.arange(40).reshape(20, 2), y=np.arange(20) % 3)
+
+
+def own_pictures(path):
+    for name in ("cat", "dog", "eel"):
+        (path / name).mkdir(parents=True)
+        for i in range(5):
+            Image.fromarray(np.full((4, 4), 9 * i + ord(name[0]), np.uint8)).save(path / name / f"{i}.png")
+
+
+def own_zip(path):
+    own_pictures(path.with_name("pictures"))
+    shutil.make_archive(str(path.with_suffix("")), "zip", path.with_name("pictures"))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "make"),
+    [
+        ("t.csv", "csv", own_table),
+        ("t.dat", "csv", own_split_table),
+        ("tables", "csv", own_folder_of_tables),
+        ("t.npz", "npz", own_arrays),
+        ("folder", "imagefolder", own_pictures),
+        ("t.zip", "imagefolder", own_zip),
+    ],
+)
+def test_what_a_check_reads_is_what_every_run_gets(tmp_path, monkeypatch, name, form, make):
+    """The files are decoded once, and the data of a run are those that it would decode itself."""
+    path = tmp_path / name
+    make(path)
+    spec, decoded = datasets.DATASETS[form], []
+
+    def decode(request, source):
+        decoded.append(request)
+        return spec.decode(request, source)
+
+    runs = [{"seed": 1, "local_test_fraction": 0.0}, {"seed": 2, "local_test_fraction": 0.25}]
+    with monkeypatch.context() as patch:
+        patch.setitem(datasets.DATASETS, form, dataclasses.replace(spec, decode=decode))
+        assert check_owned(path, "ward-3", tmp_path / "cache").startswith(form)
+        got = [own(form, path, **keys) for keys in runs]
+        check_owned(path, "ward-3", tmp_path / "cache")
+        assert len(decoded) == 1
+    monkeypatch.setattr(datasets, "_owned", datasets._decode)
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "other"))
+    for data, keys in zip(got, runs, strict=True):
+        assert data.fingerprint == own(form, path, **keys).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "make"), [("t.csv", "csv", own_table), ("f", "imagefolder", own_pictures)]
+)
+def test_a_run_with_too_few_classes_is_refused_with_the_place(tmp_path, name, form, make):
+    path = tmp_path / name
+    make(path)
+    check_owned(path, "ward-3", tmp_path / "cache")
+    with pytest.raises(DataError, match=r"line 4, column|expected num-classes = 2 class folders"):
+        own(form, path, num_classes=2)
 
 
 def test_npz_with_test_part_and_owners(tmp_path):

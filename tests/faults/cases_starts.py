@@ -1,0 +1,154 @@
+"""A node or a link is started with what cannot work: it says so at once, and starts what can."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from server_app.deploy import certificates
+from server_app.deploy.kit import read_link_kit
+from server_app.deploy.kitfiles import set_key
+from server_app.deploy.machine import free_port
+from server_app.deploy.provision import provision
+from tests.faults.case import Rig, case
+from tests.faults.machine import STARTS_S, Machine, until
+from tests.faults.runs import BOUQUET, write_ward
+
+SAID_S = 5.0  # from the first attempt to connect to the reason why it fails
+REFUSED_S = 30.0  # for a command that refuses to start, on a busy machine
+
+
+def kits(folder: Path) -> Path:
+    """Provision a link and one node on loopback; return the folder of the kits."""
+    out = folder / "kits"
+    provision(out, f"127.0.0.1:{free_port()}", ["ward"])
+    set_key(out / "link" / "kit.toml", "control", f"127.0.0.1:{free_port()}")
+    return out
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Run a command that does not start; return its exit code and what it said."""
+    done = subprocess.run(
+        [BOUQUET, *arguments], capture_output=True, text=True, timeout=REFUSED_S, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[Machine]:
+    """Run a link or a node for the block."""
+    machine = Machine(arguments[0], [BOUQUET, *arguments], folder / f"{arguments[0]}.log")
+    machine.log.unlink(missing_ok=True)
+    with machine.log.open("ab") as log:
+        machine.process = subprocess.Popen(
+            machine.command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield machine
+    finally:
+        machine.stop()
+
+
+def says(machine: Machine, pattern: str, within_s: float = STARTS_S) -> str:
+    """Return the line that a machine says, once it does."""
+    found = until(lambda: re.search(f"^.*{pattern}.*$", machine.said(), re.MULTILINE), within_s, pattern)
+    return str(found[0])
+
+
+@case(
+    "R26",
+    "A node starts with a broken data file, a wrong port, or while the link is down",
+    "broken data end it before it connects, with line and column; within 5 s it says why it cannot connect, "
+    "and connects when the link is there",
+    "`bouquet node` with a word where a number belongs; to a port without TLS; before its link, and then it; "
+    "with its kit moved away",
+    tests=("tests/deploy/test_probe.py", "tests/task/test_own_data.py"),
+)
+def broken_starts(rig: Rig) -> str:
+    folder = rig.folder / "starts"
+    out, data = kits(folder), folder / "ward.csv"
+    ward, config = str(out / "ward"), out / "ward" / "kit.toml"
+    write_ward(data, seed=1, rows=60)
+    good = data.read_text(encoding="utf-8")
+    first, second, third, *_ = good.splitlines()
+    data.write_text("\n".join((first, second, third.replace(third.split(",")[0], "hot", 1))) + "\n", "utf-8")
+    code, said = refused("node", ward, "--data", str(data))
+    assert code == 1, said
+    assert "ward.csv, line 3, column " in said, said
+    assert not list((out / "ward" / "logs").iterdir()), "a process was started"
+    data.write_text(good, encoding="utf-8")
+    told = [f"broken data: {said.partition(': ')[2].rpartition('/')[2][:50]}"]
+
+    def reason(pattern: str) -> float:
+        with started(folder, "node", ward, "--data", str(data)) as node:
+            says(node, "connecting to")
+            began = time.monotonic()
+            line = says(node, pattern, SAID_S)
+            assert f'the address is the key "link" of {config}' in line, line
+            return time.monotonic() - began
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = read_link_kit(out / "link").address
+        set_key(config, "link", f"127.0.0.1:{other.getsockname()[1]}")
+        told.append(f"no TLS: said after {reason('TLS handshake failed'):.1f} s")
+        set_key(config, "link", address)
+    told.append(f"no link: said after {reason('connection refused'):.1f} s")
+    with started(folder, "node", ward, "--data", str(data)) as node:
+        says(node, "connection refused")
+        with started(folder, "link", str(out / "link")):
+            says(node, "connected to")
+            told.append("connected when the link was there")
+            provision(out, revoke=["ward"])
+            line = says(node, "moved or deleted")
+            assert node.process is not None
+            node.process.wait(timeout=REFUSED_S)
+            assert "Traceback" not in node.said(), node.said()
+            told.append(f"kit moved away: {line.rpartition('it was ')[2][:30]}")
+    return "; ".join(told)
+
+
+@case(
+    "R27",
+    "Certificates that have expired or expire soon",
+    "an expired one is refused by `bouquet link`, with what to do; one that expires within 30 days makes the "
+    "status yellow, with the date, and the node says it",
+    "a SuperLink's certificate that ended a day ago, and one that ends in 20 days",
+    tests=("tests/deploy/test_probe.py", "tests/deploy/test_provision.py", "tests/deploy/test_status.py"),
+)
+def certificates_end(rig: Rig) -> str:
+    folder = rig.folder / "certificates"
+    out = kits(folder)
+    then = certificates.now() - dt.timedelta(days=40)
+    with patch.object(certificates, "now", lambda: then):
+        provision(out, renew=True, days=39)
+    code, said = refused("link", str(out / "link"))
+    assert code == 2, said
+    assert re.search(r"server\.crt expired on 20.* UTC.*--renew", said), said
+    provision(out, renew=True, days=20)
+    command = [BOUQUET, "status", str(out / "link"), "--json"]
+
+    def status() -> dict[str, object]:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=REFUSED_S, check=False)
+        found: dict[str, object] = json.loads(done.stdout)
+        return found if done.returncode == 0 else {}
+
+    with started(folder, "link", str(out / "link")) as link:
+        line = says(link, r"server\.crt expires on")
+        found = until(status, STARTS_S, "a status that is not red")
+        assert found["state"] == "yellow", found
+        assert "server.crt expires on" in str(found["warnings"]), found
+        with started(folder, "node", str(out / "ward")) as node:
+            says(node, r"the link's certificate expires on")
+            says(node, "connected to")
+    return f"{said.strip().rpartition('/')[2][:60]}...; yellow: {line.rpartition('/')[2][:60]}..."
