@@ -27,6 +27,7 @@ from task.config import state_root
 from task.contract import Parts, model_of, parts_of
 from task.datasets import Dataset, load_dataset, load_owned
 from task.errors import ConfigError, DataError
+from task.files import make_folder
 from task.knobs import Config
 from task.partition import load_partition
 
@@ -192,7 +193,7 @@ def _pool(config: Config) -> str:
     """
     path = state_root(config) / "pool-id"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8") as temp:
             temp.write(uuid.uuid4().hex)
             temp.flush()

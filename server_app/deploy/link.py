@@ -30,6 +30,7 @@ from server_app.deploy.runner import Runner, bundle
 from server_app.deploy.status import Seen, write_status
 from server_app.deploy.values import read_address
 from task.errors import BouquetError, ConfigError
+from task.files import make_folder
 
 SUPERLINK, WARM = "superlink", "warm"
 KIT = "BOUQUET_KIT"  # in the environment of every process of a kit: its folder
@@ -129,7 +130,7 @@ def run_link(kit: LinkKit) -> None:
         BouquetError: Another process runs it already, or its ports are taken.
     """
     for folder in (kit.state, kit.logs, kit.flwr_home, kit.runs, kit.jobs, kit.cache):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
         end_leftovers(kit.path)
         _apart_from_proxies()

@@ -22,6 +22,7 @@ from server_app.deploy.machine import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
+from task.files import make_folder
 
 STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
 SILENT_S = 15.0  # without an exchange, before anything is said
@@ -128,7 +129,7 @@ class _Node:
         if self.options.cold:
             say("--cold: Flower's own way, a fresh process per message; the kit's [policy] is not enforced")
         self.ready.unlink(missing_ok=True)
-        self.kit.flwr_home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.kit.flwr_home)
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
         env = environment(self.kit, self.options)
         child = Child(SUPERNODE, self._supernode(), env, self._health, self._explain, self._begun)

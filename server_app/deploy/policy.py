@@ -12,13 +12,10 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from server_app.deploy.processes import say
-from task.errors import BouquetError
+from task.errors import RefusedError
+from task.files import private
 
 HOOK_S = 10.0  # that a hook may take
-
-
-class RefusedError(BouquetError):
-    """The site's policy forbids a task."""
 
 
 @dataclass(frozen=True)
@@ -113,5 +110,5 @@ def audit(site: Site, line: str) -> None:
     """Write down that something was refused."""
     say(f"audit: {line}")
     if site.audit is not None:
-        with site.audit.open("a", encoding="utf-8") as file:
+        with open(site.audit, "a", opener=private, encoding="utf-8") as file:
             print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)

@@ -25,6 +25,7 @@ from server_app.deploy.forks import CLIENT, SERVER, Warm
 from server_app.deploy.policy import Site
 from server_app.deploy.processes import end_with_parent, say
 from server_app.deploy.retries import retry_soon
+from task.files import FILE
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     say(f"warm: ready for {args.kind} tasks of {args.runtime}")
     if args.ready:
-        args.ready.touch()
+        args.ready.touch(FILE)
     warm.serve()
 
 
