@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from server_app.deploy.confined import KIT, confined
 from server_app.evaluate import central_evaluation
 from server_app.holding import holding
 from server_app.progress import Progress, closing_table
@@ -39,7 +41,9 @@ def main(grid: Grid, context: Context) -> None:
     Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node.
     """
     try:
-        run(cast(Grid, PackingGrid(grid)), read_config(context.run_config), wait_s=HOLD_WAIT_S)
+        kit = os.environ.get(KIT)
+        keys = confined(context.run_config, Path(kit)) if kit else context.run_config
+        run(cast(Grid, PackingGrid(grid)), read_config(keys), wait_s=HOLD_WAIT_S)
     except BouquetError as err:
         raise RuntimeError(f"{type(err).__name__}: {err}") from err
 

@@ -21,6 +21,7 @@ Holds = Literal[
     "ratios",
 ]
 Private = Literal["", "head", "norm", "twin", "all"]
+Of = Literal["steps", "halves", "batch", "all", "validation"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,16 @@ class ArrayField:
         reduce: How the server folds the clients' records: ``mean`` and ``sum`` are weighted by
             `Algorithm.weight`; ``stack`` keeps every client's. Of a downward field, ``stack`` means records
             that differ by client: each client gets some clients' records, by name.
+        of: Of an upward field, which training examples it is computed from: those of the local ``steps``, the
+            second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share
+            that is kept out of the training. `client_app.owner` counts them.
     """
 
     name: str
     holds: Holds
     meaning: str
     reduce: Literal["mean", "sum", "stack"] = "mean"
+    of: Of = "steps"
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,13 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         up=(
             _STACKED_UP,
-            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not downloaded", "stack"),
+            ArrayField(
+                "affinity",
+                "population",
+                "w_n of eq. 6, by client; 0 of one not downloaded",
+                "stack",
+                "validation",
+            ),
         ),
         keeps=(_WHOLE,),
         weight="uniform",
@@ -324,7 +330,7 @@ PERSONAL: dict[str, Algorithm] = {
         rule="fedavg",
         solver="per-fedavg",
         down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
+        up=(replace(MODEL_UP, of="halves"),),
         stacks=False,
         personal=True,
         newcomer="the global model, adapted by one step; nothing is kept",

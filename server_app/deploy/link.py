@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from server_app.deploy.certificates import node_fingerprint
+from server_app.deploy.confined import KIT
 from server_app.deploy.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.jobs import Jobs
 from server_app.deploy.kit import LinkKit
@@ -33,7 +34,6 @@ from task.errors import BouquetError, ConfigError
 from task.files import make_folder
 
 SUPERLINK, WARM = "superlink", "warm"
-KIT = "BOUQUET_KIT"  # in the environment of every process of a kit: its folder
 LOOK_S = 0.5
 NODES_S = 2.0  # between looks at the SuperLink's health, its nodes and the kit's keys
 WRITE_S = 2.0

@@ -40,7 +40,15 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    site = Site(args.apps, args.max_rounds, args.min_examples, args.may_train, args.threads, args.audit)
+    site = Site(
+        args.apps,
+        args.max_rounds,
+        args.min_examples,
+        args.min_steps,
+        args.may_train,
+        args.threads,
+        args.audit,
+    )
     memory = MemoryLimit(args.max_memory) if args.max_memory else None
     warm = Warm(
         args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tasks
@@ -64,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--apps", choices=("installed", "any"), default="installed")
     parser.add_argument("--max-rounds", type=int, default=0)
     parser.add_argument("--min-examples", type=int, default=0)
+    parser.add_argument("--min-steps", type=int, default=0)
     parser.add_argument("--may-train", default="")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--max-memory", type=int, default=0, help="bytes")

@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from task.errors import ConfigError, choose_from
-from tests.faults import cases_long, cases_network, cases_nodes, cases_replies, cases_security, cases_server
+from tests.faults import (
+    cases_long,
+    cases_network,
+    cases_nodes,
+    cases_replies,
+    cases_security,
+    cases_server,
+    cases_sites,
+)
 from tests.faults.case import CASES, ROOT, Case
 
-MODULES = (cases_nodes, cases_server, cases_network, cases_replies, cases_long, cases_security)
+MODULES = (cases_nodes, cases_server, cases_network, cases_replies, cases_long, cases_security, cases_sites)
 PAGE_FILE = ROOT / "docs" / "faults.md"
 PAGE = """# Faults and attacks
 
