@@ -13,38 +13,59 @@ from flwr.clientapp import ClientApp
 from client_app.attacks import corrupt, malicious
 from client_app.measure import query_clients
 from client_app.node import Node, open_node
-from client_app.work import Outcome, evaluate_clients, train_clients
+from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
 from task import checks, wire
 from task.arrays import Arrays, holdings
 from task.config import read_config
 from task.contract import contract_of
 from task.entry import Algorithm, evaluation_of
-from task.errors import BouquetError, FieldError, WireError
+from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.norms import NormBound
 from task.packing import is_packed, packed, unpacked
 from task.reduce import REDUCTIONS, Reduction
 from task.selections import CANDIDATES, SELECTIONS
 
 
-def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
+def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
     """Return a ClientApp.
 
     Args:
         run_config: Keys that take the place of the context's, for `server_app.simulate`, which has no run
-            config.
+            config. They make it a simulation.
+        simulation: Whether the run and the clients are one user's, on one machine; see `client_app.owner`.
     """
-    made = ClientApp(mods=[answer_in_kind])
     fixed = dict(run_config or {})
+    simulation = simulation or bool(fixed)
+
+    def owner(context: Context) -> Owner:
+        return SIMULATION if simulation or in_simulation() else owner_of(context.node_config)
 
     def node_of(context: Context) -> Node:
-        return open_node(read_config({**context.run_config, **fixed}), context.node_config)
+        owned, keys = owner(context), {**context.run_config, **fixed}
+        if not owned.simulation:
+            keys = keys_of_node(keys, context.node_config)
+        return open_node(read_config(keys), context.node_config, owned)
+
+    def explained(message: Message, context: Context, work: Callable[[Message, Context], Message]) -> Message:
+        """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
+        try:
+            return work(message, context)
+        except Exception as err:
+            owned = owner(context)
+            if owned.simulation:
+                raise
+            kind = RefusedError if isinstance(err, RefusedError) else BouquetError
+            raise kind(owned.explain(err)) from None
+
+    made = ClientApp(mods=[explained, answer_in_kind])
 
     @made.query(wire.ROLL_CALL)
     def on_roll_call(message: Message, context: Context) -> Message:
         try:
             content = wire.roll_call_content(node_of(context).roll_call())
         except BouquetError as err:
-            content = wire.refusal_content(str(err))
+            content = wire.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
 
     @made.train()
@@ -104,6 +125,7 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
+        RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     if entry is None:
         entry = contract_of(node.config)
@@ -114,11 +136,13 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
     trainable = frozenset(parts.trainable)
     bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
-    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound)
+    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound, node.owner)
     named = bool(order.clients)
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(0,) * len(clients))
+    if work is not evaluate_clients:
+        check_bounds(node, entry, order, trains=work is train_clients)
     outcomes = work(node, entry, order)
     if work is train_clients and node.config.attack.kind != "none":
         bad = malicious(node.config, tuple(node.clients.names))
@@ -145,8 +169,15 @@ def _share(node: Node) -> tuple[str, ...]:
 class _Merge:
     """The uploads of a node's clients, checked and folded as they come."""
 
-    def __init__(self, entry: Algorithm, like: Mapping[str, Arrays], bound: NormBound | None = None) -> None:
+    def __init__(
+        self,
+        entry: Algorithm,
+        like: Mapping[str, Arrays],
+        bound: NormBound | None = None,
+        owner: Owner = SIMULATION,
+    ) -> None:
         self.entry, self.bound = entry, bound or NormBound(0.0, {}, frozenset())
+        self.owner = owner
         self.like = {f.name: like[f.holds] for f in entry.up}
         self.clients: list[str] = []
         self.failed: list[wire.Quarantined] = []
@@ -186,8 +217,7 @@ class _Merge:
         if isinstance(err, FieldError):
             field, expected, got = err.field, err.expected, err.got
         else:
-            kind = "" if isinstance(err, BouquetError) else f"{type(err).__name__}: "
-            field, expected, got = "", "a trained client", f"{kind}{err}"[:400]
+            field, expected, got = "", "a trained client", self.owner.explain(err)[:400]
         one_line = " ".join(got.split())
         self.failed.append(wire.Quarantined(client, server_round, field, expected, one_line))
 

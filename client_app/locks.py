@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from task.errors import StateError
+from task.errors import StateError, local
+from task.files import FILE
 
 try:
     import fcntl
@@ -30,7 +31,7 @@ def locked(path: Path, client: str) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # Python's files are closed on exec
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE)  # Python's files are closed on exec
     try:
         owner = os.getpid()
         try:
@@ -38,8 +39,8 @@ def locked(path: Path, client: str) -> Iterator[None]:
         except BlockingIOError:
             holder = os.read(handle, 200).decode(errors="replace") or "another process"
             raise StateError(
-                f"client {client}: expected that nobody else trains it; got its lock {path} held by "
-                f"{holder}. Let that process end, or stop it."
+                f"client {client}: expected that nobody else trains it; got its lock {local(path)} held by "
+                f"{local(holder)}. Let that process end, or stop it."
             ) from None
         except OSError:
             owner = 0  # no locks on this file system

@@ -12,7 +12,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from client_app.owner import SIMULATION, Owner
 from client_app.state import StateStore
 from task import wire
 from task.arrays import Arrays, state_of
@@ -27,6 +28,7 @@ from task.config import state_root
 from task.contract import Parts, model_of, parts_of
 from task.datasets import Dataset, load_dataset, load_owned
 from task.errors import ConfigError, DataError
+from task.files import make_folder
 from task.knobs import Config
 from task.partition import load_partition
 
@@ -98,6 +100,7 @@ class Node:
     pool: str
     share: tuple[int, int]
     device: torch.device
+    owner: Owner = SIMULATION
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.
@@ -134,8 +137,15 @@ class Node:
         )
 
 
-def open_node(config: Config, node_config: Mapping[str, bool | int | float | str]) -> Node:
+def open_node(
+    config: Config, node_config: Mapping[str, bool | int | float | str], owner: Owner = SIMULATION
+) -> Node:
     """Open what the node config and the run config say this node hosts.
+
+    Args:
+        config: The run, with this node's paths.
+        node_config: The node's own settings.
+        owner: What the owner of the node decides; without one it is a simulation's.
 
     Raises:
         ConfigError: Only one of ``client-name`` and ``data-path`` is given.
@@ -147,7 +157,7 @@ def open_node(config: Config, node_config: Mapping[str, bool | int | float | str
             f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
         )
     share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
-    return _open(config, own.get("client-name", ""), own.get("data-path", ""), share)
+    return replace(_open(config, own.get("client-name", ""), own.get("data-path", ""), share), owner=owner)
 
 
 @lru_cache(maxsize=4)
@@ -192,7 +202,7 @@ def _pool(config: Config) -> str:
     """
     path = state_root(config) / "pool-id"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8") as temp:
             temp.write(uuid.uuid4().hex)
             temp.flush()

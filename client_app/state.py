@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from client_app.locks import locked
 from client_app.versions import beside, chain_of, set_aside, version_of
 from task.arrays import Arrays
-from task.errors import StateError
+from task.errors import StateError, local, reason
 from task.files import make_folder
 from task.kept import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
 
@@ -156,9 +156,9 @@ class StateStore:
             if found is None:
                 wanted = header.round if header.round in void else before
                 raise StateError(
-                    f"client {client}: kept state {path}: expected a version from before round {wanted}; "
-                    f"got one of round {header.round}, made from one of round {header.previous} that is not "
-                    f"there. Resume from round {header.round} or later, or put {version.name} back."
+                    f"client {client}: kept state {local(path)}: expected a version from before round "
+                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} that is not "
+                    f"there. Resume from round {header.round} or later, or put {local(version.name)} back."
                 )
             header, fields = found
         _check_form(path, client, fields, like or {})
@@ -174,7 +174,9 @@ def _read(
     except FileNotFoundError:
         return None
     except OSError as err:
-        said = f"client {client}: kept state {path} cannot be read: {err}. Nothing was changed."
+        said = (
+            f"client {client}: kept state {local(path)} cannot be read: {reason(err)}. Nothing was changed."
+        )
         raise StateError(said) from err
     except ValueError as err:
         raise _moved_aside(path, client, str(err)) from None
@@ -188,7 +190,8 @@ def _read(
     ):
         if expected != got:
             raise StateError(
-                f"client {client}: kept state {path}: expected {expected}; got {got}. The file was left as "
+                f"client {client}: kept state {local(path)}: expected {expected}; got {got}. The file "
+                "was left as "
                 "it is. Put the right one in its place, or move it away to let this client begin anew."
             )
     return header, fields
@@ -204,7 +207,8 @@ def _check_form(
             expected, got = _form(wanted.get(name)), _form(kept.get(name))
             if expected != got:
                 raise StateError(
-                    f"client {client}: kept state {path}: {field}/{name}: expected {expected}; got {got}: "
+                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; "
+                    f"got {got}: "
                     "state of another model. The file was left as it is. Give the run-config keys that it "
                     "was made under, or start a new run."
                 )
@@ -220,7 +224,8 @@ def _writing(path: Path, client: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as err:
         raise StateError(
-            f"client {client}: kept state {path} cannot be written: {err}. What was kept before is untouched."
+            f"client {client}: kept state {local(path)} cannot be written: {reason(err)}. What was kept "
+            "before is untouched."
             ' Free space on that disk, make it writable, or choose another by run-config key "state-dir".'
         ) from err
 
@@ -235,12 +240,14 @@ def _moved_aside(path: Path, client: str, damage: str) -> StateError:
         path.rename(aside)
     except OSError as err:
         return StateError(
-            f"client {client}: kept state {path}: {damage}. It cannot be moved aside: {err}. Put a backup in "
+            f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
+            f"{reason(err)}. Put a backup in "
             "its place, or delete it to let this client begin anew."
         )
     return StateError(
-        f"client {client}: kept state {path}: {damage}. Moved to {aside.name}; put a backup at {path}, or "
-        f"delete {aside.name} to let this client begin anew."
+        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put "
+        f"a backup at {local(path)}, or "
+        f"delete {local(aside.name)} to let this client begin anew."
     )
 
 
@@ -250,8 +257,9 @@ def _refuse_what_was_refused(path: Path, client: str) -> None:
     aside = sorted(name for name in names if pattern.fullmatch(name))
     if aside:
         raise StateError(
-            f"client {client}: kept state was refused before and is at {path.with_name(aside[-1])}. Put a "
-            f"backup at {path}, or delete the damaged file to let this client begin anew."
+            f"client {client}: kept state was refused before and is at "
+            f"{local(path.with_name(aside[-1]))}. Put a "
+            f"backup at {local(path)}, or delete the damaged file to let this client begin anew."
         )
 
 

@@ -15,12 +15,14 @@ from client_app.attacks import flip_labels, malicious
 from client_app.loop import Examples, LocalTask, steps_of
 from client_app.measure import add_losses
 from client_app.node import Node, OneClient
+from client_app.owner import check_basis
 from client_app.programs import Program, Single, program_of
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
 from client_app.state import oldest_resumable
 from task import checks, seeds, wire
 from task.arrays import Arrays, holdings
+from task.datasets import DATASETS
 from task.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.errors import BouquetError, DataError, FieldError
 from task.evaluate import evaluate
@@ -54,6 +56,29 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
             else:  # find the one whose failure it is
                 outcomes = [o for c in cohort for o in _alone(node, entry, order, c, rows, epochs)]
         yield from outcomes
+
+
+def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains: bool) -> None:
+    """Refuse an order whose uploads would be computed from less than the owner of the node allows.
+
+    Of a data set that everybody can have, such as MNIST, there is nothing to protect.
+
+    Args:
+        node: This node.
+        entry: The order's contract.
+        order: What is asked.
+        trains: Whether it is more than a question for losses over all examples.
+
+    Raises:
+        RefusedError: Naming the client, the bound and what makes it less.
+    """
+    owner, train = node.owner, _train_config(node, order)
+    if not (owner.min_examples or owner.min_steps) or not DATASETS[node.config.data.dataset].own:
+        return
+    for client, epochs in zip(order.clients, order.epochs, strict=True):
+        rows = len(_rows(node, entry, client))
+        epochs = epochs or train.local_epochs
+        check_basis(owner, node.config, train, entry, client, rows, epochs, trains=trains)
 
 
 def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:

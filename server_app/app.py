@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from server_app.deploy.confined import KIT, confined
 from server_app.evaluate import central_evaluation
 from server_app.holding import holding
 from server_app.progress import Progress, closing_table
@@ -43,7 +45,9 @@ def main(grid: Grid, context: Context) -> None:
     both from a full disk.
     """
     try:
-        run(cast(Grid, PackingGrid(grid)), read_config(context.run_config), wait_s=HOLD_WAIT_S)
+        kit = os.environ.get(KIT)
+        keys = confined(context.run_config, Path(kit)) if kit else context.run_config
+        run(cast(Grid, PackingGrid(grid)), read_config(keys), wait_s=HOLD_WAIT_S)
     except (BouquetError, OSError) as err:
         raise RuntimeError(f"{kind_of(err)}: {err}") from err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -481,6 +482,9 @@ def _sigterm_is_ctrl_c() -> Iterator[None]:
 
 def main() -> None:
     """Entry point: errors that were raised on purpose are one line, not a traceback."""
+    os.umask(
+        0o077
+    )  # what Flower and other libraries write, here and in all that is started here, is private too
     code = 0
     try:
         # Without standalone mode typer returns the code of an exit; 130 is its word for Ctrl-C.

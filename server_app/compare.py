@@ -26,6 +26,7 @@ from server_app.summary import (
     summarise,
 )
 from task.errors import ConfigError
+from task.files import make_folder
 from task.metrics import mean_and_std
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], remarks: Seq
 
 def plot(curves: Groups, on: str, path: Path) -> None:
     """Draw `figure` into a file; the ending of its name is the format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         figure(curves, on).savefig(path, dpi=110)
     except ValueError as err:  # matplotlib's word for an ending that it does not know

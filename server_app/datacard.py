@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from task.datasets import DATASETS, load_dataset
+from task.files import make_folder
 from task.knobs import Config
 from task.partition import PARTITIONS, label_counts, load_partition
 
@@ -70,5 +71,5 @@ def plot_label_counts(counts: np.ndarray, names: list[str], path: Path, title: s
     )
     axes.set_title(title)
     figure.colorbar(image, ax=axes, label="training examples")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     figure.savefig(path, dpi=110)

@@ -23,6 +23,7 @@ from server_app.deploy.machine import APP_DIR, free_port
 from server_app.deploy.provision import provision
 from server_app.deploy.status import RED, read_status
 from task.errors import BouquetError, ConfigError
+from task.files import make_folder, private, write_text
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
@@ -42,7 +43,7 @@ class Federation:
 
     def start(self, name: str, *command: str) -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
-        with self._log(name).open("ab") as log:
+        with open(self._log(name), "ab", opener=private) as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "server_app.cli", *command],
                 cwd=APP_DIR, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=log,
@@ -119,14 +120,14 @@ def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Feder
         raise ConfigError(
             f"a federation needs the app's folder: expected {APP_DIR / 'pyproject.toml'}; got none"
         )
-    runs.mkdir(parents=True, exist_ok=True)
+    make_folder(runs)
     with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as folder:
         kits = Path(folder, "kits")
         provision(kits, f"127.0.0.1:{free_port()}", list(nodes))
         config = kits / "link" / "kit.toml"
         ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
-        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(config, "\n".join(lines) + "\n")
         (kits / "link" / "runs").symlink_to(runs.resolve(), target_is_directory=True)
         fed = Federation(read_link_kit(kits / "link"))
         try:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
-from task.files import make_folder
+from task.files import FILE, make_folder
 
 LOCK = ".lock"
 LOOK_S = 0.2
@@ -72,7 +72,7 @@ def is_held(folder: Path) -> bool:
 def keep_hold(moved: Path, folder: Path) -> None:
     """After a held folder was moved aside, hold the one in its place, by the same lock."""
     if (moved / LOCK).exists():
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         (moved / LOCK).rename(folder / LOCK)
 
 
@@ -80,7 +80,7 @@ def _try(path: Path) -> int | None:
     """Return the open lock file, held; None if somebody else holds it."""
     try:
         make_folder(path.parent)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
     except OSError as err:
         raise ConfigError(
             f'run-config keys "runs-dir" and "run-name": cannot write the result folder {path.parent}: {err}'

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from server_app.holding import keep_hold
 from server_app.summary import Row, summarise
 from task.errors import ConfigError, StateError
-from task.files import replacing, write_safetensors
+from task.files import private, replacing, write_safetensors
 
 __all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
 
@@ -129,7 +129,7 @@ class RunFolder:
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         lines = b"".join(to_json(row) for row in rows)
         if lines:
-            with (self.path / name).open("ab") as file:
+            with open(self.path / name, "ab", opener=private) as file:
                 file.write(lines)
 
     def write_nodes(

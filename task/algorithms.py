@@ -48,7 +48,7 @@ _KONECNY = Paper(
     "1610.02527",
     "Algorithm 4 with S_k = A = I",
 )
-_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean")
+_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean", "all")
 
 _LI_FAIR = Paper(
     "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
@@ -130,7 +130,9 @@ _GLOBAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(
             MODEL_UP,
-            ArrayField("gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack"),
+            ArrayField(
+                "gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack", "batch"
+            ),
         ),
         down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
         up_scalars=(
@@ -304,7 +306,7 @@ _GLOBAL: dict[str, Algorithm] = {
         rule="fedsgd",
         solver="fedsgd",
         down=(MODEL_DOWN,),
-        up=(ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean"),),
+        up=(_FULL_GRADIENT,),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
     "fsvrg": Algorithm(
@@ -341,9 +343,18 @@ _GLOBAL: dict[str, Algorithm] = {
             down=(MODEL_DOWN,),
             up=(
                 _FULL_GRADIENT,
-                ArrayField("frequency", "features", "phi_k^j, share of examples with a non-zero feature j"),
                 ArrayField(
-                    "presence", "features", "1/n_k if the client has a non-zero feature j, else 0", "sum"
+                    "frequency",
+                    "features",
+                    "phi_k^j, share of examples with a non-zero feature j",
+                    of="all",
+                ),
+                ArrayField(
+                    "presence",
+                    "features",
+                    "1/n_k if the client has a non-zero feature j, else 0",
+                    "sum",
+                    "all",
                 ),
             ),
         ),
@@ -413,7 +424,11 @@ _GLOBAL: dict[str, Algorithm] = {
         rule="qfedsgd",
         solver="qfedsgd",
         down=(MODEL_DOWN,),
-        up=(ArrayField("gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),),
+        up=(
+            ArrayField(
+                "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", "all"
+            ),
+        ),
         down_scalars=(_REFERENCE_LOSS,),
         up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
         weight="uniform",

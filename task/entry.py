@@ -22,6 +22,7 @@ Holds = Literal[
     "ratios",
 ]
 Private = Literal["", "head", "norm", "twin", "all"]
+Of = Literal["steps", "halves", "batch", "all", "validation"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class ArrayField:
             that differ by client: each client gets some clients' records, by name.
         per: Scalar that the client has divided its change of the parameters by; "" = the parameters are those
             of a model (``state``), or the record is a change or a gradient itself (``trainable``).
+        of: Of an upward field, which training examples it is computed from: those of the local ``steps``, the
+            second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share
+            that is kept out of the training. `client_app.owner` counts them.
     """
 
     name: str
@@ -49,6 +53,7 @@ class ArrayField:
     meaning: str
     reduce: Literal["mean", "sum", "stack"] = "mean"
     per: str = ""
+    of: Of = "steps"
 
 
 @dataclass(frozen=True)

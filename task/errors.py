@@ -8,21 +8,43 @@
     ├── WireError     a message does not hold what the catalogue says it must
     │   ├── FieldError   one field of one client's reply
     │   └── NodesError   too few nodes, or none with a usable reply: the run can go on when they are back
-    └── StateError    a checkpoint or a client's kept state cannot be used
+    ├── StateError    a checkpoint or a client's kept state cannot be used
+    └── RefusedError  the owner of this machine does not allow what a run asks for
 
 Every message says what is wrong, where (key, file, client, round), what was expected, what was got,
 and what to do.
+
+A node tells its errors to the server. What only the node's own log may say stands in a message as
+`local(...)`: values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
+import os
+import re
+import traceback
 from collections.abc import Iterable
+
+_BEGIN, _END = "\ue000", "\ue001"  # code points for private use: no text has them, and `local` removes them
+_MARKS = re.compile(f"[{_BEGIN}{_END}]")
+_MARKED = re.compile(f"{_BEGIN}[^{_END}]*{_END}")
+WITHHELD = "[withheld]"
+OURS = ("client_app", "task", "strategies", "server_app")
 
 
 class BouquetError(Exception):
     """Base of all errors that Bouquet raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the whole text."""
+        return _MARKS.sub("", super().__str__())
+
+    @property
+    def public(self) -> str:
+        """The text with `WITHHELD` for each `local` part."""
+        return _MARKED.sub(WITHHELD, super().__str__())
 
 
 class ConfigError(BouquetError):
@@ -67,6 +89,43 @@ class NodesError(WireError):
 
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
+
+
+class RefusedError(BouquetError):
+    """The owner of this machine does not allow what a run asks for."""
+
+
+def local(value: object) -> str:
+    """Return a value as a part of a message that does not leave this machine."""
+    return f"{_BEGIN}{_MARKS.sub('', str(value))}{_END}"
+
+
+def reason(err: BaseException) -> str:
+    """Return an error of somebody else's as a part of a message: of the system's, what happened is public."""
+    text, head = str(err), ""
+    if isinstance(err, OSError) and err.errno is not None:
+        head = f"[Errno {err.errno}] {os.strerror(err.errno)}"
+        head = head if text.startswith(head) else ""
+    rest = text[len(head) :]
+    return head + (local(rest) if rest else "")
+
+
+def public(err: BaseException) -> str:
+    """Return what a node may tell the server of an error.
+
+    The text of an error that nobody foresaw may hold data, so only its kind and its place in the code go.
+    """
+    if isinstance(err, BouquetError):
+        return err.public
+    what = type(err).__name__
+    if isinstance(err, OSError) and err.errno is not None:
+        what = f"{what} ({os.strerror(err.errno)})"
+    frames = [
+        (str(f.f_globals.get("__name__", "?")), line) for f, line in traceback.walk_tb(err.__traceback__)
+    ]
+    ours = [(name, line) for name, line in frames if name.partition(".")[0] in OURS]
+    where = [f" at {name}, line {line}" for name, line in (ours or frames)[-1:]]
+    return f"{what}{''.join(where)}; the node's own log says more"
 
 
 PASSES = "PassingError"

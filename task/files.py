@@ -1,4 +1,7 @@
-"""Files that are whole or not there: write beside, sync, rename."""
+"""Files that are whole or not there: write beside, sync, rename; and nobody else's to read.
+
+Whatever the umask is, files are made with mode 0600 and folders with 0700.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+FILE, FOLDER = 0o600, 0o700  # modes
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file for its owner only: the ``opener`` of Python's `open`."""
+    return os.open(path, flags, FILE)
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -32,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temp
         with temp.open("rb") as file:
             os.fsync(file.fileno())
-        temp.chmod(0o644)
+        temp.chmod(FILE)
         temp.replace(path)
         sync_folder(path.parent)
     finally:
@@ -40,10 +50,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably."""
+    """Make a folder and those above it that are missing, durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(FOLDER, exist_ok=True)
         sync_folder(folder.parent)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from task.arrays import Arrays, sha256
-from task.errors import StateError
+from task.errors import StateError, local
 from task.files import write_safetensors
 
 FORMAT = 1
@@ -89,7 +89,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
             number = int(meta["format"])
             if number > FORMAT:
                 raise StateError(
-                    f"kept state {path}: expected format {FORMAT}; got format {number}, of a newer Bouquet. "
+                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a "
+                    "newer Bouquet. "
                     "Nothing was changed. Update Bouquet on this machine."
                 )
             wanted = str(meta.pop("sha256"))

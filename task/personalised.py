@@ -193,7 +193,13 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         up=(
             _STACKED_UP,
-            ArrayField("affinity", "population", "w_n of eq. 6, by client; 0 of one not compared", "stack"),
+            ArrayField(
+                "affinity",
+                "population",
+                "w_n of eq. 6, by client; 0 of one not compared",
+                "stack",
+                "validation",
+            ),
         ),
         keeps=(_WHOLE, ArrayField("before", "whole", "the client's model before its last training")),
         weight="uniform",
@@ -331,7 +337,7 @@ PERSONAL: dict[str, Algorithm] = {
         rule="fedavg",
         solver="per-fedavg",
         down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
+        up=(replace(MODEL_UP, of="halves"),),
         weight="uniform",
         stacks=False,
         personal=True,

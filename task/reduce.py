@@ -37,7 +37,7 @@ import numpy as np
 
 from task.arrays import Arrays
 from task.checks import BLOCK, FINITE, peak
-from task.errors import FieldError, StateError, WireError
+from task.errors import FieldError, StateError, WireError, local, reason
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
 CARRY = 31  # a unit of `high` is 2^31 units of `low`
@@ -377,7 +377,8 @@ class Stack:
             os.truncate(self._file, len(self._slots) * self._row_bytes)
         except OSError as err:
             raise StateError(
-                f"replies that the rule needs one by one: {err} in {tempfile.gettempdir()} after "
+                f"replies that the rule needs one by one: {reason(err)} in "
+                f"{local(tempfile.gettempdir())} after "
                 f"{len(self._slots)} of {self._row_bytes / 1e6:.3g} MB each; set TMPDIR to a larger folder"
             ) from None
 

@@ -10,6 +10,7 @@ from server_app.deploy.kit import SECRET_BYTES
 from server_app.deploy.kitfiles import making, write_new
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
+from task.files import make_folder
 
 
 def build_authority(folder: Path, days: int) -> None:
@@ -21,7 +22,7 @@ def build_authority(folder: Path, days: int) -> None:
     """
     with making(folder) as temp:
         key, certificate = certificates.make_authority(days)
-        write_new(temp / "ca.key", key, private=True)
+        write_new(temp / "ca.key", key)
         write_new(temp / "ca.crt", certificate)
 
 
@@ -42,11 +43,11 @@ def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
             write_new(temp / name, text.encode())
         key = certificates.private_pem(certificates.make_key())
         write_new(temp / "ca.crt", (authority / "ca.crt").read_bytes())
-        write_new(temp / "server.key", key, private=True)
+        write_new(temp / "server.key", key)
         write_new(temp / "server.crt", sign(authority, authority / "ca.crt", key, link, days))
-        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES), private=True)
+        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES))
         for sub in ("nodes", "revoked"):
-            (temp / sub).mkdir()
+            make_folder(temp / sub)
 
 
 def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
@@ -62,9 +63,9 @@ def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
         for name, text in templates.node_texts(folder.name, link).items():
             write_new(temp / name, text.encode())
         write_new(temp / "ca.crt", authority_certificate)
-        write_new(temp / "node.key", private, private=True)
+        write_new(temp / "node.key", private)
         write_new(temp / "node.pub", public)
-        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES), private=True)
+        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES))
 
 
 def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: str, days: int) -> bytes:

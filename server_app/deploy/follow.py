@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.confined import confined
 from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.kit import LinkKit
 from server_app.deploy.status import RED, YELLOW, node_lines, read_status, round_lines
@@ -31,14 +32,14 @@ def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
         keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
 
     Raises:
-        ConfigError: A key is wrong, or a job of this name is not over.
+        ConfigError: A key is wrong or names a file outside the kit, or a job of this name is not over.
     """
     if "runs-dir" in keys:
         raise ConfigError(
             f'run-config key "runs-dir": expected none with --link, whose results lie in {kit.runs}; '
             f"got {keys['runs-dir']!r}"
         )
-    config = read_config(keys)
+    config = read_config(confined(keys, kit.path))
     name = config.run_name
     if Path(name).name != name or name.startswith("."):
         raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')

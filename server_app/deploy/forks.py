@@ -29,7 +29,7 @@ from server_app.deploy.installed import OF_A_NODE, PACKAGES, installed
 from server_app.deploy.policy import Site
 from server_app.deploy.processes import end_with_parent, how_it_ended, say
 from server_app.deploy.telling import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
-from task.files import make_folder, write_json
+from task.files import make_folder, private, write_json
 
 LOOK_S = 0.05  # between looks whether there is news
 POLL_S = 0.1  # between questions for a task while there is news
@@ -178,7 +178,7 @@ class Warm:
         os.set_blocking(theirs, False)
         self.running[pid] = _Running(task, theirs, reporter=reporter)
         if path := self._token(pid):
-            with open(path, "w", opener=_private, encoding="utf-8") as file:
+            with open(path, "w", opener=private, encoding="utf-8") as file:
                 file.write(task.token)
         return pid
 
@@ -309,7 +309,3 @@ class Warm:
             for pid in list(self.running):
                 limit = spell(self.memory.most)
                 self._kill(pid, f"--max-memory: the node used {spell(used)} of the {limit} it may use")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

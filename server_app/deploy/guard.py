@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +36,10 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from server_app.deploy.installed import difference, forget
 from server_app.deploy.machine import UNANSWERED
-from server_app.deploy.policy import Order, RefusedError, Site, audit, may_train
+from server_app.deploy.policy import Order, Site, audit, may_train
 from server_app.deploy.processes import say
 from server_app.deploy.telling import BEGUN, DONE, PUSHING, Tell, Told
-from task.errors import BouquetError
+from task.errors import BouquetError, RefusedError, public
 
 CLIENT_APP = "client_app.app:app"
 Kind = Literal["flwr-clientapp", "flwr-serverapp"]
@@ -106,7 +107,12 @@ def client_task(
             raise TypeError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
     except BaseException as err:  # whatever the app does, its message gets an answer
         done, why = SubStatus.FAILED, _reason(err, limit)
-        say(f"task of run {context.run_id} failed: {why}")
+        if isinstance(err, RefusedError):
+            audit(site, f"refused {message.metadata.message_type} of run {context.run_id}: {err}")
+        else:
+            say(f"task of run {context.run_id} failed: {err if isinstance(err, BouquetError) else why}")
+        if not isinstance(err, BouquetError | SystemExit):
+            traceback.print_exception(err)  # into the node's own log
         reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # half a reply would be worse than a late end
     tell(Told(PUSHING))
@@ -130,17 +136,13 @@ def _admitted(
         RefusedError: The site does not allow it.
     """
     differs = difference(fab.content, here)
-    try:
-        if differs and site.apps != "any":
-            raise RefusedError(
-                f'policy: this node runs its installed app only (apps = "installed"); '
-                f"the app of this run is not that: {differs}"
-            )
-        if order.trains:
-            may_train(order, context, site, trained, installed=not differs)
-    except RefusedError as err:
-        audit(site, f"refused {order.message.metadata.message_type} of run {context.run_id}: {err}")
-        raise
+    if differs and site.apps != "any":
+        raise RefusedError(
+            f'policy: this node runs its installed app only (apps = "installed"); '
+            f"the app of this run is not that: {differs}"
+        )
+    if order.trains:
+        may_train(order, context, site, trained, installed=not differs)
     if not differs:
         return cast(ClientApp, _attribute(CLIENT_APP))
     install_from_fab(fab.content, skip_prompt=True)
@@ -161,11 +163,10 @@ def _cap_threads(most: int) -> None:
 
 
 def _reason(err: BaseException, limit: str) -> str:
-    if isinstance(err, BouquetError):
-        return str(err)
     if isinstance(err, SystemExit):
-        return f"the ClientApp called sys.exit({err.code!r})"
-    text = f"{type(err)}:<'{err}'>"
+        code = err.code if isinstance(err.code, int | None) else "..."
+        return f"the ClientApp called sys.exit({code})"
+    text = public(err)
     if limit and (isinstance(err, MemoryError) or "allocate memory" in str(err)):
         return f"--max-memory: this task needs more than {limit}: {text}"
     return text

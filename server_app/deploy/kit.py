@@ -24,6 +24,9 @@ LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 120
 FILES = 65536  # that the SuperLink may have open: each connection to it is one
+# One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
+# examples easiest to reconstruct, an update of one or a few of them, is not.
+MIN_EXAMPLES = 10
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
 PROOF_OF = b"bouquet: Control API"
@@ -149,12 +152,16 @@ class Policy:
     Attributes:
         apps: "installed" runs only an app equal to the installed one; "any" runs what the SuperLink sends.
         max_rounds: Most training messages that are answered in a run; 0 = no limit.
-        min_examples: Fewest examples of a client that trains; 0 = no limit.
+        min_examples: Fewest distinct training examples that an update is computed from; 0 = no limit.
+        min_steps: Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
+        run_paths: Whether a run may name files and folders of this machine.
     """
 
     apps: str = "installed"
     max_rounds: int = 0
-    min_examples: int = 0
+    min_examples: int = MIN_EXAMPLES
+    min_steps: int = 0
+    run_paths: bool = False
 
 
 @dataclass(frozen=True)
@@ -300,18 +307,20 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     except ConfigError as err:
         raise ConfigError(f'{config}: key "name": {err}') from None
     read_address(values["link"], f'{config}: key "link"')
-    defaults = {"apps": "installed", "max-rounds": 0, "min-examples": 0}
+    defaults = {
+        "apps": "installed", "max-rounds": 0, "min-examples": MIN_EXAMPLES, "min-steps": 0, "run-paths": False
+    }  # fmt: skip
     policy = read_table(config, values["policy"], defaults, defaults, "policy.")
     if policy["apps"] not in APPS:
         raise ConfigError(choose_from(f'{config}: key "policy.apps"', policy["apps"], APPS))
-    for key in ("max-rounds", "min-examples"):
+    for key in ("max-rounds", "min-examples", "min-steps"):
         if policy[key] < 0:
             raise ConfigError(
                 f'{config}: key "policy.{key}": expected 0 (no limit) or more; got {policy[key]}'
             )
     return NodeKit(
         folder, values["name"], values["link"],
-        Policy(policy["apps"], policy["max-rounds"], policy["min-examples"]),
+        Policy(**{key.replace("-", "_"): value for key, value in policy.items()}),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
-from task.files import make_folder, replacing, sync_folder, write_text
+from task.files import FILE, make_folder, private, replacing, sync_folder, write_text
 
 MAKING = ".making-"
 # What a killed command leaves: kits that are being built, and files that `task.files` was about to replace.
@@ -42,9 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         BouquetError: Another command is at work in it.
     """
-    if not folder.exists():
-        make_folder(folder)
-        folder.chmod(0o700)
+    make_folder(folder)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -61,18 +59,17 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def write_new(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file that must not be there yet, durably; a private one with mode 0600, others with 0644."""
-    mode = 0o600 if private else 0o644
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)  # whatever the umask says
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not be there yet, durably."""
+    with open(path, "xb", opener=private) as file:
+        os.fchmod(file.fileno(), FILE)  # a umask may take the owner's own rights
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
 def publish(path: Path, data: bytes) -> None:
-    """Write a public file whole, unless it is there with these bytes."""
+    """Write a file whole, unless it is there with these bytes."""
     if not path.exists() or path.read_bytes() != data:
         with replacing(path) as temp:
             temp.write_bytes(data)

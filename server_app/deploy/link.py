@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from server_app.deploy.certificates import check_kit, kit_findings, node_fingerprint
+from server_app.deploy.confined import KIT
 from server_app.deploy.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.jobs import Jobs
 from server_app.deploy.kit import LinkKit
@@ -30,9 +31,9 @@ from server_app.deploy.runner import Runner, bundle
 from server_app.deploy.status import Seen, write_status
 from server_app.deploy.values import read_address
 from task.errors import BouquetError, ConfigError
+from task.files import make_folder
 
 SUPERLINK, WARM = "superlink", "warm"
-KIT = "BOUQUET_KIT"  # in the environment of every process of a kit: its folder
 LOOK_S = 0.5
 NODES_S = 2.0  # between looks at the SuperLink's health, its nodes and the kit's keys
 WRITE_S = 2.0
@@ -132,7 +133,7 @@ def run_link(kit: LinkKit) -> None:
     for text in check_kit(kit.path):
         say(text)
     for folder in (kit.state, kit.logs, kit.flwr_home, kit.runs, kit.jobs, kit.cache):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
         end_leftovers(kit.path)
         _apart_from_proxies()

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from server_app.deploy.certificates import check_kit
 from server_app.deploy.edge import TASK_BYTES, MemoryLimit, SlowLink, spell
-from server_app.deploy.kit import CONFIG, NodeKit
+from server_app.deploy.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.machine import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.owndata import check_data
 from server_app.deploy.probe import Probe
 from server_app.deploy.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.values import read_address
 from task.errors import ConfigError
+from task.files import make_folder
 
 STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
 SILENT_S = 15.0  # without an exchange, before anything is said
@@ -139,9 +140,12 @@ class _Node:
     def start(self) -> None:
         """Start the children."""
         if self.options.cold:
-            say("--cold: Flower's own way, a fresh process per message; the kit's [policy] is not enforced")
+            say(
+                "--cold: Flower's own way, a fresh process per message; of the kit's [policy] only what the "
+                "app itself sees to holds: min-examples, min-steps, run-paths"
+            )
         self.ready.unlink(missing_ok=True)
-        self.kit.flwr_home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.kit.flwr_home)
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
         env = environment(self.kit, self.options)
         child = Child(SUPERNODE, self._supernode(), env, self._health, self._explain, self._begun)
@@ -160,7 +164,7 @@ class _Node:
             "--", "--superlink", superlink, "--root-certificates", str(kit.ca_certificate),
             "--auth-supernode-private-key", str(kit.key), "--host", "127.0.0.1", "--port", str(self.port),
         ]  # fmt: skip
-        if values := node_config(kit.name, self.options):
+        if values := node_config(kit.name, self.options, kit.policy):
             command += ["--node-config", values]
         if self.options.cold:
             return [*command, "--isolation", "subprocess"]
@@ -172,7 +176,8 @@ class _Node:
             sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-clientapp",
             "--runtime", f"127.0.0.1:{self.port}", "--secret", str(kit.secret),
             "--preload", "client_app.app", "--apps", policy.apps, "--max-rounds", str(policy.max_rounds),
-            "--min-examples", str(policy.min_examples), "--may-train", options.may_train,
+            "--min-examples", str(policy.min_examples), "--min-steps", str(policy.min_steps),
+            "--may-train", options.may_train,
             "--threads", str(options.threads), "--max-memory", str(options.max_memory),
             "--audit", str(kit.logs / "audit.log"), "--rounds", str(kit.state / "rounds.json"),
             "--ready", str(self.ready), "--work", str(kit.alive.with_name(WORK)),
@@ -292,13 +297,17 @@ class _Node:
         say(f"memory: {spell(used)} of {spell(limit.most)} before any task")
 
 
-def node_config(name: str, options: Options) -> str:
-    """Return what the node tells of itself in its node config, as Flower's command takes it."""
-    values: dict[str, str | int] = {}
+def node_config(name: str, options: Options, policy: Policy) -> str:
+    """Return the node config, as Flower's command takes it: who the node is, and what its owner allows."""
+    values: dict[str, str | int | bool] = {}
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
     elif options.partition is not None:
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
+    allowed = {
+        "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths
+    }  # fmt: skip
+    values |= {key: value for key, value in allowed.items() if value}
     return " ".join(f"{key}={toml(value)}" for key, value in values.items())
 
 

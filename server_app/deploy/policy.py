@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import time
 from collections.abc import Mapping
@@ -12,13 +11,10 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from server_app.deploy.processes import say
-from task.errors import BouquetError
+from task.errors import RefusedError, local
+from task.files import private
 
 HOOK_S = 10.0  # that a hook may take
-
-
-class RefusedError(BouquetError):
-    """The site's policy forbids a task."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,9 @@ class Site:
     Attributes:
         apps: "installed" or "any": which code may run.
         max_rounds: Training messages of a run that are answered; 0 = no limit.
-        min_examples: Fewest training examples of a client; 0 = no limit.
+        min_examples: Fewest examples that an update is computed from; 0 = no limit. The installed app sees to
+            it (`client_app.owner`); of another nobody can say.
+        min_steps: Fewest local steps that it is computed in, likewise.
         may_train: Program that is asked before each training task; "" = none.
         threads: Most threads of a task; 0 = no limit.
         audit: File to which refusals are appended; None = only the log.
@@ -37,6 +35,7 @@ class Site:
     apps: str = "installed"
     max_rounds: int = 0
     min_examples: int = 0
+    min_steps: int = 0
     may_train: str = ""
     threads: int = 0
     audit: Path | None = None
@@ -72,13 +71,9 @@ def may_train(
     """
     if site.max_rounds and trained.get(context.run_id, 0) >= site.max_rounds:
         raise RefusedError(f"policy: max-rounds = {site.max_rounds} of this run are done")
-    if site.min_examples:
-        fewest = fewest_examples(context) if installed else 0
-        if fewest < site.min_examples:
-            raise RefusedError(
-                f"policy: min-examples = {site.min_examples}; "
-                + (f"a client has {fewest}" if installed else "another app's cannot be counted")
-            )
+    for key, least in (("min-examples", site.min_examples), ("min-steps", site.min_steps)):
+        if least and not installed:
+            raise RefusedError(f"policy: {key} = {least}; another app's cannot be counted, so expected 0")
     if site.may_train:
         ask(site.may_train)
 
@@ -87,31 +82,25 @@ def ask(hook: str) -> None:
     """Ask a program whether to train now; exit code 0 means yes.
 
     Raises:
-        RefusedError: With what it printed.
+        RefusedError: With what it printed; the server hears of its standard output alone.
     """
     try:
         answer = subprocess.run(
             [hook], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HOOK_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise RefusedError(f"not training: {hook} did not answer within {HOOK_S:g} s") from None
+        raise RefusedError(f"not training: {local(hook)} did not answer within {HOOK_S:g} s") from None
     except OSError as err:
-        raise RefusedError(f"not training: {hook} cannot be run: {err.strerror}") from None
+        raise RefusedError(f"not training: {local(hook)} cannot be run: {err.strerror}") from None
     if answer.returncode:
-        said = (answer.stdout + answer.stderr).strip()[-200:] or f"exit code {answer.returncode}"
-        raise RefusedError(f"not training: {hook} said {said}")
-
-
-def fewest_examples(context: Context) -> int:
-    """Return how many training examples the client with the fewest has, on this node."""
-    node = importlib.import_module("client_app.node")
-    config = importlib.import_module("task.config").read_config(context.run_config)
-    return int(node.open_node(config, context.node_config).clients.num_train().min())
+        said = answer.stdout.strip()[-200:] or f"exit code {answer.returncode}"
+        noise = answer.stderr.strip()[-200:]
+        raise RefusedError(f"not training: {local(hook)} said {said}{local(f' ({noise})') if noise else ''}")
 
 
 def audit(site: Site, line: str) -> None:
     """Write down that something was refused."""
     say(f"audit: {line}")
     if site.audit is not None:
-        with site.audit.open("a", encoding="utf-8") as file:
+        with open(site.audit, "a", opener=private, encoding="utf-8") as file:
             print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)

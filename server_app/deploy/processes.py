@@ -28,6 +28,7 @@ import psutil
 
 from server_app.deploy.machine import MARK, marked
 from task.errors import BouquetError
+from task.files import make_folder, private
 from task.text import plain
 
 LOOK_S = 0.25
@@ -102,7 +103,7 @@ class Warden:
         self._logs, self._place = logs, logs.parent
         self._tell = tell
         self._mark = uuid.uuid4().hex
-        logs.mkdir(parents=True, exist_ok=True)
+        make_folder(logs)
 
     def __enter__(self) -> Warden:
         return self
@@ -181,7 +182,7 @@ class Warden:
     def _start(self, child: Child) -> None:
         self._logs.mkdir(exist_ok=True)
         _bound(self.log(child.name))
-        with self.log(child.name).open("ab") as log:
+        with open(self.log(child.name), "ab", opener=private) as log:
             log.write(f"{_HEAD} {time.strftime('%Y-%m-%d %H:%M:%S')} {child.name}\n".encode())
             log.flush()
             env = os.environ | child.env | {MARK: self._mark_of(child), WARDEN: str(os.getpid())}
@@ -240,7 +241,8 @@ def _bound(log: Path) -> None:
     """Move a log that has grown too long aside; its writers append, so they go on in the emptied file."""
     if log.exists() and log.stat().st_size > LOG_BYTES:
         content = log.read_bytes()
-        log.with_suffix(".log.1").write_bytes(content)
+        with open(log.with_suffix(".log.1"), "wb", opener=private) as before:
+            before.write(content)
         os.truncate(log, 0)
 
 
@@ -277,8 +279,8 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
     Raises:
         BouquetError: Somebody does; `what` names it.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+", encoding="ascii") as file:
+    make_folder(lock.parent)
+    with open(lock, "a+", opener=private, encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -45,6 +45,7 @@ from server_app.deploy import clock
 from server_app.deploy.machine import PLACE_HEADER, UNANSWERED, WORK
 from server_app.deploy.processes import end_with_parent
 from server_app.deploy.retries import retry_soon
+from task.files import FILE
 
 PREFIX = "bouquet:"
 SLEEPS = ["3", "0.5", "0.5"]  # that Flower's main loop has, in this order
@@ -111,7 +112,7 @@ def watch(alive: Path) -> bool:
         def touched(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if result is not False:  # what a heartbeat that failed returns
-                alive.touch()
+                alive.touch(FILE)
             return result
 
         return touched
@@ -120,7 +121,7 @@ def watch(alive: Path) -> bool:
         def received(*args: Any, **kwargs: Any) -> Any:
             result = receive(*args, **kwargs)
             if result is not None:
-                work.touch()
+                work.touch(FILE)
             return result
 
         return received
@@ -134,7 +135,7 @@ def watch(alive: Path) -> bool:
         options = inspect.signature(connect).bind(*args, **kwargs).arguments
         _explain_refusals(options)
         with connect(*args, **kwargs) as conn:
-            alive.touch()
+            alive.touch(FILE)
             tell(f"connected to {options['server_address']} as node {conn[0]}")
             receive, *others = [touching(function) for function in conn[1:]]
             yield (conn[0], noting(receive), *others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server_app.deploy.kit import FILES, MAX_RATE, MAX_REPLY
+from server_app.deploy.kit import FILES, MAX_RATE, MAX_REPLY, MIN_EXAMPLES
 from server_app.deploy.values import read_address
 
 HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
@@ -25,7 +25,9 @@ link = "{link}"  # the SuperLink's Fleet API
 [policy]  # what this site takes part in; 0 = no limit
 apps = "installed"  # installed = only an app equal to the one installed here; any = what the SuperLink sends
 max-rounds = 0  # training messages answered in one run
-min-examples = 0  # fewest examples of a client that trains
+min-examples = {min_examples}  # fewest examples of this site's data that one update is computed from
+min-steps = 0  # fewest local steps that it is computed in, unless each step takes all examples
+run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
 """
 
 LINK_README = """\
@@ -131,7 +133,7 @@ def node_texts(name: str, link: str) -> dict[str, str]:
     """
     kit = place(name)
     return {
-        "kit.toml": NODE_CONFIG.format(name=name, link=link),
+        "kit.toml": NODE_CONFIG.format(name=name, link=link, min_examples=MIN_EXAMPLES),
         "README.txt": NODE_README.format(name=name, link=link, kit=kit, home=HOME),
         "bouquet-node.service": UNIT.format(
             description=f"Bouquet node {name} of {link}",

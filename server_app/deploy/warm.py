@@ -26,6 +26,7 @@ from server_app.deploy.forks import CLIENT, SERVER, Warm
 from server_app.deploy.policy import Site
 from server_app.deploy.processes import end_with_parent, say
 from server_app.deploy.retries import retry_soon
+from task.files import FILE
 
 
 def main() -> None:
@@ -40,7 +41,15 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    site = Site(args.apps, args.max_rounds, args.min_examples, args.may_train, args.threads, args.audit)
+    site = Site(
+        args.apps,
+        args.max_rounds,
+        args.min_examples,
+        args.min_steps,
+        args.may_train,
+        args.threads,
+        args.audit,
+    )
     memory = MemoryLimit(args.max_memory) if args.max_memory else None
     warm = Warm(
         args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tasks
@@ -48,7 +57,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     say(f"warm: ready for {args.kind} tasks of {args.runtime}")
     if args.ready:
-        args.ready.touch()
+        args.ready.touch(FILE)
     warm.serve()
 
 
@@ -64,6 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--apps", choices=("installed", "any"), default="installed")
     parser.add_argument("--max-rounds", type=int, default=0)
     parser.add_argument("--min-examples", type=int, default=0)
+    parser.add_argument("--min-steps", type=int, default=0)
     parser.add_argument("--may-train", default="")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--max-memory", type=int, default=0, help="bytes")

@@ -18,7 +18,7 @@ from task.config import cache_dir, data_dir
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.own import cut
-from task.errors import ConfigError, DataError, choose_from
+from task.errors import ConfigError, DataError, choose_from, local
 from task.knobs import DataConfig, SyntheticConfig
 
 __all__ = [
@@ -173,7 +173,8 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
     if not spec.own:
         forms = sorted(name for name, s in DATASETS.items() if s.own)
         raise ConfigError(
-            f'run-config key "dataset": a node brings its own data (data-path "{data_path}"), so expected '
+            f'run-config key "dataset": a node brings its own data (data-path "{local(data_path)}"), so '
+            "expected "
             f'one of {", ".join(forms)}; got "{config.dataset}"'
         )
     if config.num_classes < 1:
@@ -183,7 +184,8 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         )
     if config.pool_test:
         raise ConfigError(
-            f'run-config key "pool-test": a node brings its own data (data-path "{data_path}"), whose test '
+            f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), '
+            "whose test "
             "part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
@@ -324,7 +326,7 @@ _OWNER_ARRAYS = ("train_offsets", "train_rows", "test_offsets", "test_rows")
 def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     """Split a decoded data set into what goes into npy files and what goes into meta.json."""
     if decoded.num_classes < 1 or not len(decoded.y):
-        raise DataError(f"{decoded.source}: expected examples and classes; got none")
+        raise DataError(f"{local(decoded.source)}: expected examples and classes; got none")
     arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()

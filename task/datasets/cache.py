@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.errors import DataError
-from task.files import sync_folder
+from task.errors import DataError, local, reason
+from task.files import make_folder, private, sync_folder
 
 FORMAT = 1  # of the entries; a new one makes old entries unused
 
@@ -45,7 +45,7 @@ def load(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         expected = dict(meta["arrays"])
     except (OSError, ValueError, KeyError, TypeError) as err:
-        raise _damaged(folder, folder / "meta.json", "a readable meta.json", repr(err)) from err
+        raise _damaged(folder, folder / "meta.json", "a readable meta.json", local(repr(err))) from err
     return {name: _open(folder, name, want) for name, want in expected.items()}, meta["meta"]
 
 
@@ -57,7 +57,7 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
             raise _damaged(folder, path, f"{want['bytes']} bytes", f"{size}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as err:
-        raise _damaged(folder, path, "a NumPy array", repr(err)) from err
+        raise _damaged(folder, path, "a NumPy array", local(repr(err))) from err
     got = [str(array.dtype), list(array.shape)]
     if got != [want["dtype"], want["shape"]]:
         raise _damaged(folder, path, f"{want['dtype']} {want['shape']}", f"{got[0]} {got[1]}")
@@ -66,7 +66,8 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
     return DataError(
-        f"{path}: damaged cache file: expected {expected}; got {got}. Delete the folder {folder} and run "
+        f"{local(path)}: damaged cache file: expected {expected}; got {got}. Delete the folder "
+        f"{local(folder)} and run "
         "again; it is made anew from the source."
     )
 
@@ -78,7 +79,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         DataError: The cache folder cannot be written.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as err:
         raise _unwritable(folder, err) from err
@@ -96,13 +97,14 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         shutil.rmtree(temporary, ignore_errors=True)
     entry = load(folder)
     if entry is None:
-        raise DataError(f"{folder}: the cache entry vanished while it was written. Run again.")
+        raise DataError(f"{local(folder)}: the cache entry vanished while it was written. Run again.")
     return entry
 
 
 def _unwritable(folder: Path, err: OSError) -> DataError:
     return DataError(
-        f"{folder}: the cache entry cannot be written: {err}. Free some space, or set the run-config key "
+        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "
+        "the run-config key "
         '"cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
     )
 
@@ -111,15 +113,14 @@ def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     expected = {}
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
-        with path.open("wb") as file:
+        with open(path, "wb", opener=private) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
         shape = [int(n) for n in array.shape]
         expected[name] = {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
-    with (folder / "meta.json").open("w", encoding="utf-8") as file:
+    with open(folder / "meta.json", "w", opener=private, encoding="utf-8") as file:
         json.dump({"arrays": expected, "meta": dict(meta)}, file)
         file.flush()
         os.fsync(file.fileno())
-    folder.chmod(0o755)  # mkdtemp's 0700 would lock out other users of a shared cache
     sync_folder(folder)

@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from task.errors import DataError
+from task.errors import DataError, local
+from task.files import FILE, make_folder
 
 
 def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:
@@ -35,12 +36,15 @@ def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[st
         for path in sorted((Path(temporary) / folder).rglob("*")):
             if path.is_file():  # one by one, since the folder may hold something already
                 goal = target / path.relative_to(Path(temporary) / folder)
-                goal.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(goal.parent)
+                path.chmod(FILE)
                 path.replace(goal)
     except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
         raise DataError(
-            f"{name}: no data in {' or '.join(str(p / folder) for p in places)}, and the download failed: "
-            f"{' '.join(str(err).split())}. Put the unpacked files into {target}, or set the run-config key "
+            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the "
+            "download failed: "
+            f"{local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or set "
+            "the run-config key "
             '"data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
         ) from err
     finally:
@@ -55,7 +59,7 @@ def _writable(place: Path) -> bool:
     The mode counts, not `os.access`: to the super-user that says yes even of folders made read-only.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         return bool(place.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
     except OSError:
         return False

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.download import download
-from task.errors import DataError
+from task.errors import DataError, local
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,19 @@ def locate(request: Request) -> Source:
             folder = place / family.folder / "raw"
             missing = [name for name, path in zip(family.files, found, strict=True) if not path]
             raise DataError(
-                f"{folder}: expected 4 files of {request.name}; {', '.join(missing)} (or with .gz) missing. "
+                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with "
+                ".gz) missing. "
                 "Add what is missing, or remove the others to download all."
             )
     try:
         target = download(request.name, places, f"{family.folder}/raw", partial(_fetch, family))
     except DataError as err:
-        raise DataError(f"{err} The files are {', '.join(family.files)}, plain or .gz.") from err
+        raise DataError(f"{err.args[0]} The files are {', '.join(family.files)}, plain or .gz.") from err
     paths = [_find(target, name) for name in family.files]
     if not all(paths):
-        raise DataError(f"{target}: the download of {request.name} did not leave {', '.join(family.files)}")
+        raise DataError(
+            f"{local(target)}: the download of {request.name} did not leave {', '.join(family.files)}"
+        )
     return Source(tuple(path for path in paths if path))
 
 
@@ -105,8 +108,8 @@ def decode(request: Request, source: Source) -> Decoded:
     for images, labels in ((0, 1), (2, 3)):
         if len(parts[images]) != len(parts[labels]):
             raise DataError(
-                f"{source.files[labels]}: expected {len(parts[images])} labels, one for each image of "
-                f"{source.files[images].name}; got {len(parts[labels])}. Fetch both files anew."
+                f"{local(source.files[labels])}: expected {len(parts[images])} labels, one for each image of "
+                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files anew."
             )
     x = np.concatenate([parts[0], parts[2]])
     y = np.concatenate([parts[1], parts[3]]).astype(np.int64)
@@ -114,8 +117,8 @@ def decode(request: Request, source: Source) -> Decoded:
         x = np.ascontiguousarray(x.transpose(0, 2, 1))
     if len(y) and y.max() >= family.num_classes:
         raise DataError(
-            f"{source.files[1].parent}: {request.name} has labels 0..{family.num_classes - 1}; got "
-            f"{int(y.max())}. These are files of another data set."
+            f"{local(source.files[1].parent)}: {request.name} has labels 0..{family.num_classes - 1}; got "
+            f"{local(int(y.max()))}. These are files of another data set."
         )
     num_train = len(parts[1])
     return Decoded(
@@ -141,15 +144,16 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     header = 4 + 4 * ndim
     if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
-            f"{path}: expected an idx file of unsigned bytes with {ndim} dimensions; it begins with "
-            f"{raw[:4].hex() or 'nothing'} and has {len(raw)} bytes. Fetch the file anew."
+            f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; it begins with "
+            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file anew."
         )
     shape = struct.unpack(f">{ndim}I", raw[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
     if len(raw) != expected or not complete:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
-            f"{path}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got {len(raw)}"
+            f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
+            f"{len(raw)}"
             f"{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
@@ -166,7 +170,9 @@ def _read(path: Path) -> tuple[bytes, bool]:
         try:
             content += unpacker.decompress(rest)
         except zlib.error as err:
-            raise DataError(f"{path}: expected a gzip file; got {err}. Fetch the file anew.") from err
+            raise DataError(
+                f"{local(path)}: expected a gzip file; got {local(err)}. Fetch the file anew."
+            ) from err
         if not unpacker.eof:  # unlike the gzip module, this keeps what there is
             return content, False
         rest = unpacker.unused_data

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.download import download
 from task.datasets.own import assemble, data_path, keys_of
-from task.errors import DataError
+from task.errors import DataError, local
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 
@@ -54,8 +54,8 @@ def locate_cifar(request: Request) -> Source:
     pictures = tuple(sorted(folder.glob("*.zip")))
     if len(pictures) > 1:
         raise DataError(
-            f"{folder}: expected one zip file of the pictures of {request.name}; got "
-            f"{', '.join(path.name for path in pictures)}. Move away all but one."
+            f"{local(folder)}: expected one zip file of the pictures of {request.name}; got "
+            f"{local(', '.join(path.name for path in pictures))}. Move away all but one."
         )
     if pictures:
         return Source(pictures)
@@ -89,7 +89,8 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         parts = [_torchvision(family, str(root), train) for train in (True, False)]
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
-            f"{root / family.folder}: the batches of {request.name} cannot be read: {err}. Delete the folder "
+            f"{local(root / family.folder)}: the batches of {request.name} cannot be read: "
+            f"{local(err)}. Delete the folder "
             "and run again to download them anew."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
@@ -114,7 +115,8 @@ def _decode_copy(request: Request, path: Path, family: _Cifar) -> Decoded:
     decoded = _decode_tree(replace(request, num_classes=family.num_classes), path)
     if decoded.input_shape != (3, 32, 32):
         raise DataError(
-            f"{path}: expected pictures of {request.name}, 32x32 RGB; got {_words(decoded.input_shape)}. "
+            f"{local(path)}: expected pictures of {request.name}, 32x32 RGB; got "
+            f"{_words(decoded.input_shape)}. "
             'Put them right, or name them as what they are: dataset="imagefolder" and data-path.'
         )
     num_test = len(decoded.y) - decoded.num_train
@@ -194,7 +196,8 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
             yield archive.namelist(), archive.read
     except zipfile.BadZipFile as err:
         raise DataError(
-            f"{path}: expected a folder of class folders or a zip file of one; got {err}. Fetch it anew."
+            f"{local(path)}: expected a folder of class folders or a zip file of one; got {local(err)}. "
+            "Fetch it anew."
         ) from err
 
 
@@ -208,14 +211,16 @@ def _decode_tree(request: Request, path: Path) -> Decoded:
         tree = _tree(names)
         if not tree.pictures:
             raise DataError(
-                f"{path}: expected train/<class>/<picture> and test/<class>/<picture>, or <class>/<picture>; "
+                f"{local(path)}: expected train/<class>/<picture> and test/<class>/<picture>, or "
+                "<class>/<picture>; "
                 f"found no picture ({', '.join(sorted(_SUFFIXES))})."
             )
         if request.num_classes and len(tree.classes) != request.num_classes:
             raise DataError(
-                f"{path}: expected num-classes = {request.num_classes} class folders (every node needs "
+                f"{local(path)}: expected num-classes = {request.num_classes} class folders (every node "
+                "needs "
                 f"all of them, empty ones too, so that all number the classes alike); got "
-                f"{len(tree.classes)}: {', '.join(tree.classes)}. Add the missing folders or correct "
+                f"{len(tree.classes)}: {local(', '.join(tree.classes))}. Add the missing folders or correct "
                 "num-classes."
             )
         x = _pixels(path, tree, read)
@@ -243,7 +248,8 @@ def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArra
                 pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
         except (OSError, ValueError, SyntaxError, zipfile.BadZipFile) as err:
             raise DataError(
-                f"{path}: {picture.name} is not a picture that Pillow can read: {err}. Repair or remove it."
+                f"{local(path)}: {local(picture.name)} is not a picture that Pillow can read: {local(err)}. "
+                "Repair or remove it."
             ) from err
         if out is None:
             channels = 1 if grey else 3
@@ -251,8 +257,8 @@ def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArra
         if pixels.shape[:2] != out.shape[2:] or (not grey and out.shape[1] == 1):
             got = (1 if grey else 3, *pixels.shape[:2])
             raise DataError(
-                f"{path}: expected all pictures to be like the first, {tree.pictures[0].name}: "
-                f"{_words(out.shape[1:])}; {picture.name} is {_words(got)}. "
+                f"{local(path)}: expected all pictures to be like the first, {local(tree.pictures[0].name)}: "
+                f"{_words(out.shape[1:])}; {local(picture.name)} is {_words(got)}. "
                 "Scale or convert the pictures alike."
             )
         out[i] = pixels if grey else pixels.transpose(2, 0, 1)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from task import seeds
 from task.datasets.base import Decoded, Names, Owners, Request, Rows
-from task.errors import DataError
+from task.errors import DataError, local
 
 Mask = npt.NDArray[np.bool_]
 
@@ -35,8 +35,8 @@ def data_path(request: Request) -> Path:
         if place.exists():
             return place
     raise DataError(
-        f'data-path "{request.data_path}" of data set "{request.name}": expected a file or folder, either '
-        f"as it stands or below {request.data_dir}; there is none. Correct the path."
+        f'data-path "{local(request.data_path)}" of data set "{request.name}": expected a file or folder, '
+        f"either as it stands or below {local(request.data_dir)}; there is none. Correct the path."
     )
 
 
@@ -74,9 +74,9 @@ def check_labels(y: Rows, num_classes: int, where: str) -> None:
     wrong = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(wrong):
         raise DataError(
-            f"{where}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
-            f"{int(y[wrong[0]])} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the labels "
-            'or raise the run-config key "num-classes".'
+            f"{local(where)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
+            f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
+            'labels or raise the run-config key "num-classes".'
         )
 
 
@@ -110,7 +110,7 @@ def assemble(
     order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
     num_train = int((~test).sum())
     if not num_train:
-        raise DataError(f"{where}: expected training examples; all {len(y)} are test examples")
+        raise DataError(f"{local(where)}: expected training examples; all {len(y)} are test examples")
     labels = labels[order] if len(labels) == len(y) else labels
     x = np.ascontiguousarray(_channels_first(x)[order])
     image = x.dtype == np.uint8

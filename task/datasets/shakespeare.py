@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import PADDING, Decoded, Names, Owners, Request, Source
-from task.errors import DataError
+from task.errors import DataError, local
 
 WINDOW = 80
 CLASSES = 256  # bytes: the paper's "character" is a one-byte string
@@ -40,7 +40,8 @@ def locate(request: Request) -> Source:
     if leaf:
         return Source(leaf)
     raise DataError(
-        f"{folder}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's JSON files "
+        f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or "
+        "LEAF's JSON files "
         "(users, user_data); got neither. Put them there, or set the run-config key "
         '"data-dir" (or $BOUQUET_DATA) to the folder above.'
     )
@@ -54,7 +55,7 @@ def decode(request: Request, source: Source) -> Decoded:
         everyone = list(_leaf(source.files, request.data_dir / "shakespeare"))
     kept = [o for o in everyone if len(o[1][0]) and len(o[2][0])]
     if not kept:
-        raise DataError(f"{source.files[0]}: no role has both training and test text")
+        raise DataError(f"{local(source.files[0])}: no role has both training and test text")
     parts = [train for _, train, _ in kept] + [test for _, _, test in kept]
     ends = np.cumsum([len(x) for x, _ in parts])
     rows = [np.arange(end - len(x), end) for (x, _), end in zip(parts, ends, strict=True)]
@@ -112,11 +113,11 @@ def _read_roles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
                     raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
                 yield str(entry["play"]), str(entry["role"]), lines
     except EOFError as err:
-        raise DataError(f"{path}: the file is cut short after line {number}. Fetch it anew.") from err
+        raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it anew.") from err
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
-            f"{path}, line {number}: expected a JSON object with play, role and lines (strings); "
-            f"got {err!r}. Repair or remove the line."
+            f"{local(path)}, line {number}: expected a JSON object with play, role and lines (strings); "
+            f"got {local(repr(err))}. Repair or remove the line."
         ) from err
 
 
@@ -153,8 +154,10 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, Windows]]:
             yield str(user), _leaf_windows(data["x"], data["y"])
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
-            f"{path}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} characters and y: "
-            f"the next one each); got {err!r}. Remove other JSON files from the folder, or repair this one."
+            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} "
+            "characters and y: "
+            f"the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
+            "repair this one."
         ) from err
 
 

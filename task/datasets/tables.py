@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.own import assemble, check_labels, data_path, keys_of
-from task.errors import DataError
+from task.errors import DataError, local, reason
 
 Ints = npt.NDArray[np.int64]
 MOST_CLASSES = 2**31  # while no run has said how many there are
@@ -33,7 +33,7 @@ def locate_csv(request: Request) -> Source:
     path = data_path(request)
     files = tuple(sorted(path.glob("*.csv"))) if path.is_dir() else (path,)
     if not files:
-        raise DataError(f"{path}: expected csv files in this folder; got none")
+        raise DataError(f"{local(path)}: expected csv files in this folder; got none")
     return Source(files, keys_of(request) | {"folder": path.is_dir()})
 
 
@@ -41,7 +41,7 @@ def locate_npz(request: Request) -> Source:
     """Find the file."""
     path = data_path(request)
     if path.is_dir():
-        raise DataError(f"{path}: expected an npz file; got a folder")
+        raise DataError(f"{local(path)}: expected an npz file; got a folder")
     return Source((path,), keys_of(request))
 
 
@@ -64,7 +64,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     for path in source.files:
         header = _read_csv(path, header, table, owner=path.stem if source.keys["folder"] else "")
     if not table.x:
-        raise DataError(f"{source.files[0]}: expected at least one row below the header; got none")
+        raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
     table.label = _label_column(header)
     y, classes = _numbers(table, request)
     return assemble(
@@ -89,24 +89,28 @@ def _read_csv(path: Path, header: list[str], table: _Table, owner: str) -> list[
                 if cells:
                     _read_row(path, reader.line_num, own, cells, table, owner)
     except (OSError, UnicodeDecodeError, csv.Error) as err:
-        raise DataError(f"{path}: expected a csv file in UTF-8; got {err}. Save it anew.") from err
+        raise DataError(
+            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it anew."
+        ) from err
     return own
 
 
 def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
     if expected and own != expected:
         raise DataError(
-            f"{path}, line 1: expected the header of the files before it, {expected}; got {own}. "
-            "Give all files the same columns."
+            f"{local(path)}, line 1: expected the header of the files before it, {local(expected)}; got "
+            f"{local(own)}. Give all files the same columns."
         )
     if len(own) < 2 or len(set(own)) != len(own):
         raise DataError(
-            f"{path}, line 1: expected a header with at least one feature and a label, each name once; "
-            f"got {own}. Put the column names into the first line."
+            f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
+            f"once; got {local(own)}. Put the column names into the first line."
         )
     special = {_label_column(own), "client", "split"}
     if not [name for name in own if name not in special]:
-        raise DataError(f"{path}, line 1: expected at least one feature column beside {own}; got none")
+        raise DataError(
+            f"{local(path)}, line 1: expected at least one feature column beside {local(own)}; got none"
+        )
 
 
 def _label_column(header: list[str]) -> str:
@@ -118,46 +122,49 @@ def _label_column(header: list[str]) -> str:
 def _read_row(path: Path, line: int, header: list[str], cells: list[str], table: _Table, owner: str) -> None:
     if len(cells) != len(header):
         raise DataError(
-            f"{path}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}. "
+            f"{local(path)}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}. "
             "Repair or remove the line."
         )
     row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     label = _label_column(header)
     if not row[label]:
         raise DataError(
-            f'{path}, line {line}, column "{label}": expected a label; the cell is empty. '
+            f"{_cell(path, line, header, label)}: expected a label; the cell is empty. "
             "Fill it in or remove the line."
         )
     table.labels.append(row.pop(label))
     client = row.pop("client", None)
     if owner or client is not None:
-        table.owners.append(owner or _named(path, line, client or ""))
+        if not (owner or client):
+            raise DataError(
+                f"{_cell(path, line, header, 'client')}: expected a name; the cell is empty. Fill it in or "
+                "remove the line."
+            )
+        table.owners.append(owner or client or "")
     split = row.pop("split", None)
     if split is not None:
         if split not in ("train", "test"):
-            raise DataError(f'{path}, line {line}, column "split": expected train or test; got "{split}"')
+            place = _cell(path, line, header, "split")
+            raise DataError(f'{place}: expected train or test; got "{local(split)}"')
         table.tests.append(split == "test")
-    table.x.append([_number(path, line, name, cell) for name, cell in row.items()])
+    table.x.append([_number(path, line, header, name, cell) for name, cell in row.items()])
     table.places.append((path, line))
 
 
-def _named(path: Path, line: int, client: str) -> str:
-    if not client:
-        raise DataError(
-            f'{path}, line {line}, column "client": expected a name; the cell is empty. Fill it in or remove '
-            "the line."
-        )
-    return client
+def _cell(path: Path, line: int, header: list[str], column: str) -> str:
+    """Return where a cell is, for a message."""
+    name = local(f' "{column}"')
+    return f"{local(path)}, line {line}, column {header.index(column) + 1}{name}"
 
 
-def _number(path: Path, line: int, column: str, cell: str) -> float:
+def _number(path: Path, line: int, header: list[str], column: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
         raise DataError(
-            f'{path}, line {line}, column "{column}": expected a number; got "{cell}". '
+            f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". '
             "Fill it in, code it as a number, or remove the line or column."
         )
     return value
@@ -173,14 +180,15 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
             place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
             path, line = table.places[place]
             raise DataError(
-                f'{path}, line {line}, column "{table.label}": labels of a node\'s own data must be integers '
-                f"{_range(request)}, so that all nodes number the classes alike; got "
-                f'"{table.labels[place]}". Replace the names by the numbers that all nodes agreed on.'
+                f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data must '
+                f"be integers {_range(request)}, so that all nodes number the classes alike; got "
+                f'"{local(table.labels[place])}". Replace the names by the numbers that all nodes agreed on.'
             ) from None
         names = sorted(set(table.labels))
         if fixed and len(names) > request.num_classes:
             raise DataError(
-                f"{table.places[0][0]}: expected at most num-classes = {request.num_classes} different "
+                f"{local(table.places[0][0])}: expected at most num-classes = {request.num_classes} "
+                "different "
                 f'labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
             ) from None
         number = {name: i for i, name in enumerate(names)}
@@ -193,8 +201,8 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
     for value, (path, line) in zip(values, table.places, strict=True):
         if not 0 <= value < most:
             raise DataError(
-                f'{path}, line {line}, column "{table.label}": expected a label {_range(request)}; '
-                f'got {value}. Renumber the labels or raise "num-classes".'
+                f'{local(path)}, line {line}, column "{local(table.label)}": expected a label '
+                f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
             )
     return np.array(values, dtype=np.int64), ()
 
@@ -223,22 +231,24 @@ def decode_npz(request: Request, source: Source) -> Decoded:
     if "x_test" in arrays or "y_test" in arrays:
         if not {"x_test", "y_test"} <= arrays.keys() or arrays["x_test"].shape[1:] != x.shape[1:]:
             raise DataError(
-                f"{path}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
+                f"{local(path)}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
                 f"{ {k: v.shape for k, v in arrays.items() if k.endswith('_test')} }"
             )
         x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
         test = np.arange(len(x)) >= len(arrays["x"])
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not len(y) or y.dtype.kind not in "iu":
         raise DataError(
-            f"{path}: expected x [N, ...] and integers y [N]; got x {x.dtype} {x.shape}, "
+            f"{local(path)}: expected x [N, ...] and integers y [N]; got x {x.dtype} {x.shape}, "
             f"y {y.dtype} {y.shape}"
         )
     if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
-        raise DataError(f"{path}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects")
+        raise DataError(
+            f"{local(path)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects"
+        )
     owners = [str(name) for name in arrays.get("client", [])]
     if owners and len(owners) != len(arrays["x"]):
         raise DataError(
-            f"{path}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
+            f"{local(path)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
         )
     num_classes = request.num_classes or max(int(y.max()) + 1, 1)
     check_labels(y.astype(np.int64), num_classes, str(path))
@@ -259,8 +269,10 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
-        raise DataError(f"{path}: expected an npz file of plain arrays; got {err!r}. Save it anew.") from err
+        raise DataError(
+            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it anew."
+        ) from err
     for name in ("x", "y"):
         if name not in arrays:
-            raise DataError(f'{path}: expected arrays "x" and "y"; got {sorted(arrays)}')
+            raise DataError(f'{local(path)}: expected arrays "x" and "y"; got {local(sorted(arrays))}')
     return arrays

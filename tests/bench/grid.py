@@ -71,7 +71,9 @@ def play(keys: dict[str, Any]) -> dict[str, Any]:
     model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
     curve = Curve()
     strategy.start(
-        Forgetful(make_app(), [{"partition-id": 0, "num-partitions": 1}], as_run_config(config)),
+        Forgetful(
+            make_app(simulation=True), [{"partition-id": 0, "num-partitions": 1}], as_run_config(config)
+        ),
         wire.pack_arrays(state_of(model)),
         num_rounds=config.server.num_server_rounds,
         evaluate_fn=central_evaluation(model, dataset, torch.device("cpu")),

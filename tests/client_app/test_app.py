@@ -169,7 +169,7 @@ def test_flowers_own_fedavg_runs_our_clients(tmp_path: Path) -> None:
     run_config = owners_config(tmp_path / "owners.npz", num_server_rounds=1)
     ours = play(run_config)
     configs = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    grid = LocalGrid(make_app(), configs, as_run_config(read_config(run_config)))
+    grid = LocalGrid(make_app(simulation=True), configs, as_run_config(read_config(run_config)))
     strategy = Stock(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
     settings = ConfigRecord({"lr": 0.1})
     result = strategy.start(grid, wire.pack_arrays(ours.arrays(0)), num_rounds=1, train_config=settings)

@@ -87,7 +87,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as folder:
         home, runs = Path(folder, "home"), Path(folder, "runs")
         home.mkdir()
-        nodes = [{"partition-id": i, "num-partitions": 3} for i in range(3)]
+        nodes = [{"partition-id": i, "num-partitions": 3, "run-paths": True} for i in range(3)]
         with stock(home, nodes) as link:
             for name, more in RUNS.items():
                 keys = demo | more | {"progress": "none", "runs-dir": str(runs)}

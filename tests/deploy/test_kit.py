@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.kit import LinkKit, NodeKit, Policy, read_kit, read_link_kit, read_node_kit
+from server_app.deploy.kit import (
+    MIN_EXAMPLES,
+    LinkKit,
+    NodeKit,
+    Policy,
+    read_kit,
+    read_link_kit,
+    read_node_kit,
+)
 from server_app.deploy.provision import provision
 from server_app.deploy.values import check_name, read_address, read_size
 from task.errors import ConfigError
@@ -56,7 +64,7 @@ def test_the_node_kit(kits: Path) -> None:
     kit = read_node_kit(str(kits / "ward-1"))
     assert isinstance(kit, NodeKit)
     assert (kit.name, kit.link) == ("ward-1", "host.example:9092")
-    assert kit.policy == Policy("installed", 0, 0)
+    assert kit.policy == Policy("installed", 0, MIN_EXAMPLES, 0, False)
     assert kit.key.is_file()
     assert kit.public_key.is_file()
     assert kit.alive.parent == kit.state
@@ -66,8 +74,10 @@ def test_the_site_sets_its_policy(kits: Path) -> None:
     config = kits / "ward-1" / "kit.toml"
     edit(config, 'apps = "installed"', 'apps = "any"')
     edit(config, "max-rounds = 0", "max-rounds = 7")
-    edit(config, "min-examples = 0", "min-examples = 50")
-    assert read_node_kit(kits / "ward-1").policy == Policy("any", 7, 50)
+    edit(config, "min-examples = 10", "min-examples = 50")
+    edit(config, "min-steps = 0", "min-steps = 3")
+    edit(config, "run-paths = false", "run-paths = true")
+    assert read_node_kit(kits / "ward-1").policy == Policy("any", 7, 50, 3, True)
 
 
 def test_limits_and_policy_may_be_left_out(kits: Path) -> None:
@@ -195,7 +205,13 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
         ('link = "host.example:9092"', 'link = "http://host:9092"', '"link": expected HOST:PORT'),
         ('apps = "installed"', 'apps = "install"', 'Did you mean "installed"?'),
         ("max-rounds = 0", "max-rounds = -1", '"policy.max-rounds": expected 0 (no limit) or more; got -1'),
-        ("min-examples = 0", "min-example = 0", "in policy.: expected one of apps, max-rounds, min-examples"),
+        (
+            "min-examples = 10",
+            "min-example = 0",
+            "in policy.: expected one of apps, max-rounds, min-",
+        ),
+        ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
+        ("run-paths = false", "run-paths = 1", '"policy.run-paths": expected true or false; got 1'),
         ("[policy]", "[policies]", 'Did you mean "policy"?'),
     ],
 )

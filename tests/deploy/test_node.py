@@ -17,7 +17,7 @@ from flwr.supernode import start_client_internal as main_loop
 
 from server_app.deploy import clock, node, owndata, supernode
 from server_app.deploy.certificates import Finding
-from server_app.deploy.kit import NodeKit, Policy, read_node_kit
+from server_app.deploy.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
 from server_app.deploy.node import Options, check, node_config, read_partition, run_node
 from server_app.deploy.owndata import check_data
 from server_app.deploy.probe import Found
@@ -113,10 +113,14 @@ def test_what_another_app_reads_is_not_checked(
 
 
 def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None:
-    own = node_config("ward-1", Options(data=tmp_path))
+    lax = Policy(min_examples=0)
+    own = node_config("ward-1", Options(data=tmp_path), lax)
     assert own == f'client-name="ward-1" data-path="{tmp_path}"'
-    assert node_config("ward-1", Options(partition=(1, 3))) == "partition-id=1 num-partitions=3"
-    assert node_config("ward-1", Options()) == ""
+    assert node_config("ward-1", Options(partition=(1, 3)), lax) == "partition-id=1 num-partitions=3"
+    assert node_config("ward-1", Options(), lax) == ""
+    assert node_config("ward-1", Options(), Policy()) == f"min-examples={MIN_EXAMPLES}"
+    strict = Policy(min_examples=7, min_steps=3, run_paths=True)
+    assert node_config("ward-1", Options(), strict) == "min-examples=7 min-steps=3 run-paths=true"
     assert read_partition("1/3") == (1, 3)
     assert read_partition("") is None
     with pytest.raises(ConfigError, match="--partition: expected I/N"):

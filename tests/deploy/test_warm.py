@@ -16,7 +16,8 @@ from flwr.proto.runtime_pb2 import AcquireTaskResponse
 from server_app.deploy import forks, policy
 from server_app.deploy.guard import Task
 from server_app.deploy.installed import CONTENT, OF_A_NODE, PACKAGES, difference, installed
-from server_app.deploy.policy import Order, RefusedError, Site
+from server_app.deploy.policy import Order, Site
+from task.errors import RefusedError
 from tests.support.runtime import own_bundle
 
 
@@ -80,21 +81,11 @@ def test_the_number_of_rounds_is_limited_by_run() -> None:
 
 def test_another_apps_examples_cannot_be_counted() -> None:
     one = order("train")
-    with pytest.raises(RefusedError, match="min-examples = 5; another app's cannot be counted"):
-        policy.may_train(one, one.context, Site(apps="any", min_examples=5), {}, installed=False)
-
-
-def test_the_fewest_examples_of_a_client_decide(tmp_path: Path) -> None:
-    table = tmp_path / "ward.csv"
-    table.write_text("a,b,label\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(20)))
-    config = {"dataset": "csv", "model": "logistic", "num-classes": 2, "cache-dir": str(tmp_path / "cache")}
-    node = {"client-name": "ward", "data-path": str(table)}
-    one = Order(order("train").message, Context(7, 3, node, RecordDict(), config))  # type: ignore[arg-type]
-    few = policy.fewest_examples(one.context)
-    assert 10 <= few <= 20
-    policy.may_train(one, one.context, Site(min_examples=few), {}, installed=True)
-    with pytest.raises(RefusedError, match=f"min-examples = {few + 1}; a client has {few}"):
-        policy.may_train(one, one.context, Site(min_examples=few + 1), {}, installed=True)
+    for key in ("min-examples", "min-steps"):
+        site = Site(apps="any", **{key.replace("-", "_"): 5})  # type: ignore[arg-type]
+        with pytest.raises(RefusedError, match=f"{key} = 5; another app's cannot be counted"):
+            policy.may_train(one, one.context, site, {}, installed=False)
+        policy.may_train(one, one.context, site, {}, installed=True)  # the app itself counts
 
 
 @pytest.mark.parametrize(
@@ -118,6 +109,16 @@ def test_a_hook_says_yes_by_its_exit_code(
         return
     with pytest.raises(RefusedError, match=says):
         policy.ask(str(hook))
+
+
+def test_of_a_hook_the_server_hears_the_standard_output_alone(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text("#!/bin/sh\necho on battery; echo patient 17 >&2; exit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(RefusedError) as info:
+        policy.ask(str(hook))
+    assert info.value.public == "not training: [withheld] said on battery[withheld]"
+    assert str(info.value) == f"not training: {hook} said on battery (patient 17)"
 
 
 def test_a_hook_that_cannot_be_run_says_no(tmp_path: Path) -> None:

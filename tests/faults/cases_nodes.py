@@ -102,7 +102,8 @@ def client_raises(rig: Rig) -> str:
         )
     why = blamed(run, hurt, "ward-3")
     assert run.row(hurt)["answered"] == 2
-    assert "ward-3.csv" in why, why
+    assert 'data-path "[withheld]"' in why, why
+    assert "ward-3.csv" in fed.log("ward-3", "warm")
     run.wait_end()
     back = next((r["round"] for r in run.rows() if r["round"] > hurt and r["answered"] == 3), 0)
     assert back, run.quarantined()

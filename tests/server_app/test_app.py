@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,22 @@ def test_what_fails_after_the_last_round_costs_neither_result_nor_model(
     result = json.loads((folder / "result.json").read_text())
     assert result["algorithm"] == "fedavg"
     assert ("summary_error" in result) is (part == "summarise")
+
+
+def test_what_a_run_leaves_is_its_users_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        go(tmp_path, cache_dir=str(tmp_path / "cache"))
+    finally:
+        os.umask(before)
+    made = [top for name in ("runs", "cache") for top in (tmp_path / name, *(tmp_path / name).rglob("*"))]
+    assert len(made) > 20
+    odd = {
+        str(p): oct(p.stat().st_mode)
+        for p in made
+        if stat.S_IMODE(p.stat().st_mode) != (0o700 if p.is_dir() else 0o600)
+    }
+    assert not odd
 
 
 @pytest.mark.parametrize(("key", "value"), [("seed", 2), ("learning_rate", 0.1), ("partition", "iid")])

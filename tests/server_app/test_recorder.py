@@ -69,7 +69,9 @@ def run(config: dict[str, Any], name: str, *, resume: bool = False, order: int =
     """Run the whole ServerApp over a fresh grid of two nodes; `order` is that of ids and replies."""
     checked = read_config(config | {"run-name": name, "resume": resume, **keys})
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    return server.run(LocalGrid(make_app(), nodes, as_run_config(checked), seed=order), checked)
+    return server.run(
+        LocalGrid(make_app(simulation=True), nodes, as_run_config(checked), seed=order), checked
+    )
 
 
 def timeless(value: Any) -> Any:

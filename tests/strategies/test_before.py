@@ -164,7 +164,7 @@ def test_flowers_own_loop_drives_it(nodes: int, owners: Path) -> None:
     keys = owners_config(owners, algorithm="fsvrg", learning_rate=0.5, batch_size=4, num_server_rounds=3)
     config = read_config(keys)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-    grid = LocalGrid(make_app(), configs, as_run_config(config))
+    grid = LocalGrid(make_app(simulation=True), configs, as_run_config(config))
     model = build_model("logistic", (4,), 3, seed=config.seed)
     strategy = InFlowersLoop(config)
     strategy.trainable = trainable_names(model)

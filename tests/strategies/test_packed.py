@@ -38,7 +38,7 @@ class Wiretap(LocalGrid):
 def digits_grid(**more: Any) -> Wiretap:
     keys = as_run_config(read_config({"dataset": "digits", "num-clients": 4, "model": "logistic"}))
     shares = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    return Wiretap(make_app(), shares, keys, **more)
+    return Wiretap(make_app(simulation=True), shares, keys, **more)
 
 
 def start() -> ArrayRecord:

@@ -143,7 +143,7 @@ def play(
     entry = ALGORITHMS[config.algorithm]
     strategy = STRATEGIES[entry.rule](config)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-    grid = grid_type(make_app(), configs, as_run_config(config), tamper=tamper, seed=seed)
+    grid = grid_type(make_app(simulation=True), configs, as_run_config(config), tamper=tamper, seed=seed)
     strategy.roster.refresh(grid, 0)
     shape, classes = strategy.roster.shape_of_data()
     model = model_of(config, shape, classes)

@@ -21,10 +21,10 @@ import psutil
 import pytest
 from flwr.proto.control_pb2 import StreamLogsRequest
 
+from server_app.deploy.confined import KIT
 from server_app.deploy.control import Control
 from server_app.deploy.jobs import Job, Jobs
 from server_app.deploy.kit import LinkKit, read_link_kit
-from server_app.deploy.link import KIT
 from server_app.deploy.machine import free_port
 from server_app.deploy.provision import provision
 from server_app.deploy.status import read_status

@@ -17,14 +17,19 @@ from task.files import replacing, write_json, write_safetensors, write_text
 
 def test_text_json_and_arrays_are_written_into_new_folders(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    write_text(folder / "t.txt", "grüße\n")
+    before = os.umask(0)
+    try:
+        write_text(folder / "t.txt", "grüße\n")
+    finally:
+        os.umask(before)
     write_json(folder / "j.json", {"x": [1, 2.5]})
     write_safetensors(folder / "s.safetensors", {"w": np.arange(3.0)}, {"note": "n"})
     assert (folder / "t.txt").read_text("utf-8") == "grüße\n"
     assert json.loads((folder / "j.json").read_text()) == {"x": [1, 2.5]}
     assert load_file(folder / "s.safetensors")["w"].tolist() == [0.0, 1.0, 2.0]
     assert len(list(folder.iterdir())) == 3
-    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o644}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (folder, folder.parent)} == {0o700}
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:

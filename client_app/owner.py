@@ -1,0 +1,201 @@
+"""What the owner of a node decides, whatever a run asks for: paths, errors, least examples and steps.
+
+The owner says it in the node config (``flower-supernode --node-config``), which ``bouquet node`` fills from
+``[policy]`` of its kit:
+
+================  ==============================================================================  =========
+key               meaning                                                                         default
+================  ==============================================================================  =========
+``run-paths``     whether a run's config may name ``data-path``, ``data-dir``, ``cache-dir`` and  false
+                  ``state-dir`` on this machine
+``data-dir``,     this node's own; without them ``$BOUQUET_DATA``, ``$BOUQUET_CACHE`` or the      none
+``cache-dir``,    home folder
+``state-dir``
+``min-examples``  fewest distinct training examples that a record of an upload is computed from   0
+``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
+================  ==============================================================================  =========
+
+In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
+hears everything. What runs a simulation says so; every other process is a node.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from client_app.loop import steps_of
+from task.config import flatten
+from task.entry import Algorithm, ArrayField
+from task.errors import BouquetError, ConfigError, RefusedError, public
+from task.knobs import Config, TrainConfig
+
+logger = logging.getLogger("flwr")  # its lines go to the node's own log
+FOLDERS = ("data-dir", "cache-dir", "state-dir")
+DATA = "data-path"
+TRAIN_LOSS = ArrayField("train-loss", "number", "mean loss over the examples as they were trained on")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the owner of a node decides.
+
+    Attributes:
+        simulation: Whether there is none, as the run and the node are one user's.
+        min_examples: Fewest distinct examples that a record is computed from; 0 = any number.
+        min_steps: Fewest local steps that it is computed in; 0 = any number.
+    """
+
+    simulation: bool = True
+    min_examples: int = 0
+    min_steps: int = 0
+
+    def explain(self, err: Exception) -> str:
+        """Return what the server hears of an error; the node's own log has all of it."""
+        if self.simulation:
+            return str(err) if isinstance(err, BouquetError) else f"{type(err).__name__}: {err}"
+        logger.error("%s", err, exc_info=None if isinstance(err, BouquetError) else err)
+        return public(err)
+
+
+SIMULATION = Owner()
+
+
+def owner_of(node_config: Mapping[str, Any]) -> Owner:
+    """Return what a node config says.
+
+    Raises:
+        ConfigError: A bound is no whole number from 0 on.
+    """
+    bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
+    for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
+        if type(value) is not int or value < 0:
+            raise ConfigError(f'node config: key "{key}": expected a whole number from 0 on; got {value!r}')
+    return Owner(False, *bounds)
+
+
+def in_simulation() -> bool:
+    """Return whether this process is a worker of Flower's own simulation, which are Ray's."""
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's keys with this node's paths in place of the run's.
+
+    Raises:
+        ConfigError: The run names a path, and the node's owner does not permit it; or the permission is no
+            boolean.
+    """
+    keys = dict(flatten(run_config))
+    permitted = node_config.get("run-paths", False)
+    if not isinstance(permitted, bool):
+        raise ConfigError(f'node config: key "run-paths": expected true or false; got {permitted!r}')
+    # With data of its own a node has no use for the run's data-path, which names the server's test file.
+    asked = FOLDERS if node_config.get(DATA) else (DATA, *FOLDERS)
+    for key in asked:
+        if keys.get(key) and not permitted:
+            raise ConfigError(
+                f'run-config key "{key}": expected none, since on a node its owner says where files lie; got '
+                f"{keys[key]!r}. Leave the key out, or let the node's owner permit it: run-paths = true in "
+                "[policy] of its kit.toml, or in its --node-config"
+            )
+    return keys | {key: str(node_config[key]) for key in (DATA, *FOLDERS) if node_config.get(key)}
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What one record of an upload is computed from.
+
+    Attributes:
+        field: Name of the record.
+        examples: Distinct training examples of the client.
+        steps: Local steps; None if each of them takes all the client's examples.
+        why: The keys that make it so.
+    """
+
+    field: str
+    examples: int
+    steps: int | None
+    why: str
+
+
+def basis(
+    config: Config, train: TrainConfig, entry: Algorithm, field: ArrayField, rows: int, epochs: int
+) -> Basis:
+    """Return what a record of a client's upload is computed from.
+
+    Args:
+        config: The run.
+        train: Its local work in this round; a rule may set the number of steps.
+        entry: What goes up.
+        field: One record of it; its `of` says how it is made.
+        rows: Training examples of the client.
+        epochs: Its epochs of this round.
+    """
+    if any(f.of == "validation" for f in entry.up):
+        share = config.fedfomo.validation
+        held_out = max(int(rows * share), 1)
+        if field.of == "validation":
+            return Basis(field.name, held_out, None, f'run-config key "fedfomo.validation" = {share:g}')
+        rows = rows - held_out or rows
+    width = min(train.batch_size or rows, rows)
+    batch = f'run-config key "batch-size" = {train.batch_size}'
+    if field.of == "all":
+        return Basis(field.name, rows, None, "all examples")
+    if field.of == "batch":
+        return Basis(field.name, width, None if width >= rows else 1, f"{batch}, one minibatch")
+    steps = steps_of(train, rows, epochs)
+    whole, rest = divmod(rows, width)
+    sizes = [width] * min(steps, whole) + ([rest] if rest and steps > whole else [])  # of one pass
+    if field.of == "halves":
+        sizes = [size - size // 2 for size in sizes]
+    work = f"local-steps = {train.local_steps}" if train.local_steps else f"{epochs} epochs"
+    return Basis(field.name, sum(sizes), None if width >= rows else steps, f"{batch}, {work}")
+
+
+def check_basis(
+    owner: Owner,
+    config: Config,
+    train: TrainConfig,
+    entry: Algorithm,
+    client: str,
+    rows: int,
+    epochs: int,
+    *,
+    trains: bool = True,
+) -> None:
+    """Refuse an upload that would be computed from less than the owner of the node allows.
+
+    Args:
+        owner: What is allowed.
+        config: The run.
+        train: Its local work in this round.
+        entry: What goes up.
+        client: Name of the client.
+        rows: Its training examples.
+        epochs: Its epochs of this round.
+        trains: Whether it takes local steps, so that a loss of theirs goes up even where no record does.
+
+    Raises:
+        RefusedError: Naming bound, record, number and keys.
+    """
+    if rows < owner.min_examples:
+        raise RefusedError(f"policy: min-examples = {owner.min_examples}; client {client} has {rows}")
+    for field in entry.up or ((TRAIN_LOSS,) if trains else ()):
+        found = basis(config, train, entry, field, rows, epochs)
+        if found.examples < owner.min_examples:
+            raise RefusedError(
+                f"policy: min-examples = {owner.min_examples}; {found.field!r} of {entry.name} would be "
+                "computed "
+                f"from {found.examples} examples ({found.why}; client {client} has {rows})"
+            )
+        if found.steps is not None and found.steps < owner.min_steps:
+            raise RefusedError(
+                f"policy: min-steps = {owner.min_steps}; {found.field!r} of {entry.name} would be "
+                "computed in "
+                f"{found.steps} local steps ({found.why}; client {client} has {rows} examples)"
+            )

@@ -1,0 +1,133 @@
+"""S12, S14, S16: what a run may learn and choose on machines that are not its user's."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+
+import pytest
+
+from server_app.deploy.jobs import Job
+from task.errors import ConfigError
+from tests.faults.case import Rig, case
+from tests.faults.cases_nodes import blamed
+from tests.faults.federation import Federation
+from tests.faults.runs import KEYS
+
+SECRET = "smith-4711"
+
+
+def _failed(fed: Federation, name: str) -> Job:
+    """Return a job once an attempt of it has failed, and end it."""
+    fed.until(lambda: fed.job(name).ended or fed.job(name).reason, 240, f"the failure of {name}")
+    if not fed.job(name).ended:
+        fed.jobs.ask_to_stop(name)
+        fed.until(lambda: fed.job(name).ended, 60, f"the end of {name}")
+    return fed.job(name)
+
+
+@case(
+    "S12",
+    "A run chooses paths on nodes and on the link",
+    "nothing is read or written there; the run is refused, naming the key; files are 0600, folders 0700",
+    "runs with cache-dir and data-path outside the kit are submitted, also past the check of the command; "
+    "one with a cache-dir inside the kit reaches the nodes",
+    tests=(
+        "tests/client_app/test_owner.py::test_a_run_names_no_folder_of_a_node",
+        "tests/client_app/test_owner.py::test_a_run_names_no_data_of_a_node",
+        "tests/client_app/test_owner.py::test_what_a_node_writes_is_its_owners_whatever_the_umask",
+        "tests/deploy/test_confined.py::test_paths_outside_are_refused",
+    ),
+)
+def paths(rig: Rig) -> str:
+    fed = rig.fed()
+    theirs = fed.folder / "theirs"
+    with pytest.raises(ConfigError, match='"cache-dir": expected a path below'):
+        rig.submit(1, cache_dir=str(theirs))
+    (fed.folder / "shadow").write_text(f"{SECRET}\n")
+    for key, path in (("data-path", fed.folder / "shadow"), ("cache-dir", theirs)):
+        fed.jobs.submit(f"outside-{key}", KEYS | {key: str(path), "num-server-rounds": 1})
+        job = _failed(fed, f"outside-{key}")
+        assert f'run-config key "{key}": expected a path below' in job.reason, job.reason
+        assert SECRET not in job.reason
+    inside = rig.submit(1, cache_dir=str(fed.link_kit.path / "cache" / "other"))
+    reason = _failed(fed, inside.name).reason
+    assert 'run-config key "cache-dir": expected none' in reason, reason
+    assert not theirs.exists()
+    for kit in ("link", *fed.wards):
+        for path in (fed.kits / kit).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                mode = stat.S_IMODE(path.lstat().st_mode)
+                assert path.is_symlink() or mode & 0o077 == 0, f"{path}: {mode:04o}"
+    return f"three refused; on nodes: {reason[:80]}"
+
+
+@case(
+    "S14",
+    "What an error says of a site's data",
+    "line and column reach the server, no value, label or path; the node's own log has all of it",
+    "ward-3's table gets a bad cell during a run; the link's whole kit is searched for it",
+    tests=(
+        "tests/client_app/test_owner.py::test_the_server_hears_of_line_and_column_and_the_nodes_log_of_all",
+        "tests/client_app/test_owner.py::test_names_of_classes_and_pictures_stay",
+        "tests/client_app/test_owner.py::test_of_an_error_that_nobody_foresaw_kind_and_place_are_told",
+        "tests/client_app/test_owner.py::test_every_value_in_an_error_of_data_or_state_is_vetted",
+    ),
+)
+def errors(rig: Rig) -> str:
+    run = rig.submit(6)
+    fed = run.fed
+    table = fed.data / "ward-3.csv"
+    before = table.read_text()
+    run.wait_round(1)
+    try:
+        table.write_text(before + f"1,2,{SECRET},4,0,train\n")
+        hurt = fed.until(
+            lambda: next((r["round"] for r in run.rows() if r["quarantined"]), 0), 120, "a quarantined reply"
+        )
+    finally:
+        table.write_text(before)
+    why = blamed(run, hurt, "ward-3")
+    line = len(before.splitlines()) + 1
+    assert f"line {line}, column 3" in why, why
+    run.wait_end()
+    for path in (fed.kits / "link").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert SECRET.encode() not in content, path
+            assert b"ward-3.csv" not in content, path
+    log = fed.log("ward-3", "warm")
+    assert SECRET in log
+    assert "ward-3.csv" in log
+    return f"the server: {why[-110:]}"
+
+
+@case(
+    "S16",
+    "An update computed from very few examples",
+    "refused by each site's policy, which names bound, record, number and key, and writes an audit line",
+    "runs with batch-size = 1 and one local step, and of adaptive-tau with batch-size = 1",
+    tests=(
+        "tests/client_app/test_owner.py::test_what_a_record_is_computed_from",
+        "tests/client_app/test_owner.py::test_an_update_from_less_than_the_owner_allows_is_refused",
+    ),
+)
+def few_examples(rig: Rig) -> str:
+    fed = rig.fed()
+    for keys, record in (
+        ({"local_steps": 1}, "'arrays' of fedavg"),
+        ({"algorithm": "adaptive-tau"}, "'gradient' of adaptive-tau"),
+    ):
+        run = rig.submit(1, batch_size=1, **keys)
+        fed.until(lambda run=run: run.quarantined(), 240, f"a refusal in {run.name}")  # type: ignore[misc]
+        for name in fed.wards:
+            why = blamed(run, 1, name)
+            assert "policy: min-examples = 10" in why, why
+            assert f"{record} would be computed from 1 examples" in why, why
+        assert run.row(1)["answered"] == 0
+        if not run.job().ended:
+            fed.jobs.ask_to_stop(run.name)
+            fed.until(lambda run=run: run.job().ended, 60, f"the end of {run.name}")  # type: ignore[misc]
+    for name in fed.wards:
+        assert "refused train" in (fed.kits / name / "logs" / "audit.log").read_text()
+    return f"refused by all: {why[-150:]}"
