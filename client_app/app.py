@@ -92,8 +92,9 @@ Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None = None) -> RecordDict:
     """Do `work` for the clients that a message names and merge their uploads as they come.
 
-    A message without names comes from somebody else's strategy: all clients of the node are trained and
-    their reduction is answered as if the node were one client.
+    A message without names comes from somebody else's strategy, and one for the whole node from a loop or
+    wrapper that is: all clients of the node are trained and their reduction is answered as if the node were one
+    client.
 
     Args:
         node: This node.
@@ -112,10 +113,10 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     like = holdings(shared, parts.trainable)
     order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
     merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)))
-    named = bool(order.clients)
+    named = bool(order.clients) and not order.whole
     if not named:
         clients = _share(node)
-        order = replace(order, clients=clients, epochs=(0,) * len(clients))
+        order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
     outcomes = work(node, entry, order)
     if work is train_clients and node.config.attack.kind != "none":
         bad = malicious(node.config, tuple(node.clients.names))

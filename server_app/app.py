@@ -51,7 +51,6 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         BouquetError: As `run` would raise it later.
     """
     config = read_config(run_config)
-    check_measured(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -77,7 +76,6 @@ def run(
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
     """
-    check_measured(config)
     path = run_path(config)
     with holding(path, wait_s):
         return _run(grid, config, path, rounds_over, overlap)
@@ -124,21 +122,6 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     write_report(path)
     closing_table(summary, path.resolve())
     return path
-
-
-def check_measured(config: Config) -> None:
-    """Refuse a run whose models are the clients' own and that measures nothing on the clients.
-
-    Raises:
-        ConfigError: Naming the key to set.
-    """
-    if not contract_of(config).personal:
-        return
-    if config.server.fraction_evaluate == 0:
-        raise ConfigError(
-            f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '
-            "and are measured on their own test data; expected > 0, such as 1.0; got 0"
-        )
 
 
 def run_path(config: Config) -> Path:

@@ -46,10 +46,12 @@ def _keys(recipe: str, pairs: list[str] | None, run_name: str, runs_dir: str) ->
     with _importing():
         from flwr.common.config import parse_config_args
 
-        from task.config import read_recipe
+        from task.config import fuse, read_recipe
 
-    keys: dict[str, object] = dict(read_recipe(recipe)) if recipe else {}
-    keys |= parse_config_args(pairs)
+    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_config_args(pairs))
+    if unread:
+        listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
+        typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)
     if run_name:
         keys["run-name"] = run_name
     if runs_dir:

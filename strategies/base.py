@@ -6,7 +6,8 @@ checkpoint -> next.
 
 A rule subclasses `Strategy`, names its catalogue entry and gives its pure ``server_update``; nothing
 here is overridden. Flower's four verbs (``configure_train`` ... ``aggregate_evaluate``) are the steps of
-the loop, so that Flower's own loop and wrappers can drive a rule too.
+the loop, so that Flower's wrappers can drive a rule too: then each node answers with one model, that of its share
+of the clients (`strategies.foreign`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from strategies import presence
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import Terms, clients_of, stream_replies
 from strategies.fold import Fold, Folded, most_bytes
+from strategies.foreign import lost_in_foreign_loops, lost_on_foreign_clients, merges
 from strategies.journal import Journal, Snapshot
 from strategies.loop import EvaluateFn, Loop
 from strategies.orders import Extra, Writer
@@ -78,6 +80,8 @@ class Strategy(Writer, FlowerStrategy):
         self.devices = Devices(self.config.devices, self.config.seed)
         self.simulated_s = 0.0  # what the round would take on the devices of the trace
         self.roster = Roster(server.roll_call_timeout, server.min_nodes)
+        self.roster.presence.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        self._in_start = False
         self.timeout_s = server.round_timeout
         self.state: ServerState | None = None
         self.trainable: tuple[str, ...] = ()
@@ -137,9 +141,14 @@ class Strategy(Writer, FlowerStrategy):
         """Draw the round's clients and write one message per node.
 
         If the policy asks candidates, or the entry has an exchange before the training, it takes place here.
+
+        Raises:
+            ConfigError: A loop other than `start` asks, and the clients do not send one model each.
         """
         self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
         self._sync(arrays)
+        if self._driven:
+            self._let_drive()
         self.call_roll(grid, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
@@ -155,7 +164,33 @@ class Strategy(Writer, FlowerStrategy):
                 self._requests = []  # nothing to train with: the round is skipped
                 return []
         self._requests = self._orders(self.entry, "train", server_round, extra)
+        if self._driven and any(len(clients_of(m)) > 1 for m in self._requests):
+            raise self._not_driven(
+                "it needs the model of each client, and a node hosts several; give each its own node"
+            )
         return self._requests
+
+    @property
+    def _driven(self) -> bool:
+        """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
+        return not self._in_start and type(self).start is Strategy.start
+
+    def _not_driven(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such as "
+            f"Flower's for differential privacy, which takes one model from each node, but {why}"
+        )
+
+    def _let_drive(self) -> None:
+        """Let somebody else's loop or wrapper drive the rounds: one model from each node.
+
+        Raises:
+            ConfigError: The rule's replies are none that a loop which knows only models could handle.
+        """
+        why = lost_in_foreign_loops(self.entry, self.config)
+        if why:
+            raise self._not_driven(why)
+        self.roster.presence.count_whole_nodes(merges(self.entry))
 
     def _choose(self, server_round: int, extra: Extra, grid: Grid) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss."""
@@ -359,7 +394,12 @@ class Strategy(Writer, FlowerStrategy):
         self._sync(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
-        return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+        self.roster.presence.count_whole_nodes(False)
+        self._in_start = True
+        try:
+            return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+        finally:
+            self._in_start = False
 
     def restore(self, snapshot: Snapshot) -> ServerState:
         """Go back to a snapshot; return its state."""
@@ -419,7 +459,9 @@ class Strategy(Writer, FlowerStrategy):
             self.trainable = self.trainable or presumed_trainable(given)
             self.state = self.initial_state(given)
         elif arrays is not self._packed:
-            self.state = replace(self.state, arrays=wire.read_arrays(arrays))
+            given = wire.as_ours(wire.read_arrays(arrays), self.state.arrays)
+            self.state = replace(self.state, arrays=given)
+            arrays = wire.pack_arrays(given)
         self._packed = arrays
         return self.state
 

@@ -18,6 +18,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.claims import Claim, Node, Settled, settle
+from strategies.foreign import as_one_client
 from task import wire
 from task.errors import ConfigError, WireError
 
@@ -81,6 +82,8 @@ class Presence:
         self._left: dict[int, int] = {}  # how often a node was seen to leave
         self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
         self._unfit: set[int] = set()  # said that they cannot take part
+        self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
+        self.whole_nodes = False  # whether a node that hosts several clients counts as one
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._turn = 0
         self._told: set[str] = set()  # lines of the log, each once
@@ -182,6 +185,8 @@ class Presence:
             if reply.has_error():
                 raise WireError(reply.error.reason or "no reason given")
             told = wire.read_roll_call(reply.content)
+            if self.whole_nodes and len(told.clients) > 1:
+                told = as_one_client(node, told)
         except ConfigError as err:
             # Before the first round somebody is there to mend it; later the others go on without.
             if server_round <= 1:
@@ -198,7 +203,7 @@ class Presence:
             # Flower's own apps have no roll call: such a node is one client.
             logger.debug("%s does not answer the roll call: %s", node, err)
             name = node.name or f"node-{node_id}"
-            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}")
+            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", foreign=True)
         self._unfit.discard(node_id)
         self._turn += 1
         self.claims[node_id] = Claim(node, told, self._turn)
@@ -219,6 +224,15 @@ class Presence:
             if n in self.nodes or (n in there and c.told.pool not in pools)  # else another does its work
         ]
         self.settled = settle(claims, self._held)
+        if self.lost_on_foreign:
+            self.settled.refuse_foreign(claims, self.lost_on_foreign)
+
+    def count_whole_nodes(self, whole: bool) -> None:
+        """Let a node that hosts several clients count as one from now on, or as its clients again."""
+        if whole != self.whole_nodes:
+            self.whole_nodes = whole
+            self.claims.clear()  # all are asked again
+            self._settle()
 
     def close_roll(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
@@ -226,6 +240,12 @@ class Presence:
         name = {claim.node.id: claim.node for claim in self.claims.values()}
         for node, why in sorted(self.settled.refused.items()):
             self.say(f"{name[node]} is refused: it {why}")
+        for node in sorted(self.settled.admitted):
+            if self.claims[node].told.foreign:
+                self.say(
+                    f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
+                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+                )
         for node, (by, client) in sorted(self.settled.replaced.items()):
             self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 

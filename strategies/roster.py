@@ -8,7 +8,7 @@ Nodes of the same *pool* share data and client state (they lie on the same disk)
 each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
 pools, the node whose share it is trains it; data of one's own have one owner, see `strategies.claims`. A
 node that does not answer the roll call (somebody else's ClientApp) counts as one client, named as it was
-enrolled or else after its id.
+enrolled or else after its id; where the algorithm needs our client half it is refused, see `strategies.foreign`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Roster:
                     self._answers = admitted
                     self._index()
                 there = self.presence.told() if first else len(self.presence.there())
-                if there >= needed and len(self.names) >= clients:
+                if there >= needed and (len(self.names) >= clients or self._guesses(server_round)):
                     break
                 now = time.monotonic()
                 if now > deadline:
@@ -125,12 +125,15 @@ class Roster:
                 pause = min(2 * pause, LAST_PAUSE_S)
         finally:
             fetch.close()
-        guessed = self.presence.settled.guessed
-        if guessed and server_round <= 1:
-            raise ConfigError(guessed)
+        if self._guesses(server_round):
+            raise ConfigError(self.presence.settled.guessed)
         self.presence.close_roll()
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
+
+    def _guesses(self, server_round: int) -> bool:
+        """Return whether somebody has to look before the first round."""
+        return server_round <= 1 and bool(self.presence.settled.guessed)
 
     def _call(self, grid: Grid, fetch: Puller, server_round: int, patience_s: float, deadline: float) -> None:
         """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""

@@ -40,6 +40,7 @@ from task.names import ClientNames
 
 BEFORE = "before"  # action of training messages of an exchange before the training
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
+WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
@@ -82,6 +83,8 @@ class TrainOrder:
         run: Identity of the run: what a client kept of another run is not for this one.
         stacks: Of the fields that differ by client: by field and client, the named records that it gets.
         population: Names of all clients, the order of records that hold one number for each of them.
+        whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
+            have one entry, the node's.
     """
 
     round: int
@@ -92,6 +95,7 @@ class TrainOrder:
     run: str = ""
     stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
     population: tuple[str, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,8 @@ class RollCall:
         version: Version of the app on the node.
         shape: Shape of one example as the model sees it; empty if unknown.
         classes: Number of classes; 0 if unknown.
+        foreign: Whether the node's app is not Bouquet's and has no roll call.
+        whole: Whether its share of the clients counts as one client.
     """
 
     clients: Sequence[str]
@@ -148,6 +154,8 @@ class RollCall:
     version: str = ""
     shape: tuple[int, ...] = ()
     classes: int = 0
+    foreign: bool = False
+    whole: bool = False
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -205,6 +213,8 @@ def train_content(
             arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
     if order.clients:
         config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
+    if order.whole:
+        config[WHOLE] = True
     return RecordDict({**arrays, CONFIG: config})
 
 
@@ -228,8 +238,9 @@ def read_order(
     def read(f: ArrayField, name: str) -> Arrays:
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
-        arrays = read_arrays(records[name])
-        check_arrays(name, arrays, of_population if f.holds == "population" else like[f.name])
+        expected = of_population if f.holds == "population" else like[f.name]
+        arrays = as_ours(read_arrays(records[name]), expected)
+        check_arrays(name, arrays, expected)
         return arrays
 
     arrays = {f.name: read(f, f.name) for f in entry.down if f.reduce != "stack"}
@@ -239,13 +250,31 @@ def read_order(
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
+    whole = bool(config.get(WHOLE, False))
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
     stacks: dict[str, dict[str, dict[str, Arrays]]] = {}
     for f in (f for f in entry.down if f.reduce == "stack"):
         wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
         named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
         stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population)
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, whole)
+
+
+def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
+    """Return a model that was sent to this node with the dtypes of this node's model.
+
+    Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.
+    Numbers that do not fit become infinite, which the gate refuses, or stay as they are, which it refuses too.
+    """
+    out = dict(arrays)
+    with np.errstate(over="ignore"):
+        for name, a in arrays.items():
+            want = like[name].dtype if name in like else a.dtype
+            if a.dtype.kind != "f" or a.dtype == want:
+                continue
+            if want.kind == "f" or (want.kind == "i" and np.isfinite(a).all() and (np.abs(a) < 2**53).all()):
+                out[name] = np.asarray(a if want.kind == "f" else np.rint(a)).astype(want)
+    return out
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

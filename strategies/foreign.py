@@ -1,0 +1,72 @@
+"""Apps and loops that are not Bouquet's: what a rule can do with them, and what it must refuse.
+
+* A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That is
+  all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's own
+  convention. Any other algorithm would silently lose its client half.
+* A loop that is not `strategies.base.Strategy.start`, such as that of Flower's wrappers for differential privacy,
+  works on the replies: it clips, weighs or masks models. It must get one model from each node, not the merged
+  sums of several clients, and nothing may go round it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from strategies.claims import Node
+from task import wire
+from task.entry import MODEL_UP, Algorithm
+from task.knobs import Config
+from task.selections import SELECTIONS
+
+PLAIN_SOLVERS = ("sgd", "fedprox")
+
+
+def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
+    """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can.
+
+    Args:
+        entry: The run's contract.
+        config: The run.
+    """
+    by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
+    models = [f.name for f in entry.up] == [wire.ARRAYS]
+    if by_client or not models or entry.before or entry.solver not in PLAIN_SOLVERS:
+        ala = " with ala = true" if config.train.ala else ""
+        return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
+    if SELECTIONS[config.server.selection].looks:
+        return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
+    if entry.name == "fedprox" and config.fedprox.adaptive:
+        return "cannot tell the loss by which fedprox.adaptive changes mu"
+    return ""
+
+
+def lost_in_foreign_loops(entry: Algorithm, config: Config) -> str:
+    """Return why a loop that is not ours cannot drive a rule; "" if it can."""
+    one = len(entry.up) == 1 and entry.up[0].name == wire.ARRAYS
+    if not one or entry.before or entry.individual:
+        return "its clients send more than one model, or something else"
+    if SELECTIONS[config.server.selection].looks:
+        return f'selection = "{config.server.selection}" asks clients for their losses as well'
+    return ""
+
+
+def merges(entry: Algorithm) -> bool:
+    """Return whether a node may answer with the mean of its clients' models instead of each of them."""
+    return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
+
+
+def as_one_client(node: Node, told: wire.RollCall) -> wire.RollCall:
+    """Return what a node told as if its share of the clients were one client, named after the node."""
+    part, parts = told.share
+    mine = np.asarray(told.num_examples)[part :: max(parts, 1)]
+    name = node.name or f"node-{node.id}"
+    return replace(
+        told,
+        clients=(name,) if len(mine) else (),
+        num_examples=mine.sum(keepdims=True),
+        pool=f"node-{node.id}/{name}",
+        share=(0, 1),
+        whole=True,
+    )
