@@ -92,9 +92,9 @@ Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None = None) -> RecordDict:
     """Do `work` for the clients that a message names and merge their uploads as they come.
 
-    A message without names comes from somebody else's strategy, and one for the whole node from a loop or
-    wrapper that is: all clients of the node are trained and their reduction is answered as if the node were one
-    client.
+    A message without names comes from somebody else's strategy, one for the whole node from a loop or wrapper
+    that is not ours: all clients of the node are trained and their reduction is answered as if the node were
+    one client.
 
     Args:
         node: This node.

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from server_app.evaluate import central_evaluation
 from server_app.holding import holding
+from server_app.naming import check_free, folder_of_run
 from server_app.progress import Progress, closing_table
 from server_app.recorder import Recorder
 from server_app.report import write_report
@@ -51,6 +52,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         BouquetError: As `run` would raise it later.
     """
     config = read_config(run_config)
+    run_path(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -78,6 +80,8 @@ def run(
     """
     path = run_path(config)
     with holding(path, wait_s):
+        if not config.output.resume:
+            check_free(path)  # another run may have begun while this one waited
         return _run(grid, config, path, rounds_over, overlap)
 
 
@@ -125,11 +129,8 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
 
 
 def run_path(config: Config) -> Path:
-    """Return the result folder of a run."""
-    name = config.run_name
-    if Path(name).name != name or name in (".", ".."):
-        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
-    return Path(config.output.runs_dir).expanduser() / name
+    """Return the result folder of a run that starts or goes on; see `server_app.naming.folder_of_run`."""
+    return folder_of_run(config, Path(config.output.runs_dir).expanduser())
 
 
 # What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
@@ -145,8 +146,6 @@ def check_same_run(folder: RunFolder, config: Config) -> None:
     Raises:
         ConfigError: Naming the first key that differs, with both values.
     """
-    if not (folder.path / "config.json").exists():
-        return
     before = folder.config()["run"]
     for key, value in as_run_config(config).items():
         if key not in FREE_ON_RESUME and key in before and before[key] != value:

@@ -6,8 +6,8 @@ checkpoint -> next.
 
 A rule subclasses `Strategy`, names its catalogue entry and gives its pure ``server_update``; nothing
 here is overridden. Flower's four verbs (``configure_train`` ... ``aggregate_evaluate``) are the steps of
-the loop, so that Flower's wrappers can drive a rule too: then each node answers with one model, that of its share
-of the clients (`strategies.foreign`).
+the loop, so that Flower's wrappers can drive a rule too: then each node answers with one model, that of its
+share of the clients (`strategies.foreign`).
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class Strategy(Writer, FlowerStrategy):
 
     def _not_driven(self, why: str) -> ConfigError:
         return ConfigError(
-            f"{self.entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such as "
-            f"Flower's for differential privacy, which takes one model from each node, but {why}"
+            f"{self.entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such "
+            f"as Flower's for differential privacy, which takes one model from each node, but {why}"
         )
 
     def _let_drive(self) -> None:

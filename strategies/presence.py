@@ -243,8 +243,9 @@ class Presence:
         for node in sorted(self.settled.admitted):
             if self.claims[node].told.foreign:
                 self.say(
-                    f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
-                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+                    f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and "
+                    "run-config keys of the local work (epochs, batch size, stragglers, attacks, ...) do not "
+                    "reach it"
                 )
         for node, (by, client) in sorted(self.settled.replaced.items()):
             self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")

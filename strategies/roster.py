@@ -8,7 +8,8 @@ Nodes of the same *pool* share data and client state (they lie on the same disk)
 each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
 pools, the node whose share it is trains it; data of one's own have one owner, see `strategies.claims`. A
 node that does not answer the roll call (somebody else's ClientApp) counts as one client, named as it was
-enrolled or else after its id; where the algorithm needs our client half it is refused, see `strategies.foreign`.
+enrolled or else after its id; where the algorithm needs our client half it is refused, see
+`strategies.foreign`.
 """
 
 from __future__ import annotations

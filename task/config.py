@@ -79,8 +79,8 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     """Build a `Config` from run-config keys; keys that are absent take their default.
 
     Raises:
-        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was set
-            and that nothing in the run reads.
+        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
+            set and that nothing in the run reads.
     """
     from task.choices import check_names
     from task.effective import check_read
@@ -107,7 +107,7 @@ def _built(run_config: Mapping[str, Any]) -> Config:
 def with_defaults(config: Config) -> Config:
     """Return the config with the values of keys whose default depends on the algorithm.
 
-    Models that are the clients' own are measured at the clients, so there ``fraction-evaluate`` is 1 unless set.
+    Models that are the clients' own are measured at the clients: there ``fraction-evaluate`` is 1 unless set.
     """
     own = ALGORITHMS.get(config.algorithm)
     if own and (own.personal or config.train.ala) and not config.server.fraction_evaluate:

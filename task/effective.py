@@ -1,8 +1,8 @@
 """Which run-config keys a run reads; a key that was set and that nothing reads is refused.
 
-A key that no line below names is read by every run. The section of an algorithm's own knobs (``fedprox.mu``) is
-read with that algorithm and needs no line. Flower hands over the run config with all defaults filled in, so a
-key counts as set if its value is not the default.
+A key that no line below names is read by every run. The section of an algorithm's own knobs (``fedprox.mu``)
+is read with that algorithm and needs no line. Flower hands over the run config with all defaults filled in,
+so a key counts as set if its value is not the default.
 """
 
 from __future__ import annotations

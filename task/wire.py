@@ -264,7 +264,7 @@ def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
     """Return a model that was sent to this node with the dtypes of this node's model.
 
     Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.
-    Numbers that do not fit become infinite, which the gate refuses, or stay as they are, which it refuses too.
+    Numbers that do not fit become infinite or stay as they are; the check that follows refuses both.
     """
     out = dict(arrays)
     with np.errstate(over="ignore"):

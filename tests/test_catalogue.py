@@ -20,7 +20,7 @@ from task.reduce import REDUCTIONS
 from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support import federation
-from tests.support.federation import SIZES, Played, far, owners_config, write_owners
+from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners
 
 NAMES = sorted(ALGORITHMS)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
@@ -131,7 +131,7 @@ def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
 
 def play(keys: dict[str, Any], **more: Any) -> Played:
     """Play a run of those of the keys that it reads: they are meant for all algorithms."""
-    return federation.play(fuse(keys, {})[0], **more)
+    return federation.play(read_by(keys), **more)
 
 
 def same(one: Played, other: Played, exact: bool) -> list[bool]:

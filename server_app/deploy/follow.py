@@ -11,6 +11,7 @@ from typing import Any
 from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.kit import LinkKit
 from server_app.deploy.status import RED, read_status
+from server_app.naming import folder_of_run, remove_run
 from server_app.progress import Progress, closing_table
 from server_app.results import RunFolder
 from task.algorithms import ALGORITHMS
@@ -21,15 +22,17 @@ from task.knobs import Config
 LOOK_S = 0.25
 
 
-def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
+def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
     """Queue a run at a link.
 
     Args:
         kit: The link's kit.
         keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
+        overwrite: Delete the run of this name first.
 
     Raises:
-        ConfigError: A key is wrong, or a job of this name is not over.
+        ConfigError: A key is wrong, a job of this name is not over, its folder holds a run, or there is
+            none to resume.
     """
     if "runs-dir" in keys:
         raise ConfigError(
@@ -37,13 +40,19 @@ def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
             f"got {keys['runs-dir']!r}"
         )
     config = read_config(keys)
-    name = config.run_name
-    if Path(name).name != name or name.startswith("."):
-        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
+    jobs = Jobs(kit.jobs, kit.runs)
+    name = config.output.run_name
+    if name.startswith("."):
+        raise ConfigError(f'run-config key "run-name": expected no dot in the first place; got {name!r}')
+    if name:
+        jobs.check_over(name)
+        if overwrite:
+            remove_run(kit.runs, name)
+    name = folder_of_run(config, kit.runs, jobs.active).name
     enrolled = len(kit.node_keys)
     keys = {"min-nodes": max(enrolled, 1), **keys, "run-name": name}
     keys["num-server-rounds"] = config.server.num_server_rounds
-    return Jobs(kit.jobs, kit.runs).submit(name, keys)
+    return jobs.submit(name, keys)
 
 
 def attach(kit: LinkKit, name: str) -> Job:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ CHECKS = tuple(str(ROOT / "task" / name) for name in ("config.py", "choices.py",
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"fedprox.mu": 0.5}, r'"fedprox.mu": nothing .* algorithm = "fedprox".* 0.01.* got 0.5 with algorithm = "f'),
+        ({"fedprox.mu": 0.5}, '"fedprox.mu": nothing .*algorithm = "fedprox".* 0.01.* got 0.5 with algo'),
         ({"algorithm": "krum", "robust.trim": 0.1}, '"robust.trim".*algorithm = "trimmed-mean".*"krum"'),
         ({"algorithm": "fedadagrad", "fedopt.beta1": 0.5}, '"fedopt.beta1".*one of "fedadam", "fedyogi"'),
         ({"fedala.eta": 2.0}, r'"fedala.eta".*algorithm = "fedala", or ala = true'),
@@ -121,16 +121,16 @@ class Reads:
             self._classes[kind] = type(kind.__name__, (kind,), {"__getattribute__": get})
         return self._classes[kind](**{name: getattr(values, name) for name in names})
 
-    def keys(self) -> set[str]:
+    def named(self) -> set[str]:
         """Return what was read, as run-config keys."""
         return {k.key for k in knobs() if (k.section, k.name) in self.found}
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     watched = Reads()
     monkeypatch.setattr(client_app.app, "read_config", lambda keys: watched.watch(read_config(keys)))
-    yield watched
+    return watched
 
 
 def play(reads: Reads, keys: dict[str, Any]) -> None:
@@ -158,7 +158,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "hf": {"algorithm": "per-fedavg", "per-fedavg.form": "hf"},
 }
 SETTINGS = {
-    "num-clients": 6, "model": "mlp", "max-examples": 200, "local-test-fraction": 0.25, "fraction-evaluate": 1.0,
+    "num-clients": 6, "model": "mlp", "max-examples": 200, "local-test-fraction": 0.25,
+    "fraction-evaluate": 1.0,
 }  # fmt: skip
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
@@ -175,10 +176,10 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
         keys |= {"model": "mlp-bn"}
     play(reads, keys)
     run = as_run_config(read_config(keys))
-    found = {key for key in reads.keys() if conditions(key)}
+    found = {key for key in reads.named() if conditions(key)}
     declared = {key for key in run if conditions(key) and unmet(key, run) is None}
     assert found - TOUCHED - declared == set(), "read, and refused by task/effective.py"
-    # Data are read once per process and are cached, so what is read of partitions and data sets is not seen here.
+    # Data are read once per process and cached, so what partitions and data sets read is not seen here.
     of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
     assert declared - TOUCHED - of_data - found == set(), "taken by task/effective.py, and read by nothing"
 
@@ -186,7 +187,7 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
 @pytest.mark.parametrize("kind", ["scale", "gaussian", "sign-flip", "label-flip", "little-is-enough"])
 def test_what_an_attack_reads(kind: str, reads: Reads, tmp_path: Path) -> None:
     play(reads, SETTINGS | {"state-dir": str(tmp_path), "attack.kind": kind, "attack.fraction": 0.5})
-    attack = {key for key in reads.keys() if key.startswith("attack.")}
+    attack = {key for key in reads.named() if key.startswith("attack.")}
     assert attack == {"attack.kind", "attack.fraction"} | (
         {"attack.scale"} if kind != "label-flip" else set()
     )
@@ -234,7 +235,7 @@ def test_every_command_of_the_documents_is_a_run() -> None:
         except ValueError:  # a sentence with an apostrophe
             continue
         recipe, pairs = "", []
-        for option, value in zip(words, words[1:], strict=False):
+        for option, value in itertools.pairwise(words):
             recipe = value.rstrip(";,") if option in ("--recipe", "-r") else recipe
             pairs += [value] if option == "-c" and "=" in value else []
         if recipe.isupper() or not (recipe or pairs):
