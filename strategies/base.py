@@ -31,7 +31,7 @@ from strategies import presence
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import Terms, clients_of, stream_replies
 from strategies.fold import Fold, Folded, most_bytes
-from strategies.foreign import lost_in_foreign_loops, lost_on_foreign_clients, merges
+from strategies.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.journal import Journal, Snapshot
 from strategies.loop import EvaluateFn, Loop
 from strategies.orders import Extra, Writer
@@ -44,7 +44,9 @@ from strategies.state import Number, Reduced, ServerState, not_finite
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
+from task.config import as_run_config, defaults
 from task.contract import contract_of
+from task.effective import check_read
 from task.entry import Algorithm, evaluation_of
 from task.errors import ConfigError, choose_from
 from task.knobs import Config, ServerConfig
@@ -65,7 +67,7 @@ class Strategy(Writer, FlowerStrategy):
             ``FedAvg(fraction_train=0.1, seed=7)``.
 
     Raises:
-        ConfigError: An unknown knob.
+        ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
     """
 
     algorithm: ClassVar[str]
@@ -75,7 +77,9 @@ class Strategy(Writer, FlowerStrategy):
         server = self.config.server
         mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[self.algorithm].rule
         name = self.config.algorithm if mine else self.algorithm
-        self.entry: Algorithm = contract_of(replace(self.config, algorithm=name))
+        named = replace(self.config, algorithm=name)
+        check_read(as_run_config(named), defaults())
+        self.entry: Algorithm = contract_of(named)
         self.selector = SELECTORS[server.selection](self.config)
         self.devices = Devices(self.config.devices, self.config.seed)
         self.simulated_s = 0.0  # what the round would take on the devices of the trace
@@ -148,7 +152,8 @@ class Strategy(Writer, FlowerStrategy):
         self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
         self._sync(arrays)
         if self._driven:
-            self._let_drive()
+            check_loop(self.entry, self.config)
+            self.roster.presence.count_whole_nodes(merges(self.entry))
         self.call_roll(grid, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
@@ -164,33 +169,14 @@ class Strategy(Writer, FlowerStrategy):
                 self._requests = []  # nothing to train with: the round is skipped
                 return []
         self._requests = self._orders(self.entry, "train", server_round, extra)
-        if self._driven and any(len(clients_of(m)) > 1 for m in self._requests):
-            raise self._not_driven(
-                "it needs the model of each client, and a node hosts several; give each its own node"
-            )
+        if self._driven:
+            check_plain(self.entry, [clients_of(m) for m in self._requests])
         return self._requests
 
     @property
     def _driven(self) -> bool:
         """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
         return not self._in_start and type(self).start is Strategy.start
-
-    def _not_driven(self, why: str) -> ConfigError:
-        return ConfigError(
-            f"{self.entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such "
-            f"as Flower's for differential privacy, which takes one model from each node, but {why}"
-        )
-
-    def _let_drive(self) -> None:
-        """Let somebody else's loop or wrapper drive the rounds: one model from each node.
-
-        Raises:
-            ConfigError: The rule's replies are none that a loop which knows only models could handle.
-        """
-        why = lost_in_foreign_loops(self.entry, self.config)
-        if why:
-            raise self._not_driven(why)
-        self.roster.presence.count_whole_nodes(merges(self.entry))
 
     def _choose(self, server_round: int, extra: Extra, grid: Grid) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss."""

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from strategies.claims import Node
 from task import wire
 from task.entry import MODEL_UP, Algorithm
+from task.errors import ConfigError
 from task.knobs import Config
 from task.selections import SELECTIONS
 
@@ -42,14 +44,34 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     return ""
 
 
-def lost_in_foreign_loops(entry: Algorithm, config: Config) -> str:
-    """Return why a loop that is not ours cannot drive a rule; "" if it can."""
-    one = len(entry.up) == 1 and entry.up[0].name == wire.ARRAYS
-    if not one or entry.before or entry.individual:
-        return "its clients send more than one model, or something else"
+def check_loop(entry: Algorithm, config: Config) -> None:
+    """Refuse that a loop which is not ours drives a rule whose clients send more than a model.
+
+    Raises:
+        ConfigError: Saying what they send.
+    """
+    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.before or entry.individual:
+        raise _not_driven(entry, "its clients send something else, or more")
     if SELECTIONS[config.server.selection].looks:
-        return f'selection = "{config.server.selection}" asks clients for their losses as well'
-    return ""
+        asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
+        raise _not_driven(entry, asks)
+
+
+def check_plain(entry: Algorithm, asked: Iterable[Sequence[str]]) -> None:
+    """Refuse to ask a node for several models in a loop that is not ours.
+
+    Raises:
+        ConfigError: A node is asked for several clients.
+    """
+    if any(len(clients) > 1 for clients in asked):
+        raise _not_driven(entry, "it needs each client's model, and a node hosts several; give each a node")
+
+
+def _not_driven(entry: Algorithm, why: str) -> ConfigError:
+    return ConfigError(
+        f"{entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such as "
+        f"Flower's for differential privacy, which takes one model from each node; {why}"
+    )
 
 
 def merges(entry: Algorithm) -> bool:

@@ -12,11 +12,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from strategies import FedAvg, FedProx
+from strategies import FedAvg, FedProx, Strategy
 from strategies.journal import Journal, Snapshot
 from task import checks, wire
 from task.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
+from task.knobs import Config, FedProxConfig
 from tests.support.apps import adds, foreign_app, named_app, spread
 from tests.support.grid import LocalGrid
 
@@ -252,6 +253,22 @@ def test_a_reply_is_not_counted_twice() -> None:
     assert once is not None
     assert twice is not None
     assert np.array_equal(wire.read_arrays(once)["w"], wire.read_arrays(twice)["w"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "config", "knobs", "key"),
+    [
+        (FedAvg, Config(fedprox=FedProxConfig(mu=0.5)), {}, "fedprox.mu"),
+        (FedAvg, Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.5)), {}, "fedprox.mu"),
+        (FedAvg, None, {"drop_stragglers": True}, "drop-stragglers"),
+    ],
+)
+def test_a_rule_refuses_knobs_that_it_does_not_read(
+    rule: type[Strategy], config: Config | None, knobs: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
+        rule(config, **knobs)
+    FedProx(Config(fedprox=FedProxConfig(mu=0.5)))
 
 
 def test_stops_at_the_target_accuracy() -> None:
