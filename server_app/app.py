@@ -52,6 +52,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         BouquetError: As `run` would raise it later.
     """
     config = read_config(run_config)
+    check_measured(config)
     run_path(config)
     dataset = _server_data(config)
     if dataset is not None:
@@ -78,6 +79,7 @@ def run(
     Raises:
         BouquetError: The run cannot start or go on; what was written so far stays.
     """
+    check_measured(config)
     path = run_path(config)
     with holding(path, wait_s):
         if not config.output.resume:
@@ -126,6 +128,19 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     write_report(path)
     closing_table(summary, path.resolve())
     return path
+
+
+def check_measured(config: Config) -> None:
+    """Refuse a run whose models are the clients' own and that measures nothing on the clients.
+
+    Raises:
+        ConfigError: Naming the key to set.
+    """
+    if contract_of(config).personal and config.server.fraction_evaluate == 0:
+        raise ConfigError(
+            f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '
+            "and are measured on their own test data; expected > 0, such as 1.0, or the key left out; got 0"
+        )
 
 
 def run_path(config: Config) -> Path:

@@ -31,7 +31,7 @@ from server_app.summary import (
     scale_bytes,
     short,
 )
-from task.config import defaults
+from task.config import as_run_config, read_config
 from task.effective import unmet
 from task.errors import StateError
 from task.files import replacing, write_text
@@ -348,7 +348,7 @@ def _quarantined(entries: Sequence[Row]) -> str:
 
 def _settings(run: Row) -> str:
     """Return the run-config keys that the run reads: those that were changed, and all of them to unfold."""
-    known = defaults()
+    known = as_run_config(read_config({}))
     complete = {**known, **run}
     run = {key: value for key, value in run.items() if unmet(key, complete) is None}
     changed = [(key, value) for key, value in run.items() if value != known.get(key)]

@@ -101,18 +101,21 @@ def _built(run_config: Mapping[str, Any]) -> Config:
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
     sections = {name: cls(**values[name]) for name, cls in _sections()}
-    return with_defaults(Config(**values[""], **sections))
+    return _measured(Config(**values[""], **sections))
 
 
-def with_defaults(config: Config) -> Config:
-    """Return the config with the values of keys whose default depends on the algorithm.
-
-    Models that are the clients' own are measured at the clients: there ``fraction-evaluate`` is 1 unless set.
-    """
-    own = ALGORITHMS.get(config.algorithm)
-    if own and (own.personal or config.train.ala) and not config.server.fraction_evaluate:
-        return replace(config, server=replace(config.server, fraction_evaluate=1.0))
-    return config
+def _measured(config: Config) -> Config:
+    """Put the default of the run's algorithm in the place of ``fraction-evaluate = -1``."""
+    share = config.server.fraction_evaluate
+    if share >= 0:
+        return config
+    if share != -1:
+        raise ConfigError(
+            f'run-config key "fraction-evaluate": expected -1 or float >= 0 and <= 1; got {share!r}'
+        )
+    entry = ALGORITHMS.get(config.algorithm)
+    own = config.train.ala or (entry is not None and entry.personal)
+    return replace(config, server=replace(config.server, fraction_evaluate=1.0 if own else 0.0))
 
 
 def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

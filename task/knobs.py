@@ -98,9 +98,9 @@ class ServerConfig:
     num_server_rounds: int = knob(10, "rounds", low=0)
     fraction_train: float = knob(1.0, "C, share of the clients that train in a round; 0 = one", low=0, high=1)
     fraction_evaluate: float = knob(
-        0.0,
-        "share of the clients that evaluate; 0 = none, or all where the models are the clients' own",
-        low=0,
+        -1.0,
+        "share of the clients that evaluate; -1 = all if the models are their own, else 0",
+        low=-1,
         high=1,
     )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)

@@ -75,12 +75,20 @@ def test_a_run_name_is_one_folder(name: str) -> None:
         run_path(read_config({"run-name": name}))
 
 
+def test_models_of_the_clients_that_nobody_measures_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=r'"fraction-evaluate": .* "fedper" are the clients'):
+        go(tmp_path, algorithm="fedper", fraction_evaluate=0.0)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_personalised_run_is_measured_on_its_clients_and_sends_their_shared_part_only(
     tmp_path: Path,
 ) -> None:
     from safetensors.numpy import load_file
 
-    folder = go(tmp_path, algorithm="fedper", fraction_evaluate=0.0)  # which is its default
+    folder = go(tmp_path, algorithm="fedper", fraction_evaluate=-1.0)  # the key's default
     assert json.loads((folder / "config.json").read_text())["run"]["fraction-evaluate"] == 1.0
     assert set(load_file(folder / "model.safetensors")) == {"1.weight", "1.bias"}
     result = json.loads((folder / "result.json").read_text())
