@@ -22,10 +22,10 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 demo: setup  ## train 10 clients on the digits in Flower's simulation, some seconds
-	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS)
+	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS) --overwrite
 
 federation: setup  ## the same ten clients on a SuperLink and three nodes: real gRPC processes, TLS, node keys
-	$(BIN)/bouquet federation --recipe demo --run-name federation --runs-dir $(RUNS)
+	$(BIN)/bouquet federation --recipe demo --run-name federation --runs-dir $(RUNS) --overwrite
 
 docker-base:  ## a base image from Debian's packages, for machines that reach no registry: bouquet-base:local
 	docker/base.sh bouquet-base:local

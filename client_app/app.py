@@ -114,8 +114,9 @@ Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None = None) -> RecordDict:
     """Do `work` for the clients that a message names and merge their uploads as they come.
 
-    A message without names comes from somebody else's strategy: all clients of the node are trained and
-    their reduction is answered as if the node were one client.
+    A message without names comes from somebody else's strategy, one for the whole node from a loop or wrapper
+    that is not ours: all clients of the node are trained and their reduction is answered as if the node were
+    one client.
 
     Args:
         node: This node.
@@ -137,10 +138,10 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     trainable = frozenset(parts.trainable)
     bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
     merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound, node.owner)
-    named = bool(order.clients)
+    named = bool(order.clients) and not order.whole
     if not named:
         clients = _share(node)
-        order = replace(order, clients=clients, epochs=(0,) * len(clients))
+        order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
     if work is not evaluate_clients:
         check_bounds(node, entry, order, trains=work is train_clients)
     outcomes = work(node, entry, order)

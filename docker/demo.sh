@@ -8,7 +8,7 @@ stack="$compose -f $(dirname "$0")/compose.yaml"
 trap '$stack down' EXIT
 trap 'exit 1' INT TERM
 $stack up -d
-$stack exec -T link bouquet run --link /kit --recipe demo --run-name demo -c min-nodes=3
+$stack exec -T link bouquet run --link /kit --recipe demo --run-name demo --overwrite -c min-nodes=3
 mkdir -p "$results"
 rm -rf "$results/docker-demo"
 docker cp "$($stack ps -q link):/kit/runs/demo" "$results/docker-demo"

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.deploy.confined import KIT, confined
 from server_app.evaluate import central_evaluation
 from server_app.holding import holding
+from server_app.naming import check_free, folder_of_run
 from server_app.progress import Progress, closing_table
 from server_app.recorder import Recorder
 from server_app.report import write_report
@@ -60,6 +61,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     """
     config = read_config(run_config)
     check_measured(config)
+    run_path(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -88,6 +90,8 @@ def run(
     check_measured(config)
     path = run_path(config)
     with holding(path, wait_s):
+        if not config.output.resume:
+            check_free(path)  # another run may have begun while this one waited
         return _run(grid, config, path, rounds_over, overlap)
 
 
@@ -162,21 +166,16 @@ def check_measured(config: Config) -> None:
     Raises:
         ConfigError: Naming the key to set.
     """
-    if not contract_of(config).personal:
-        return
-    if config.server.fraction_evaluate == 0:
+    if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '
-            "and are measured on their own test data; expected > 0, such as 1.0; got 0"
+            "and are measured on their own test data; expected > 0, such as 1.0, or the key left out; got 0"
         )
 
 
 def run_path(config: Config) -> Path:
-    """Return the result folder of a run."""
-    name = config.run_name
-    if Path(name).name != name or name in (".", ".."):
-        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
-    return Path(config.output.runs_dir).expanduser() / name
+    """Return the result folder of a run that starts or goes on; see `server_app.naming.folder_of_run`."""
+    return folder_of_run(config, Path(config.output.runs_dir).expanduser())
 
 
 # What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
@@ -192,8 +191,6 @@ def check_same_run(folder: RunFolder, config: Config) -> None:
     Raises:
         ConfigError: Naming the first key that differs, with both values.
     """
-    if not (folder.path / "config.json").exists():
-        return
     before = folder.config()["run"]
     for key, value in as_run_config(config).items():
         if key not in FREE_ON_RESUME and key in before and before[key] != value:

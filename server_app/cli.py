@@ -41,21 +41,41 @@ Set = Annotated[
     list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
 ]
 RunName = Annotated[str, typer.Option("--run-name", help="Folder below the runs folder.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint of this run; it must be there.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Delete the run of this --run-name first, finished or not.")
+]
 RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
 
 
-def _keys(recipe: str, pairs: list[str] | None, run_name: str, runs_dir: str) -> dict[str, object]:
+def _keys(
+    recipe: str,
+    pairs: list[str] | None,
+    run_name: str = "",
+    runs_dir: str = "",
+    resume: bool = False,
+    overwrite: bool = False,
+) -> dict[str, object]:
     with _importing():
         from flwr.common.config import parse_config_args
 
-        from task.config import read_recipe
+        from task.config import fuse, read_recipe
 
-    keys: dict[str, object] = dict(read_recipe(recipe)) if recipe else {}
-    keys |= parse_config_args(pairs)
+    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_config_args(pairs))
+    if unread:
+        listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
+        typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)
     if run_name:
         keys["run-name"] = run_name
     if runs_dir:
         keys["runs-dir"] = runs_dir
+    if resume:
+        keys["resume"] = True
+    if overwrite and (keys.get("resume") or not keys.get("run-name")):
+        got = "--resume" if keys.get("resume") else "none"
+        raise ConfigError(f"--overwrite: expected --run-name and no --resume with it; got {got}")
     return keys
 
 
@@ -72,9 +92,8 @@ def run(
     ] = 0,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     help_keys: Annotated[
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
@@ -94,11 +113,9 @@ def run(
     if help_keys:
         _list_keys()
         return
-    keys = _keys(recipe, config, run_name, runs_dir)
-    if resume:
-        keys["resume"] = True
+    keys = _keys(recipe, config, run_name, runs_dir, resume, overwrite)
     if link is not None:
-        _run_at_link(link, keys, detach, attach, stop)
+        _run_at_link(link, keys, detach, attach, stop, overwrite)
         return
     if detach or attach or stop:
         raise ConfigError("--detach, --attach and --stop: expected them with --link KIT; got none")
@@ -108,10 +125,14 @@ def run(
     with _sigterm_is_ctrl_c():
         with _importing():
             from server_app.simulate import simulate
+        if overwrite:
+            _remove(checked)
         simulate(keys, nodes)
 
 
-def _run_at_link(folder: Path, keys: dict[str, object], detach: bool, attach: str, stop: str) -> None:
+def _run_at_link(
+    folder: Path, keys: dict[str, object], detach: bool, attach: str, stop: str, overwrite: bool
+) -> None:
     """Submit a run to a link, follow it, or end it."""
     from server_app.deploy import follow
     from server_app.deploy.jobs import Jobs
@@ -122,7 +143,7 @@ def _run_at_link(folder: Path, keys: dict[str, object], detach: bool, attach: st
         Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
         typer.echo(f"asked the link to end {stop}; what it has so far stays in {kit.runs / stop}")
         return
-    job = follow.attach(kit, attach) if attach else follow.submit(kit, keys)
+    job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
     again = f"bouquet run --link {folder} --attach {job.name}"
     if detach:
         typer.echo(f"job {job.name} is {job.state}; watch it: {again}")
@@ -174,18 +195,17 @@ def federation(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 3,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint of this run.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Run it on a link and nodes with TLS and node keys, real processes on this machine."""
-    keys = _keys(recipe, config, run_name, runs_dir)
-    if resume:
-        keys["resume"] = True
+    keys = _keys(recipe, config, run_name, runs_dir, resume, overwrite)
     checked = _check(keys)
     from server_app.federation import federation as start
 
     keys.pop("runs-dir", None)
+    if overwrite:
+        _remove(checked)
     if checked.output.progress != "none":
         typer.echo("starting a link and its nodes ...", err=True)
     shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
@@ -244,7 +264,7 @@ def data(
     if listing:
         _console().print(*datacard.listing())
         return
-    checked = _check(_keys(recipe, config, "", ""))
+    checked = _check(_keys(recipe, config))
     _console().print(*datacard.describe(checked, Path(plot)))
 
 
@@ -432,6 +452,13 @@ def _check(keys: Mapping[str, object]) -> Config:
     from task.config import read_config
 
     return read_config(keys)
+
+
+def _remove(checked: Config) -> None:
+    """Delete the result folder that a run of this name left."""
+    from server_app.naming import remove_run
+
+    remove_run(Path(checked.output.runs_dir).expanduser(), checked.run_name)
 
 
 def _list_keys() -> None:

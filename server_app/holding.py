@@ -69,13 +69,6 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def keep_hold(moved: Path, folder: Path) -> None:
-    """After a held folder was moved aside, hold the one in its place, by the same lock."""
-    if (moved / LOCK).exists():
-        make_folder(folder)
-        (moved / LOCK).rename(folder / LOCK)
-
-
 def _try(path: Path) -> int | None:
     """Return the open lock file, held; None if somebody else holds it."""
     try:

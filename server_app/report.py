@@ -31,7 +31,8 @@ from server_app.summary import (
     scale_bytes,
     short,
 )
-from task.config import knobs
+from task.config import as_run_config, read_config
+from task.effective import unmet
 from task.errors import StateError
 from task.files import replacing, write_text
 from task.metrics import monotone, worst_decile
@@ -346,16 +347,18 @@ def _quarantined(entries: Sequence[Row]) -> str:
 
 
 def _settings(run: Row) -> str:
-    """Return the run-config keys: those that were changed, and all of them to unfold."""
-    defaults = {knob.key: knob.default for knob in knobs()}
-    changed = [(key, value) for key, value in run.items() if value != defaults.get(key)]
+    """Return the run-config keys that the run reads: those that were changed, and all of them to unfold."""
+    known = as_run_config(read_config({}))
+    complete = {**known, **run}
+    run = {key: value for key, value in run.items() if unmet(key, complete) is None}
+    changed = [(key, value) for key, value in run.items() if value != known.get(key)]
     return (
         (
             _table(changed, head=("key", "value that is not the default"))
             if changed
             else "<p>All defaults.</p>"
         )
-        + "<details><summary>All keys</summary>"
+        + "<details><summary>All keys that the run reads</summary>"
         + _table(list(run.items()), head=("key", "value"))
         + "</details>"
     )

@@ -26,7 +26,6 @@ import json
 import math
 import os
 import platform
-import re
 import subprocess
 import tomllib
 import uuid
@@ -37,7 +36,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server_app.holding import keep_hold
 from server_app.summary import Row, summarise
 from task.errors import ConfigError, StateError
 from task.files import private, replacing, write_safetensors
@@ -69,18 +67,16 @@ class RunFolder:
     def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
         """Make the folder of a run that starts, or take up the one of a run that goes on.
 
-        A finished run of the same name is moved aside to <name>.1, <name>.2, ...: nothing is lost and a
-        demo can be run again. An unfinished one is somebody's work, so it is refused unless resumed.
+        `server_app.naming` chooses the folder: one without a run that has begun, or the run to go on with.
 
         Args:
             path: The folder, runs-dir/run-name.
             config: What config.json is to hold: under "run" every run-config key with its value.
                 "seed", "started", "id" and "environment" are added where they are missing.
-            resume: Go on with what is there. Call `truncate` next. A resume may also lengthen a
-                finished run, and starts a new one if there is nothing yet.
+            resume: Go on with what is there. Call `truncate` next. A resume may also lengthen a finished run.
 
         Raises:
-            ConfigError: The folder holds an unfinished run, or cannot be made.
+            ConfigError: The folder cannot be made.
         """
         folder = cls(path)
         known = {"seed": config["run"].get("seed"), "started": _now(), "id": uuid.uuid4().hex}
@@ -91,8 +87,6 @@ class RunFolder:
             record["resumed"] = [*before.get("resumed", []), record["started"]]
             record |= {k: before[k] for k in ("started", "id") if k in before}
         try:
-            if not resume:
-                folder._clear_the_way()
             folder._write(CONFIG, record)
         except OSError as err:
             raise ConfigError(
@@ -100,21 +94,15 @@ class RunFolder:
             ) from None
         return folder
 
-    def _clear_the_way(self) -> None:
-        """Move a finished run of this name aside; refuse an unfinished one."""
-        if (self.path / RESULT).exists():
-            same = re.compile(re.escape(self.path.name) + r"\.(\d+)")
-            old = [int(m[1]) for p in self.path.parent.iterdir() if (m := same.fullmatch(p.name))]
-            aside = self.path.with_name(f"{self.path.name}.{max(old, default=0) + 1}")
-            self.path.rename(aside)
-            keep_hold(aside, self.path)
-            return
-        rounds, checkpoint = self.path / ROUNDS, self.path / CHECKPOINT
-        if _size(rounds) > 0 or (checkpoint.is_dir() and any(checkpoint.iterdir())):
-            raise ConfigError(
-                f'run-config key "run-name": {self.path} holds an unfinished run; go on with it with '
-                f"--resume (resume=true), choose another --run-name, or delete that folder"
-            )
+    def begun(self) -> bool:
+        """Return whether the folder holds a run with something to lose: a round, a checkpoint or a result."""
+        checkpoint = self.path / CHECKPOINT
+        kept = checkpoint.is_dir() and any(checkpoint.iterdir())
+        return self.finished() or kept or _size(self.path / ROUNDS) > 0
+
+    def finished(self) -> bool:
+        """Return whether the folder holds the result of a run."""
+        return (self.path / RESULT).exists()
 
     def append_round(self, row: Mapping[str, Any]) -> None:
         """Add one line to rounds.jsonl."""

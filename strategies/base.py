@@ -6,7 +6,8 @@ checkpoint -> next.
 
 A rule subclasses `Strategy`, names its catalogue entry and gives its pure ``server_update``; nothing
 here is overridden. Flower's four verbs (``configure_train`` ... ``aggregate_evaluate``) are the steps of
-the loop, so that Flower's own loop and wrappers can drive a rule too.
+the loop, so that Flower's wrappers can drive a rule too: then each node answers with one model, that of its
+share of the clients (`strategies.foreign`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from strategies import presence
 from strategies.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.exchange import Terms, clients_of, stream_replies
 from strategies.fold import Fold, Folded, most_bytes
+from strategies.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.journal import Journal, Snapshot
 from strategies.loop import EvaluateFn, Loop
 from strategies.orders import Extra, Writer
@@ -44,8 +46,10 @@ from strategies.state import Number, Reduced, ServerState, not_finite
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings, presumed_trainable
+from task.config import as_run_config, defaults
 from task.contract import contract_of
 from task.datasets import DATASETS
+from task.effective import check_read
 from task.entry import Algorithm, evaluation_of
 from task.errors import ConfigError, StateError, choose_from
 from task.knobs import Config, ServerConfig
@@ -68,7 +72,7 @@ class Strategy(Writer, FlowerStrategy):
             ``FedAvg(fraction_train=0.1, seed=7)``.
 
     Raises:
-        ConfigError: An unknown knob.
+        ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
     """
 
     algorithm: ClassVar[str]
@@ -79,11 +83,15 @@ class Strategy(Writer, FlowerStrategy):
         server = self.config.server
         mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[self.algorithm].rule
         name = self.config.algorithm if mine else self.algorithm
-        self.entry: Algorithm = contract_of(replace(self.config, algorithm=name))
+        named = replace(self.config, algorithm=name)
+        check_read(as_run_config(named), defaults())
+        self.entry: Algorithm = contract_of(named)
         self.selector = SELECTORS[server.selection](self.config)
         self.devices = Devices(self.config.devices, self.config.seed)
         self.simulated_s = 0.0  # what the round would take on the devices of the trace
         self.roster = Roster(server.roll_call_timeout, server.min_nodes)
+        self.roster.presence.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        self._in_start = False
         self.timeout_s = server.round_timeout
         self.state: ServerState | None = None
         self.trainable: tuple[str, ...] = ()
@@ -158,10 +166,16 @@ class Strategy(Writer, FlowerStrategy):
         """Draw the round's clients and write one message per node.
 
         If the policy asks candidates, or the entry has an exchange before the training, it takes place here.
+
+        Raises:
+            ConfigError: A loop other than `start` asks, and the clients do not send one model each.
         """
         self._began, self._bytes, self._before, self._preceding = time.perf_counter(), 0, None, []
         self.last_good.begin(server_round, self._sync(arrays))
         self.rolled_back = None
+        if self._driven:
+            check_loop(self.entry, self.config)
+            self.roster.presence.count_whole_nodes(merges(self.entry))
         self.call_roll(grid, server_round)
         given = config.get("lr")
         self._lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
@@ -177,7 +191,14 @@ class Strategy(Writer, FlowerStrategy):
                 self._requests = []  # nothing to train with: the round is skipped
                 return []
         self._requests = self._orders(self.entry, "train", server_round, extra)
+        if self._driven:
+            check_plain(self.entry, [clients_of(m) for m in self._requests])
         return self._requests
+
+    @property
+    def _driven(self) -> bool:
+        """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
+        return not self._in_start and type(self).start is Strategy.start
 
     def _choose(self, server_round: int, extra: Extra, grid: Grid) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss."""
@@ -422,7 +443,12 @@ class Strategy(Writer, FlowerStrategy):
         self._sync(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
-        return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+        self.roster.presence.count_whole_nodes(False)
+        self._in_start = True
+        try:
+            return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+        finally:
+            self._in_start = False
 
     def restore(self, snapshot: Snapshot) -> ServerState:
         """Go back to a snapshot; return its state."""
@@ -486,7 +512,9 @@ class Strategy(Writer, FlowerStrategy):
             self.trainable = self.trainable or presumed_trainable(given)
             self.state = self.initial_state(given)
         elif arrays is not self._packed:
-            self.state = replace(self.state, arrays=wire.read_arrays(arrays))
+            given = wire.as_ours(wire.read_arrays(arrays), self.state.arrays)
+            self.state = replace(self.state, arrays=given)
+            arrays = wire.pack_arrays(given)
         self._packed = arrays
         return self.state
 

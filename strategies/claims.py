@@ -101,6 +101,22 @@ class Settled:
     differs: set[int] = field(default_factory=set)
     guessed: str = ""
 
+    def refuse_foreign(self, claims: Iterable[Claim], why: str) -> None:
+        """Refuse the nodes whose ClientApp is not Bouquet's.
+
+        Args:
+            claims: As `settle` took them.
+            why: What such an app cannot do in this run.
+        """
+        foreign = [c.node for c in claims if c.told.foreign and c.node.id in self.admitted]
+        for node in foreign:
+            self.admitted.discard(node.id)
+            self.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
+        if foreign and not self.admitted:
+            self.guessed = (
+                f"{', '.join(map(str, foreign))}: expected Bouquet's ClientApp; got another, which {why}"
+            )
+
 
 def settle(
     claims: Iterable[Claim], held: Mapping[str, str], size: int = 0, data: Data | None = None

@@ -77,7 +77,7 @@ def adaptive(
     """Return step t of an adaptive optimiser with this second moment, and its memory's first values."""
     knobs = config.fedopt
     sums = second is adagrad
-    beta1, beta2 = knobs.adagrad_beta1 if sums else knobs.beta1, knobs.beta2
+    beta1, beta2 = (knobs.adagrad_beta1, 1.0) if sums else (knobs.beta1, knobs.beta2)
     lr, tau = knobs.server_lr, knobs.tau
     of_m = 1 - beta1**t if knobs.bias_correction else 1.0
     of_v = 1 - beta2**t if knobs.bias_correction and not sums else 1.0

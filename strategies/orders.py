@@ -91,8 +91,9 @@ class Writer:
         for node, clients in by_node.items():
             epochs = plan.epochs_of(clients)
             order = wire.TrainOrder(
-                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names, void=void
-            )
+                plan.round, {}, scalars, tuple(clients), epochs, self._run_id, population=names, void=void,
+                whole=self.roster.presence.claims[node].told.whole,
+            )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in gifts.items()}
             content = wire.train_content(order, records, extra, theirs)
             requests.append(wire.message(content, node, kind, plan.round, self.timeout_s))

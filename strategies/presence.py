@@ -18,6 +18,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.claims import Claim, Data, Node, Settled, settle
+from strategies.foreign import as_one_client
 from task import wire
 from task.errors import ConfigError, WireError
 from task.names import some
@@ -84,6 +85,8 @@ class Presence:
         self.heard = 0.0  # when a node told last, on the monotonic clock
         self._unfit: dict[int, str] = {}  # why nodes cannot take part
         self._declined: set[int] = set()  # of these, who said so; the others' answers could not be read
+        self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
+        self.whole_nodes = False  # whether a node that hosts several clients counts as one
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
         self._data: Data | None = None  # that all nodes' own data must be like
@@ -184,6 +187,8 @@ class Presence:
                 why = wire.one_line(reply.error.reason, "no reason given")
                 raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
             told = wire.read_roll_call(reply.content)
+            if self.whole_nodes and len(told.clients) > 1:
+                told = as_one_client(node, told)
         except ConfigError as err:
             self._leave_out(node, str(err))
             self._declined.add(node_id)
@@ -198,7 +203,7 @@ class Presence:
             # Flower's own apps have no roll call: such a node is one client.
             logger.debug("%s does not answer the roll call: %s", node, err)
             name = node.name or f"node-{node_id}"
-            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", counted=False)
+            told = wire.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", foreign=True)
         self._unfit.pop(node_id, None)
         self._declined.discard(node_id)
         self._turn += 1
@@ -247,6 +252,15 @@ class Presence:
             if n in self.nodes or (n in there and c.told.pool not in pools)  # else another does its work
         ]
         self.settled = settle(claims, self._held, self._size, self._data)
+        if self.lost_on_foreign:
+            self.settled.refuse_foreign(claims, self.lost_on_foreign)
+
+    def count_whole_nodes(self, whole: bool) -> None:
+        """Let a node that hosts several clients count as one from now on, or as its clients again."""
+        if whole != self.whole_nodes:
+            self.whole_nodes = whole
+            self.claims.clear()  # all are asked again
+            self._settle()
 
     def close_roll(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
@@ -255,6 +269,13 @@ class Presence:
         for left, why in self.left_out().items():
             if left.id in self.settled.refused:
                 self.say(f"{left} {why}")
+        for node in sorted(self.settled.admitted):
+            if self.claims[node].told.foreign:
+                self.say(
+                    f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and "
+                    "run-config keys of the local work (epochs, batch size, stragglers, attacks, ...) do not "
+                    "reach it"
+                )
         for node, (by, client) in sorted(self.settled.replaced.items()):
             self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 

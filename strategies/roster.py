@@ -7,8 +7,9 @@ only decide where the work is done.
 Nodes of the same *pool* share data and client state (they lie on the same disk) and can stand in for
 each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
 pools, the node whose share it is trains it; data of one's own have one owner, see `strategies.claims`. A
-node whose app has no roll call (somebody else's ClientApp) counts as one client, named as it was enrolled or
-else after its id.
+node whose app has no roll call (a ClientApp that is not Bouquet's) counts as one client, named as it was
+enrolled or else after its id; where the algorithm needs our client half it is refused, see
+`strategies.foreign`.
 
 A run begins without the nodes that say that they cannot take part, or whose partition or data differ, as long
 as those that do take part are more. A node that is silent is waited for as long as nodes keep answering and
@@ -268,7 +269,7 @@ class Roster:
         """Return by client the most training examples that a node registered for it; none if no node did."""
         counts, wanted = dict[str, int](), dict.fromkeys(cohort)
         for group in self._groups:
-            told = [a.num_examples for n in group.nodes if (a := self._answers[n]).counted]
+            told = [a.num_examples for n in group.nodes if not (a := self._answers[n]).foreign]
             for name, i in group.among(wanted):
                 counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in told)])
         return {name: n for name, n in counts.items() if n > 0}

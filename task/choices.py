@@ -54,23 +54,14 @@ def check_names(config: Config) -> None:
                 'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a '
                 f"policy that does not draw by them, such as uniform; got {config.server.selection!r}"
             )
-    if config.algorithm in ("fedsgd", "qfedsgd"):
-        for key, value in (
-            ("momentum", config.train.momentum),
-            ("weight-decay", config.train.weight_decay),
-            ("local-steps", config.train.local_steps),
-        ):
-            if value:
-                raise ConfigError(
-                    f'run-config key "{key}": {config.algorithm} uploads one gradient and takes no local '
-                    f"step, so it must be 0; got {value}"
-                )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
         if not natural:
+            own = ALGORITHMS[config.algorithm].personal or config.train.ala
             raise ConfigError(
                 'run-config key "fraction-evaluate": clients have no test data of their own because '
-                '"local-test-fraction" is 0; set it above 0, or fraction-evaluate to 0'
+                '"local-test-fraction" is 0; set that above 0'
+                + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
 
 

@@ -2,8 +2,8 @@
 
 A run is described by the flat keys of ``[tool.flwr.app.config]`` in ``pyproject.toml``, overridden by a
 recipe (``task/recipes/*.toml``) and by ``-c key=value``. `read_config` checks all of it at once, before
-round 1: unknown keys, types, ranges and names are refused with the key, what was expected and what was
-got. Below the two ``app.py`` files only the objects of `task.knobs` travel.
+round 1: unknown keys, types, ranges, names and keys that nothing in the run reads are refused with the key,
+what was expected and what was got. Below the two ``app.py`` files only the objects of `task.knobs` travel.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import dataclasses
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
+from task.algorithms import ALGORITHMS
 from task.errors import ConfigError, choose_from
 from task.knobs import NESTED, Config, DataConfig, Value
 
@@ -77,10 +79,20 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     """Build a `Config` from run-config keys; keys that are absent take their default.
 
     Raises:
-        ConfigError: An unknown key, a wrong type, a value out of range or an unknown name.
+        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
+            set and that nothing in the run reads.
     """
     from task.choices import check_names
+    from task.effective import check_read
 
+    config = _built(run_config)
+    check_names(config)
+    check_read(as_run_config(config), defaults())
+    return config
+
+
+def _built(run_config: Mapping[str, Any]) -> Config:
+    """Return the config of some keys, each checked by itself."""
     known = {k.key: k for k in knobs()}
     values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
     for key, raw in flatten(run_config).items():
@@ -89,9 +101,51 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
     sections = {name: cls(**values[name]) for name, cls in _sections()}
-    config = Config(**values[""], **sections)
-    check_names(config)
-    return config
+    return _measured(Config(**values[""], **sections))
+
+
+def _measured(config: Config) -> Config:
+    """Put the default of the run's algorithm in the place of ``fraction-evaluate = -1``."""
+    share = config.server.fraction_evaluate
+    if share >= 0:
+        return config
+    if share != -1:
+        raise ConfigError(
+            f'run-config key "fraction-evaluate": expected -1 or float >= 0 and <= 1; got {share!r}'
+        )
+    entry = ALGORITHMS.get(config.algorithm)
+    own = config.train.ala or (entry is not None and entry.personal)
+    return replace(config, server=replace(config.server, fraction_evaluate=1.0 if own else 0.0))
+
+
+def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Put run-config keys on top of a recipe's.
+
+    A recipe may set the knobs of several algorithms, so that they can be run one after the other.
+
+    Args:
+        recipe: Keys of the recipe.
+        own: The user's keys.
+
+    Returns:
+        All keys without those of the recipe that nothing in the run reads, and by key of these, why.
+
+    Raises:
+        ConfigError: A key that is wrong by itself.
+    """
+    from task.effective import unread
+
+    own = flatten(own)
+    keys: dict[str, Any] = {**recipe, **own}
+    run = as_run_config(_built(keys))
+    out = {key: str(why) for key, why in unread(run, defaults()) if key in recipe and key not in own}
+    return {key: value for key, value in keys.items() if key not in out}, out
+
+
+@cache
+def defaults() -> Mapping[str, Value]:
+    """Return every run-config key with its default."""
+    return MappingProxyType({k.key: k.default for k in knobs()})
 
 
 def _checked(k: Knob, raw: object) -> Value:

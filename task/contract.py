@@ -49,7 +49,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         ConfigError: The model has no such part, or is not of the form that the algorithm needs.
     """
     entry = contract_of(config)
-    private = private_names(model, entry.private, config.personal.layers, "personal.layers")
+    layers = config.personal.layers if entry.private == "head" else 0
+    private = private_names(model, entry.private, layers, "personal.layers")
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)

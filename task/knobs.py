@@ -97,7 +97,12 @@ class ServerConfig:
 
     num_server_rounds: int = knob(10, "rounds", low=0)
     fraction_train: float = knob(1.0, "C, share of the clients that train in a round; 0 = one", low=0, high=1)
-    fraction_evaluate: float = knob(0.0, "share of the clients that evaluate; 0 = none", low=0, high=1)
+    fraction_evaluate: float = knob(
+        -1.0,
+        "share of the clients that evaluate; -1 = all if the models are their own, else 0",
+        low=-1,
+        high=1,
+    )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
     client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
     selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort or fedcs")

@@ -46,7 +46,7 @@ PARTITIONS: dict[str, str] = {
 }
 
 # What a partition depends on beside the data, the seed and the keys common to all.
-_KEYS = {
+KEYS = {
     "classes": ("classes_per_client",),
     "classes-unbalanced": ("classes_per_client",),
     "dirichlet": ("dirichlet_alpha",),
@@ -188,7 +188,7 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
         partition = _Bootstrap(dataset, config, seed)
         _check_sizes(partition.names, partition.num_train()[:1], config)
         return partition
-    keys = {name: getattr(config, name) for name in (*_COMMON, *_KEYS.get(config.partition, ()))}
+    keys = {name: getattr(config, name) for name in (*_COMMON, *KEYS.get(config.partition, ()))}
     keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint}
     folder = cache_dir(config) / "partitions" / f"{dataset.name}-{config.partition}-{cache.key_of(keys)}"
     entry = cache.load(folder)

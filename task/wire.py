@@ -41,6 +41,7 @@ from task.names import ClientNames
 BEFORE = "before"  # action of training messages of an exchange before the training
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
+WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
@@ -89,6 +90,8 @@ class TrainOrder:
         stacks: Of the fields that differ by client: by field and client, the named records that it gets.
         population: Names of all clients, the order of records that hold one number for each of them.
         void: Rounds that the server has gone back from: what a client kept in them does not count.
+        whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
+            have one entry, the node's.
     """
 
     round: int
@@ -100,6 +103,7 @@ class TrainOrder:
     stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
     population: tuple[str, ...] = ()
     void: tuple[int, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,8 @@ class RollCall:
         version: Version of the app on the node.
         shape: Shape of one example as the model sees it; empty if unknown.
         classes: Number of classes; 0 if unknown.
-        counted: Whether the node itself told `num_examples`; else they are a guess.
+        foreign: Whether the node's app is not Bouquet's and has no roll call.
+        whole: Whether its share of the clients counts as one client.
     """
 
     clients: Sequence[str]
@@ -157,7 +162,8 @@ class RollCall:
     version: str = ""
     shape: tuple[int, ...] = ()
     classes: int = 0
-    counted: bool = True
+    foreign: bool = False
+    whole: bool = False
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -217,6 +223,8 @@ def train_content(
             arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
     if order.clients:
         config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
+    if order.whole:
+        config[WHOLE] = True
     return RecordDict({**arrays, CONFIG: config})
 
 
@@ -240,8 +248,9 @@ def read_order(
     def read(f: ArrayField, name: str) -> Arrays:
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
-        arrays = read_arrays(records[name])
-        check_arrays(name, arrays, of_population if f.holds == "population" else like[f.name])
+        expected = of_population if f.holds == "population" else like[f.name]
+        arrays = as_ours(read_arrays(records[name]), expected)
+        check_arrays(name, arrays, expected)
         return arrays
 
     arrays = {f.name: read(f, f.name) for f in entry.down if f.reduce != "stack"}
@@ -251,6 +260,7 @@ def read_order(
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
+    whole = bool(config.get(WHOLE, False))
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
     stacks: dict[str, dict[str, dict[str, Arrays]]] = {}
     for f in (f for f in entry.down if f.reduce == "stack"):
@@ -258,7 +268,24 @@ def read_order(
         named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
         stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
     void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, void)
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, void, whole)
+
+
+def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
+    """Return a model that was sent to this node with the dtypes of this node's model.
+
+    Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.
+    Numbers that do not fit become infinite or stay as they are; the check that follows refuses both.
+    """
+    out = dict(arrays)
+    with np.errstate(over="ignore"):
+        for name, a in arrays.items():
+            want = like[name].dtype if name in like else a.dtype
+            if a.dtype.kind != "f" or a.dtype == want:
+                continue
+            if want.kind == "f" or (want.kind == "i" and np.isfinite(a).all() and (np.abs(a) < 2**53).all()):
+                out[name] = np.asarray(a if want.kind == "f" else np.rint(a)).astype(want)
+    return out
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

@@ -14,12 +14,13 @@ from client_app.solvers.sgd import Solver
 from strategies import STRATEGIES, Strategy
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
-from task.config import knobs, read_config
+from task.config import fuse, knobs, read_config
 from task.entry import MEASURED, MODEL_UP, evaluation_of
 from task.reduce import REDUCTIONS
 from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
-from tests.support.federation import SIZES, Played, far, owners_config, play, write_owners
+from tests.support import federation
+from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners
 
 NAMES = sorted(ALGORITHMS)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
@@ -112,7 +113,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
 def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
     for keys in (ALGORITHMS[name].neutral, ACTIVE[name]):
         assert set(keys) <= {k.key for k in knobs()}
-        read_config({"algorithm": name, **keys})
+        read_config(fuse(keys, {"algorithm": name})[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,6 +127,11 @@ def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
 
 
 # --------------------------------------------------------------------------------------- neutral
+
+
+def play(keys: dict[str, Any], **more: Any) -> Played:
+    """Play a run of those of the keys that it reads: they are meant for all algorithms."""
+    return federation.play(read_by(keys), **more)
 
 
 def same(one: Played, other: Played, exact: bool) -> list[bool]:

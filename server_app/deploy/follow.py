@@ -12,6 +12,7 @@ from server_app.deploy.confined import confined
 from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.kit import LinkKit
 from server_app.deploy.status import RED, YELLOW, node_lines, read_status, round_lines
+from server_app.naming import folder_of_run, remove_run
 from server_app.progress import Progress, closing_table
 from server_app.results import RunFolder
 from task.algorithms import ALGORITHMS
@@ -24,15 +25,17 @@ from task.selections import cohort_size
 LOOK_S = 0.25
 
 
-def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
+def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
     """Queue a run at a link.
 
     Args:
         kit: The link's kit.
         keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
+        overwrite: Delete the run of this name first.
 
     Raises:
-        ConfigError: A key is wrong or names a file outside the kit, or a job of this name is not over.
+        ConfigError: A key is wrong or names a file outside the kit, a job of this name is not over, its
+            folder holds a run, or there is none to resume.
     """
     if "runs-dir" in keys:
         raise ConfigError(
@@ -40,12 +43,18 @@ def submit(kit: LinkKit, keys: dict[str, Any]) -> Job:
             f"got {keys['runs-dir']!r}"
         )
     config = read_config(confined(keys, kit.path))
-    name = config.run_name
-    if Path(name).name != name or name.startswith("."):
-        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
+    jobs = Jobs(kit.jobs, kit.runs)
+    name = config.output.run_name
+    if name.startswith("."):
+        raise ConfigError(f'run-config key "run-name": expected no dot in the first place; got {name!r}')
+    if name:
+        jobs.check_over(name)
+        if overwrite:
+            remove_run(kit.runs, name)
+    name = folder_of_run(config, kit.runs, jobs.active).name
     keys = {**derived(kit, config, name), **keys, "run-name": name}
     keys["num-server-rounds"] = config.server.num_server_rounds
-    return Jobs(kit.jobs, kit.runs).submit(name, keys)
+    return jobs.submit(name, keys)
 
 
 def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:

@@ -80,13 +80,7 @@ class Jobs:
         Raises:
             ConfigError: One of this name is queued or running.
         """
-        before = self.read(name)
-        if before is not None and not before.ended:
-            raise ConfigError(
-                f'run-config key "run-name": expected a name that no job has which is {before.state}; '
-                f"got {name!r}. Watch that job with --attach {name}, end it with --stop {name}, or choose "
-                f"another --run-name"
-            )
+        self.check_over(name)
         now = time.time()
         job = Job(
             name, dict(keys), uuid.uuid4().hex, created=now, updated=now,
@@ -95,6 +89,25 @@ class Jobs:
         self._stop_file(name).unlink(missing_ok=True)
         self.write(job)
         return job
+
+    def active(self, name: str) -> bool:
+        """Return whether a job of this name is queued or running."""
+        job = self.read(name)
+        return job is not None and not job.ended
+
+    def check_over(self, name: str) -> None:
+        """Refuse a name whose job is not over.
+
+        Raises:
+            ConfigError: One of this name is queued or running.
+        """
+        job = self.read(name)
+        if job is not None and not job.ended:
+            raise ConfigError(
+                f'run-config key "run-name": expected a name that no job has which is {job.state}; '
+                f"got {name!r}. Watch that job with --attach {name}, end it with --stop {name}, or choose "
+                f"another --run-name"
+            )
 
     def read(self, name: str) -> Job | None:
         """Return a job, None if there is none of this name.

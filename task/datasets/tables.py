@@ -180,8 +180,8 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
             place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
             path, line = table.places[place]
             raise DataError(
-                f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data must '
-                f"be integers {_range(request)}, so that all nodes number the classes alike; got "
+                f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data '
+                f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
                 f'"{local(table.labels[place])}". Replace the names by the numbers that all nodes agreed on.'
             ) from None
         names = sorted(set(table.labels))

@@ -16,7 +16,7 @@ import typer
 
 from client_app.programs import Single
 from task.algorithms import ALGORITHMS
-from task.config import read_config, read_recipe
+from task.config import fuse, read_config, read_recipe
 from task.datasets import load_dataset
 from task.evaluate import evaluate
 from task.models import build_model
@@ -53,7 +53,8 @@ def table(keys: dict[str, Any]) -> dict[str, dict[str, float]]:
     out: dict[str, dict[str, float]] = {}
     for rule in RULES:
         for attack, more in ATTACKS.items():
-            got = accuracy({**read_recipe(RECIPE), **more, "algorithm": rule, "device": "cpu", **keys})
+            own = {**more, "algorithm": rule, "device": "cpu", **keys}
+            got = accuracy(fuse(read_recipe(RECIPE), own)[0])
             out.setdefault(rule, {})[attack] = got
             print(f"{rule:<18} {attack:<26} {got:.4f}", flush=True)
     return out

@@ -14,7 +14,7 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, sha256
-from tests.support.federation import Keep, Played, far, owners_config, play, write_owners
+from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
 from tests.support.kept import kept_by, store_of
 from tests.test_catalogue import ACTIVE
 
@@ -38,7 +38,7 @@ def keys_of(name: str, tmp_path: Path, **more: Any) -> dict[str, Any]:
     state = str(tmp_path / f"state-{next(FOLDERS)}")
     model = "mlp" if ALGORITHMS[name].personal else "logistic"
     given = SETTINGS | {"num_server_rounds": ROUNDS, "model": model} | more
-    return owners_config(owners, algorithm=name, state_dir=state, **given) | ACTIVE[name]
+    return read_by(owners_config(owners, algorithm=name, state_dir=state, **given) | ACTIVE[name])
 
 
 def all_kept(keys: dict[str, Any], played: Played) -> dict[str, dict[str, Arrays]]:

@@ -25,7 +25,7 @@ from task.errors import ConfigError
 from task.knobs import Config, TrainConfig
 from task.models import MODELS, build_model
 from task.seeds import rng_for
-from tests.support.federation import far, owners_config, play, write_owners
+from tests.support.federation import far, owners_config, play, read_by, write_owners
 from tests.support.models import Noisy, blobs
 from tests.support.nodes import order, read
 from tests.test_catalogue import ACTIVE
@@ -461,7 +461,8 @@ def test_every_algorithm_stacked_is_what_it_is_alone(name: str, model: str, tmp_
     keys = owners_config(
         tmp_path / "owners.npz", algorithm=name, **SETTINGS, num_server_rounds=1, model=model
     )
-    alone, stacked = (play(keys | ACTIVE[name] | {"stack": stack}, nodes=1) for stack in (1, 0))
+    keys = read_by(keys | ACTIVE[name])
+    alone, stacked = (play(keys | {"stack": stack}, nodes=1) for stack in (1, 0))
     got, want = stacked.arrays(1), alone.arrays(1)
     assert got.keys() == want.keys()
     if want:  # the server has a part of the model

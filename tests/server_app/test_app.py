@@ -127,7 +127,8 @@ def test_a_personalised_run_is_measured_on_its_clients_and_sends_their_shared_pa
 ) -> None:
     from safetensors.numpy import load_file
 
-    folder = go(tmp_path, algorithm="fedper")
+    folder = go(tmp_path, algorithm="fedper", fraction_evaluate=-1.0)  # the key's default
+    assert json.loads((folder / "config.json").read_text())["run"]["fraction-evaluate"] == 1.0
     assert set(load_file(folder / "model.safetensors")) == {"1.weight", "1.bias"}
     result = json.loads((folder / "result.json").read_text())
     assert result["measured_on"] == "clients"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.holding import LOCK, holding, is_held
-from server_app.results import RunFolder
+from server_app.holding import holding, is_held
 from task.errors import BouquetError, ConfigError
 
 HOLD = """
@@ -65,19 +64,6 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         other.send_signal(signal.SIGKILL)
         other.wait(30)
     assert not is_held(folder)
-
-
-def test_a_folder_that_is_moved_aside_is_still_held_in_its_place(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "result.json").write_text("{}")
-    with holding(folder, 0.0):
-        RunFolder.create(folder, {"run": {"seed": 1}}, resume=False)
-        assert (tmp_path / "run.1" / "result.json").exists()
-        assert not (tmp_path / "run.1" / LOCK).exists()
-        assert is_held(folder)
-        with pytest.raises(BouquetError, match="holds"), holding(folder, 0.0):
-            pass
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

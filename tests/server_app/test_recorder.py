@@ -18,7 +18,7 @@ from server_app.recorder import Recorder
 from server_app.results import RunFolder
 from strategies.roster import LeftOut, Participant
 from task.config import as_run_config, read_config
-from task.errors import BouquetError, StateError
+from task.errors import BouquetError, ConfigError, StateError
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid
 
@@ -171,8 +171,18 @@ def test_a_resume_of_a_finished_run_changes_nothing(config: dict[str, Any], whol
     assert leftovers(run(config, "again", resume=True)) == whole
 
 
-def test_a_resume_without_a_run_begins_one(config: dict[str, Any], whole: dict[str, Any]) -> None:
-    assert leftovers(run(config, "new", resume=True)) == whole
+def test_a_resume_without_a_run_is_refused_and_leaves_nothing(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"--resume .*expected a run .*typo; got none"):
+        run(config, "typo", resume=True)
+    assert not (Path(config["runs-dir"]) / "typo").exists()
+
+
+def test_a_run_that_died_before_its_first_checkpoint_goes_on(
+    config: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    checked = read_config(config | {"run-name": "early"})
+    RunFolder.create(server.run_path(checked), {"run": as_run_config(checked)}, resume=False)
+    assert leftovers(run(config, "early", resume=True)) == whole
 
 
 @pytest.mark.parametrize(

@@ -49,32 +49,20 @@ def test_a_new_folder_holds_its_config(tmp_path: Path) -> None:
     assert folder.result() is None
 
 
-def test_a_finished_run_is_moved_aside(tmp_path: Path) -> None:
-    for number in range(3):
-        folder = new(tmp_path / "demo")
-        folder.append_round(row(0, number / 10))
-        finish(folder)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["demo", "demo.1", "demo.2"]
-    assert RunFolder(tmp_path / "demo.1").rounds()[0]["accuracy"] == 0.0
-    # Numbers go up, also after the first was deleted: a higher one is younger.
-    for path in (tmp_path / "demo.1").iterdir():
-        path.unlink()
-    (tmp_path / "demo.1").rmdir()
-    new(tmp_path / "demo")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["demo", "demo.2", "demo.3"]
-
-
-def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+def test_a_run_has_begun_once_there_is_something_to_lose(tmp_path: Path) -> None:
     folder = new(tmp_path / "a")
-    new(tmp_path / "a")  # failed before its first round: nothing to lose
+    new(tmp_path / "a")  # failed before its first round
+    assert not folder.begun()
     folder.append_round(row(0, 0.1))
-    with pytest.raises(ConfigError, match=r'"run-name".*unfinished.*--resume.*--run-name.*delete'):
-        new(tmp_path / "a")
+    assert folder.begun()
     (folder.path / "rounds.jsonl").unlink()
     (folder.path / "checkpoint").mkdir()
+    assert not folder.begun()
     (folder.path / "checkpoint" / "latest.json").touch()
-    with pytest.raises(ConfigError, match="unfinished"):
-        new(tmp_path / "a")
+    assert folder.begun()
+    assert not folder.finished()
+    finish(folder)
+    assert folder.finished()
 
 
 def test_a_resume_keeps_the_start_and_the_rows(tmp_path: Path) -> None:
@@ -86,7 +74,6 @@ def test_a_resume_keeps_the_start_and_the_rows(tmp_path: Path) -> None:
         assert again.config()["started"] == started
         assert len(again.config()["resumed"]) == times
     assert len(again.rounds()) == 1
-    assert "resumed" not in new(tmp_path / "b", resume=True).config()  # nothing there: a new run
 
 
 def test_a_lengthened_run_is_unfinished_from_its_next_round_on(tmp_path: Path) -> None:

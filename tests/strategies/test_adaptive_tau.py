@@ -45,6 +45,7 @@ from tests.support.federation import (
     linear,
     owners_config,
     play,
+    read_by,
     write_owners,
 )
 from tests.support.models import Noisy, OneNumber, blobs, task_on
@@ -440,7 +441,7 @@ def test_bytes_are_a_budget_too(tmp_path: Path) -> None:
         tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), adaptive_tau__resource="bytes",
         adaptive_tau__budget=20000.0,
     )  # fmt: skip
-    played = play(keys)
+    played = play(read_by(keys))
     moved = sum(row["bytes_up"] + row["bytes_down"] for row in played.rows)
     assert played.rows[-1]["metrics"]["spent"] == moved
     one_round = max(row["bytes_up"] + row["bytes_down"] for row in played.rows)

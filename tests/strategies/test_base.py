@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies import FedAvg, FedProx
+from strategies import FedAvg, FedProx, Strategy
 from strategies.journal import Journal, Snapshot
 from task import checks, wire
 from task.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
+from task.knobs import Config, FedProxConfig
 from tests.support.apps import adds, foreign_app, named_app, spread
 from tests.support.grid import LocalGrid
 
@@ -237,14 +239,20 @@ def test_enough_replies_close_the_round() -> None:
     assert all("others were in" in q["expected"] for q in keep.rows[1]["quarantined"])
 
 
+class StepByStep(FedAvg):
+    """Is driven by a loop of its own, whose replies name the clients."""
+
+    start = FlowerStrategy.start  # type: ignore[assignment]
+
+
 def test_a_reply_is_not_counted_twice() -> None:
-    strategy = FedAvg()
+    strategy = StepByStep()
     grid = named_grid(2)
     strategy._sync(model())
     requests = list(strategy.configure_train(1, model(), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(requests))
     once, _ = strategy.aggregate_train(1, replies)
-    again = FedAvg()
+    again = StepByStep()
     again._sync(model())
     requests = list(again.configure_train(1, model(), ConfigRecord(), grid))
     replies = list(grid.send_and_receive(requests))
@@ -252,6 +260,22 @@ def test_a_reply_is_not_counted_twice() -> None:
     assert once is not None
     assert twice is not None
     assert np.array_equal(wire.read_arrays(once)["w"], wire.read_arrays(twice)["w"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "config", "knobs", "key"),
+    [
+        (FedAvg, Config(fedprox=FedProxConfig(mu=0.5)), {}, "fedprox.mu"),
+        (FedAvg, Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.5)), {}, "fedprox.mu"),
+        (FedAvg, None, {"drop_stragglers": True}, "drop-stragglers"),
+    ],
+)
+def test_a_rule_refuses_knobs_that_it_does_not_read(
+    rule: type[Strategy], config: Config | None, knobs: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
+        rule(config, **knobs)
+    FedProx(Config(fedprox=FedProxConfig(mu=0.5)))
 
 
 def test_stops_at_the_target_accuracy() -> None:

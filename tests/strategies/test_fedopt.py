@@ -19,7 +19,17 @@ from task.arrays import Arrays, sha256
 from task.knobs import Config, FedAvgMConfig, FedOptConfig
 from tests.reference.fedopt import Server, run
 from tests.support.apps import named_app
-from tests.support.federation import SIZES, Keep, Played, batches_of, far, owners_config, play, write_owners
+from tests.support.federation import (
+    SIZES,
+    Keep,
+    Played,
+    batches_of,
+    far,
+    owners_config,
+    play,
+    read_by,
+    write_owners,
+)
 from tests.support.grid import LocalGrid
 from tests.support.rules import reduced, w
 
@@ -291,6 +301,7 @@ def test_the_memory_survives_a_checkpoint_bit_for_bit(algorithm: str, tmp_path: 
         tmp_path / "owners.npz", algorithm=algorithm, fraction_train=0.6, num_server_rounds=5,
         fedopt__bias_correction=True,
     )  # fmt: skip
+    keys = read_by(keys)
     whole = play(keys)
     resumed = play(keys, journal=Keep(whole.keep.snapshots[2]))
     hashes = [[row["model_sha256"] for row in played.rows] for played in (whole, resumed)]

@@ -23,7 +23,16 @@ from task.knobs import Config, QFFLConfig
 from task.wire import Upload
 from tests.reference import fedavg, qffl
 from tests.reference.fedsgd import loss_and_gradient
-from tests.support.federation import SIZES, Data, batches_of, far, owners_config, play, write_owners
+from tests.support.federation import (
+    SIZES,
+    Data,
+    batches_of,
+    far,
+    owners_config,
+    play,
+    read_by,
+    write_owners,
+)
 from tests.support.models import Noisy, OneNumber, blobs, task_on
 from tests.support.rules import w
 
@@ -170,7 +179,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_pipeline_equals_the_reference(algorithm: str, case: str, tmp_path: Path) -> None:
     data, keys = write_owners(tmp_path / "owners.npz"), {"learning_rate": 0.3, **CASES[case]}
-    played = play(owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys))
+    run = owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys)
+    played = play(read_by(run))
     names = list(played.names)
     cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
     batches = batches_of(3, names, SIZES, keys.get("batch_size", 10))
@@ -324,5 +334,5 @@ def test_q_outside_its_range_names_key_and_range(q: float) -> None:
 
 @pytest.mark.parametrize("key", ["momentum", "weight-decay", "local-steps"])
 def test_qfedsgd_takes_no_steps(key: str) -> None:
-    with pytest.raises(ConfigError, match=f'"{key}": qfedsgd uploads one gradient'):
+    with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
         read_config({"algorithm": "qfedsgd", key: 1 if key == "local-steps" else 0.5})

@@ -20,7 +20,7 @@ from strategies.journal import Journal, Snapshot
 from task import seeds, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, state_of
-from task.config import as_run_config, read_config
+from task.config import as_run_config, fuse, read_config
 from task.contract import model_of, parts_of
 from task.errors import NodesError
 from task.seeds import rng_for
@@ -113,6 +113,11 @@ class Played:
             for client, epochs in zip(config["clients"], config["epochs"], strict=True):  # type: ignore
                 told[int(config["server-round"]), client] = int(epochs)  # type: ignore
         return told
+
+
+def read_by(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the keys that the run reads: settings of a test may be meant for all algorithms."""
+    return fuse(keys, {})[0]
 
 
 def linear(arrays: Mapping[str, np.ndarray]) -> Model:

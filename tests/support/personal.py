@@ -18,7 +18,7 @@ from task.config import read_config
 from task.models.layers import BatchNorm1d
 from tests.reference import mlp
 from tests.reference.mlp import Batches, Data, Params, Trace
-from tests.support.federation import Played, batches_of, owners_config, play, write_owners
+from tests.support.federation import Played, batches_of, owners_config, play, read_by, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by
 
@@ -45,7 +45,7 @@ def keys_of(folder: Path, algorithm: str, **more: Any) -> dict[str, Any]:
     if not owners.exists():
         write_owners(owners)
     state = tempfile.mkdtemp(dir=folder)
-    return owners_config(owners, algorithm=algorithm, state_dir=state, **SETTINGS | more)
+    return read_by(owners_config(owners, algorithm=algorithm, state_dir=state, **SETTINGS | more))
 
 
 @dataclass

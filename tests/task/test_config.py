@@ -28,7 +28,7 @@ def test_pyproject_lists_every_knob_with_its_default() -> None:
 def test_defaults_are_valid_and_round_trip() -> None:
     config = read_config(in_pyproject())
     assert config == read_config({})
-    assert as_run_config(config) == in_pyproject()
+    assert as_run_config(config) == in_pyproject() | {"fraction-evaluate": 0.0}  # of FedAvg
 
 
 @pytest.mark.parametrize("name", sorted(recipes()))
@@ -72,7 +72,29 @@ def test_a_bad_value_names_key_expectation_and_the_nearest_name(keys: dict[str, 
 
 
 def test_whole_numbers_do_for_float_keys() -> None:
-    assert read_config({"fedprox.mu": 1}).fedprox.mu == 1.0
+    assert read_config({"learning-rate": 1}).train.learning_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ({}, 0.0), ({"algorithm": "fedprox"}, 0.0), ({"algorithm": "fedper"}, 1.0), ({"ala": True}, 1.0),
+        ({"algorithm": "fedper", "fraction-evaluate": 0.2}, 0.2), ({"fraction-evaluate": 0.2}, 0.2),
+        ({"algorithm": "fedper", "fraction-evaluate": 0.0}, 0.0),
+    ],
+)  # fmt: skip
+def test_clients_evaluate_unless_told_otherwise_where_the_models_are_their_own(
+    keys: dict[str, Any], share: float
+) -> None:
+    assert read_config(keys).server.fraction_evaluate == share
+    assert read_config({"fraction-evaluate": -1.0, **keys}).server.fraction_evaluate == share
+
+
+def test_a_share_below_0_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r'"fraction-evaluate": expected -1 or float >= 0 and <= 1; got -0.5'
+    ):
+        read_config({"fraction-evaluate": -0.5})
 
 
 def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
@@ -91,9 +113,9 @@ def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithm": "fedsgd", "momentum": 0.9}, '"momentum": fedsgd uploads one gradient'),
-        ({"algorithm": "fedsgd", "weight-decay": 0.1}, '"weight-decay": fedsgd uploads one gradient'),
-        ({"algorithm": "fedsgd", "local-steps": 3}, '"local-steps": fedsgd uploads one gradient'),
+        ({"algorithm": "fedsgd", "momentum": 0.9}, '"momentum": nothing in this run reads it'),
+        ({"algorithm": "fedsgd", "weight-decay": 0.1}, '"weight-decay": nothing in this run reads it'),
+        ({"algorithm": "qfedsgd", "local-steps": 3}, '"local-steps": nothing in this run reads it'),
         ({"local-steps": 3, "stragglers": 0.5}, '"stragglers": slow clients do fewer epochs'),
     ],
 )

@@ -1,0 +1,246 @@
+"""Which keys a run reads: what is declared is what the code does, and a key that nothing reads is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.common.config import parse_config_args
+
+import client_app.app
+from strategies import STRATEGIES
+from task import wire
+from task.algorithms import ALGORITHMS
+from task.arrays import state_of
+from task.config import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
+from task.contract import contract_of, model_of, parts_of
+from task.effective import READ_WHEN, conditions, unmet
+from task.errors import ConfigError
+from task.knobs import NESTED, Config
+from tests.support.grid import LocalGrid
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
+CHECKS = tuple(str(ROOT / "task" / name) for name in ("config.py", "choices.py", "effective.py"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"fedprox.mu": 0.5}, '"fedprox.mu": nothing .*algorithm = "fedprox".* 0.01.* got 0.5 with algo'),
+        ({"algorithm": "krum", "robust.trim": 0.1}, '"robust.trim".*algorithm = "trimmed-mean".*"krum"'),
+        ({"algorithm": "fedadagrad", "fedopt.beta1": 0.5}, '"fedopt.beta1".*one of "fedadam", "fedyogi"'),
+        ({"fedala.eta": 2.0}, r'"fedala.eta".*algorithm = "fedala", or ala = true'),
+        ({"algorithm": "fedbn", "personal.layers": 2}, '"personal.layers".*"fedper", "fedrep"'),
+        ({"dirichlet-alpha": 0.1}, '"dirichlet-alpha".*partition one of "dirichlet"'),
+        ({"partition": "bootstrap", "classes-per-client": 3}, '"classes-per-client".*"bootstrap"'),
+        ({"synthetic.alpha": 0.5}, '"synthetic.alpha".*dataset = "synthetic"'),
+        ({"data-path": "mine.csv"}, '"data-path".*dataset one of "csv", "imagefolder", "npz"'),
+        ({"select.pace": 0.1, "selection": "fedcs"}, '"select.pace".*selection = "oort".*"fedcs"'),
+        ({"attack.scale": 3.0}, '"attack.scale".*attack.kind one of'),
+        ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
+        ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
+        ({"client-evaluate-every": 5}, '"client-evaluate-every".*"fraction-evaluate" set'),
+        ({"local-epochs": 5, "local-steps": 20}, '"local-epochs".*local-steps = 0.*local-steps = 20'),
+        ({"local-steps": 5, "algorithm": "adaptive-tau"}, '"local-steps".*other than .*"adaptive-tau"'),
+        ({"algorithm": "fedsgd", "local-epochs": 2}, '"local-epochs".*other than "fedsgd"'),
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_reads_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(keys)
+    # As Flower hands it over: all other keys with their defaults.
+    with pytest.raises(ConfigError, match=message):
+        read_config({**defaults(), **keys})
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"fedprox.mu": 0.01},  # its default: Flower fills in all of them
+        {"algorithm": "fedprox", "fedprox.mu": 0.5},
+        {"ala": True, "fedala.eta": 2.0},
+        {"algorithm": "median", "robust.byzantine": 0.3},
+        {"stragglers": 0.5, "drop-stragglers": True},
+        {"algorithm": "ditto", "client-evaluate-every": 5},  # its clients evaluate unless told otherwise
+        {"algorithm": "fedsgd", "batch-size": 0},
+        {"devices.speed": 10.0},
+    ],
+)
+def test_a_key_that_something_reads_is_taken(keys: dict[str, Any]) -> None:
+    read_config(keys)
+
+
+def test_the_table_names_keys_and_sections_that_exist() -> None:
+    keys = {k.key for k in knobs()}
+    sections = {f"{s.replace('_', '-')}." for s in NESTED}
+    assert READ_WHEN.keys() <= keys | sections
+    for key in keys:
+        for when in conditions(key):
+            assert when.key in keys, (key, str(when))
+            if when.key == "algorithm":
+                assert {*when.values} <= {*ALGORITHMS}
+    # no section is left without a reader
+    assert {
+        s for s in sections - {"devices.", "select.", "personal.", "attack."} if not conditions(f"{s}x")
+    } == set()
+
+
+# ---------------------------------------------------------------------- held to the code
+
+
+class Reads:
+    """Configs that note which of their keys the code reads."""
+
+    def __init__(self) -> None:
+        self.found: set[tuple[str, str]] = set()
+        self._classes: dict[type, type] = {}
+
+    def watch(self, config: Config) -> Config:
+        """Return an equal config that is watched."""
+        sections = {k.section for k in knobs()} - {""}
+        return dataclasses.replace(config, **{s: self._watched(s, getattr(config, s)) for s in sections})
+
+    def _watched(self, section: str, values: Any) -> Any:
+        names, found = {f.name for f in dataclasses.fields(values)}, self.found
+
+        def get(self: Any, name: str) -> Any:
+            reader = sys._getframe(1).f_code.co_filename  # not dataclasses' own replace, == and hash
+            if name in names and reader.startswith(CODE) and not reader.startswith(CHECKS):
+                found.add((section, name))
+            return object.__getattribute__(self, name)
+
+        kind = type(values)
+        if kind not in self._classes:
+            self._classes[kind] = type(kind.__name__, (kind,), {"__getattribute__": get})
+        return self._classes[kind](**{name: getattr(values, name) for name in names})
+
+    def named(self) -> set[str]:
+        """Return what was read, as run-config keys."""
+        return {k.key for k in knobs() if (k.section, k.name) in self.found}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    watched = Reads()
+    monkeypatch.setattr(client_app.app, "read_config", lambda keys: watched.watch(read_config(keys)))
+    return watched
+
+
+def play(reads: Reads, keys: dict[str, Any]) -> None:
+    """Run three rounds in this process."""
+    config = reads.watch(read_config(keys))
+    strategy = STRATEGIES[contract_of(config).rule](config)
+    model = model_of(config, (8, 8), 10)
+    parts = parts_of(model, config)
+    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    grid = LocalGrid(client_app.app.make_app(keys), nodes)
+    strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": name} for name in ALGORITHMS},
+    "ala": {"ala": True},
+    "stragglers": {"stragglers": 0.5},
+    "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
+    "oort": {"selection": "oort", "fraction-train": 0.5, "select.pacer-window": 1},
+    "fedcs": {"selection": "fedcs"},
+    "scale": {"attack.kind": "scale"},
+    "label-flip": {"attack.kind": "label-flip"},
+    "little-is-enough": {"attack.kind": "little-is-enough"},
+    "hf": {"algorithm": "per-fedavg", "per-fedavg.form": "hf"},
+}
+SETTINGS = {
+    "num-clients": 6, "model": "mlp", "max-examples": 200, "local-test-fraction": 0.25,
+    "fraction-evaluate": 1.0,
+}  # fmt: skip
+TOUCHED = {
+    # Passed on whatever it is, and without effect where the table says so.
+    "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes",
+    # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
+    "attack.fraction", "attack.scale", "per-fedavg.delta", "drop-stragglers",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_path: Path) -> None:
+    keys = SETTINGS | {"state-dir": str(tmp_path)} | RUNS[name]
+    if name == "fedbn":
+        keys |= {"model": "mlp-bn"}
+    play(reads, keys)
+    run = as_run_config(read_config(keys))
+    found = {key for key in reads.named() if conditions(key)}
+    declared = {key for key in run if conditions(key) and unmet(key, run) is None}
+    assert found - TOUCHED - declared == set(), "read, and refused by task/effective.py"
+    # Data are read once per process and cached, so what partitions and data sets read is not seen here.
+    of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
+    assert declared - TOUCHED - of_data - found == set(), "taken by task/effective.py, and read by nothing"
+
+
+@pytest.mark.parametrize("kind", ["scale", "gaussian", "sign-flip", "label-flip", "little-is-enough"])
+def test_what_an_attack_reads(kind: str, reads: Reads, tmp_path: Path) -> None:
+    play(reads, SETTINGS | {"state-dir": str(tmp_path), "attack.kind": kind, "attack.fraction": 0.5})
+    attack = {key for key in reads.named() if key.startswith("attack.")}
+    assert attack == {"attack.kind", "attack.fraction"} | (
+        {"attack.scale"} if kind != "label-flip" else set()
+    )
+
+
+# ---------------------------------------------------------------------- recipes
+
+
+def test_a_recipes_keys_that_the_run_does_not_read_are_left_out() -> None:
+    recipe = {
+        "algorithm": "fedprox",
+        "fedprox.mu": 1.0,
+        "seed": 3,
+        "attack.kind": "sign-flip",
+        "attack.scale": 4.0,
+    }
+    keys, out = fuse(recipe, {"algorithm": "ditto"})
+    assert keys == {k: v for k, v in recipe.items() if k != "fedprox.mu"} | {"algorithm": "ditto"}
+    assert out == {"fedprox.mu": 'algorithm = "fedprox"'}
+    read_config(keys)
+    assert fuse(recipe, {}) == (recipe, {})
+    # what the user sets stays, and is refused
+    keys, out = fuse(recipe, {"attack.kind": "none", "attack.scale": 2.0})
+    assert (keys["attack.scale"], out) == (2.0, {})
+    with pytest.raises(ConfigError, match=r'"attack.scale": nothing in this run reads it'):
+        read_config(keys)
+
+
+def test_every_command_of_the_documents_is_a_run() -> None:
+    """All ``bouquet run`` and ``flwr run`` lines with literal keys, with the recipe that they name."""
+    texts = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "task").rglob("*.md")),
+    ]
+    texts += [*recipes().values(), *sorted((ROOT / "docker").glob("*.md"))]
+    lines = "\n".join(t.read_text(encoding="utf-8").replace("\\\n", " ") for t in texts)
+    found = re.findall(r"bouquet run[^`\n#]*|flwr run[^`\n#]*", lines)
+    checked = 0
+    for line in found:
+        if "$" in line or "..." in line:
+            continue
+        try:
+            words = shlex.split(line)
+        except ValueError:  # a sentence with an apostrophe
+            continue
+        recipe, pairs = "", []
+        for option, value in itertools.pairwise(words):
+            recipe = value.rstrip(";,") if option in ("--recipe", "-r") else recipe
+            pairs += [value] if option == "-c" and "=" in value else []
+        if recipe.isupper() or not (recipe or pairs):
+            continue
+        keys, _ = fuse(read_recipe(recipe) if recipe else {}, flatten(parse_config_args(pairs)))
+        read_config(keys)
+        checked += 1
+    assert checked > 20
