@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from task.algorithms import ALGORITHMS
+from tests.fuzz.aliases import PLAIN
 from tests.fuzz.runs import QUERY, ROUNDS, SIZES, VARIANTS, Played, Player
 
 SHARES = {"accuracy", "test-accuracy"}  # in 0..1
@@ -99,7 +100,7 @@ def _back(played: Played) -> int:
 
 def _of_a_strange_node(played: Played, line: Mapping[str, Any]) -> bool:
     """Return whether a line is on a client that a node with a mutated registration spoke for."""
-    return played.kind == QUERY and (line["client"] not in SIZES or line["client"] in played.strange)
+    return played.kind == QUERY and (line["client"] not in PLAIN or line["client"] in played.strange)
 
 
 def _legal(played: Played) -> Iterator[str]:
