@@ -242,6 +242,10 @@ class Player:
         drawn = rng.random() < 0.05  # most of a run's time goes into its plots
         return self._play(case, kind, bad, mutation(rng), drawn)
 
+    def disturb(self, case: Case, kind: str, do: Mutate) -> Played:
+        """Play the run of a case with a disturbance of one's own instead of the seed's."""
+        return self._play(case, kind, BAD[FORMS[case.form][0]][0], do, False)
+
     def without(self, played: Played) -> list[str]:
         """Return the models of the same run in which the mutated replies are errors instead."""
         return self._models(played, refuse)
