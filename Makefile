@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults soak compat docs clean
+.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults fuzz soak compat docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -64,6 +64,10 @@ bench-peers: setup  ## the same work in other simulators, each installed from Py
 
 faults: setup  ## every fault and attack on a federation of real processes, one line each (root: all of them)
 	$(BIN)/python -m tests.faults
+
+FUZZ ?= --seconds 600
+fuzz: setup  ## whole runs with mutated replies, ten minutes or FUZZ="--seconds N --seed S"
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about half an hour; writes docs/soak.md
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md

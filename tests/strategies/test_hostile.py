@@ -277,6 +277,13 @@ def test_reasons_of_failures_are_cut_and_printable() -> None:
     assert len(str(found)) < 1500
 
 
+def test_a_failure_without_a_field_names_none() -> None:
+    content = records(merged(MEAN, ("eve",)), failed=failed(client=["mallory"], field=[""]))
+    (found,) = folded(MEAN, content, HOSTILE).quarantined
+    assert found.field == ""
+    assert str(found) == "round 4: client mallory: expected x; got x"
+
+
 def test_a_reply_that_is_far_too_large_is_not_even_read() -> None:
     big = wire.pack_arrays({"w": np.zeros(10**6, np.float32)})
     (line,) = check_harmless(MEAN, records(plain(), arrays=big), ("eve",))

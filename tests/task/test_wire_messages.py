@@ -144,6 +144,12 @@ def test_a_roll_call_is_read_as_it_was_written() -> None:
     )
 
 
+def test_a_node_whose_version_is_not_known_says_none() -> None:
+    told = wire.RollCall(("a",), np.array([3]), pool="")
+    got = wire.read_roll_call(through(wire.roll_call_content(told)))
+    assert (got.pool, got.version) == ("", "")
+
+
 def test_a_roll_call_of_a_million_equal_clients_is_small() -> None:
     counts = np.broadcast_to(np.int64(600), 10**6)
     content = wire.roll_call_content(RollCall(ClientNames(10**6), counts, "disk"))
