@@ -157,8 +157,9 @@ class StateStore:
                 wanted = header.round if header.round in void else before
                 raise StateError(
                     f"client {client}: kept state {local(path)}: expected a version from before round "
-                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} that "
-                    f"is not there. Resume from round {header.round} or later, or put {local(version.name)} back."
+                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} "
+                    f"that is not there. Resume from round {header.round} or later, or put "
+                    f"{local(version.name)} back."
                 )
             header, fields = found
         _check_form(path, client, fields, like or {})
