@@ -51,7 +51,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.stacked import columns
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
@@ -198,13 +198,13 @@ def skipped(state: AdaptiveTauState, reduced: Reduced, config: Config) -> Adapti
     return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
 
 
-class AdaptiveTau(Strategy):
+class AdaptiveTau(Rule):
     """FedAvg with as many local steps as pay under a budget; see the module."""
 
     algorithm: ClassVar[str] = "adaptive-tau"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> AdaptiveTauState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> AdaptiveTauState:
         """Start with the configured costs and the first tau.
 
         Raises:

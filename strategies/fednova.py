@@ -26,7 +26,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
 
@@ -43,7 +43,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=arrays), {"effective-steps": steps}
 
 
-class FedNova(Strategy):
+class FedNova(Rule):
     """Normalised averaging; see the module."""
 
     algorithm: ClassVar[str] = "fednova"

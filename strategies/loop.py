@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from strategies.exchange import stream_replies
 from strategies.journal import Snapshot
 from strategies.rounds import RoundLog
 from strategies.state import ServerState
@@ -76,7 +75,7 @@ class Loop:
                 log = self._round(server_round)
                 assert strategy.state is not None
                 later: list[Callable[[], None]] = [
-                    partial(self._write_down, log, strategy.state, strategy.selector.dump())
+                    partial(self._write_down, log, strategy.state, strategy.cohorts.selector.dump())
                 ]
                 evaluate = partial(self._evaluate, log, strategy.record())
                 if self.overlap and not server.target_accuracy:
@@ -86,7 +85,7 @@ class Loop:
                 central = self.evaluate_fn is not None and server.evaluate_every
                 accuracy = log.values["accuracy" if central else "client_accuracy"]
                 stop = bool(server.target_accuracy) and accuracy is not None
-                stop = (stop and accuracy >= server.target_accuracy) or strategy.finished(strategy.state)
+                stop = (stop and accuracy >= server.target_accuracy) or strategy.rule.finished(strategy.state)
                 self._settle()  # the round before is written down first
                 self._closing = background.submit(_call_all, later)
             self._settle()
@@ -95,14 +94,14 @@ class Loop:
 
     def _restore(self) -> bool:
         """Go back to the journal's snapshot, if there is one; return whether the run is over."""
-        strategy, journal = self.strategy, self.strategy.journal
+        strategy, journal = self.strategy, self.strategy.engine.journal
         snapshot = journal.restore()
         if snapshot is None:
             return False
         self._begin = snapshot.round + 1
         self._trained = journal.trained()
         state = strategy.restore(snapshot)
-        return journal.reached(strategy.config.server.target_accuracy) or strategy.finished(state)
+        return journal.reached(strategy.config.server.target_accuracy) or strategy.rule.finished(state)
 
     def _settle(self) -> None:
         """Wait for the end of the round before; what went wrong there is raised here."""
@@ -121,7 +120,7 @@ class Loop:
             self._trained = self._trained or not log.values["skipped"] or dropped
             if server_round == self.num_rounds and not self._trained:
                 self._settle()
-                strategy.journal.nothing_trained(self._nothing_trained(server_round))
+                strategy.engine.journal.nothing_trained(self._nothing_trained(server_round))
         return log
 
     def _nothing_trained(self, server_round: int) -> NodesError:
@@ -146,25 +145,19 @@ class Loop:
         """Tell the journal of a round. Reads nothing that the next round changes."""
         log.clock.begin(self._ended or log.clock.begun)
         row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory)
-        self.strategy.journal.round_done(row, log.clients, snapshot, log.clock)
+        self.strategy.engine.journal.round_done(row, log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 
     def _train(self, server_round: int, log: RoundLog) -> None:
         strategy = self.strategy
         strategy.call_roll(self.grid, server_round)
         log.clock.lap("roll-call")
-        requests = list(
-            strategy.configure_train(server_round, strategy.record(), self.train_config, self.grid)
-        )
-        strategy.count_down(log)
+        strategy.configure_train(server_round, strategy.record(), self.train_config, self.grid)
         log.clock.lap("select")
-        terms = strategy.terms(strategy.entry, server_round, requests)
-        replies = stream_replies(self.grid, requests, strategy.timeout_s, terms)
-        arrays, metrics = strategy.aggregate_train(server_round, replies)
-        log.bytes_down += terms.bytes_again
+        arrays, metrics = strategy.aggregate_train(server_round, strategy.stream(self.grid))
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
-        strategy.count_trained(log, skipped=arrays is None)
+        strategy.book(log, skipped=arrays is None)
         log.clock.lap("train")
 
     def _evaluate_clients(self, server_round: int, log: RoundLog) -> None:
@@ -174,12 +167,8 @@ class Loop:
         )
         if not requests:
             return
-        log.sent(requests)
-        terms = strategy.terms(None, server_round, requests)
-        replies = stream_replies(self.grid, requests, strategy.timeout_s, terms)
-        seen = strategy.aggregate_evaluate(server_round, replies)
-        log.folded(strategy.last, "evaluate")
-        log.bytes_down += terms.bytes_again
+        seen = strategy.aggregate_evaluate(server_round, strategy.stream(self.grid))
+        log.book(*strategy.engine.settle())
         if seen is not None:
             self.result.evaluate_metrics_clientapp[server_round] = seen
             log.values |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}

@@ -37,7 +37,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -87,13 +87,13 @@ def advance(state: Q, reduced: Reduced, changed: Arrays) -> tuple[Q, dict[str, N
     return replace(state, arrays=state.arrays | changed, reference_loss=reference), metrics
 
 
-class QFedAvg(Strategy):
+class QFedAvg(Rule):
     """Fair federated averaging; see the module."""
 
     algorithm: ClassVar[str] = "qfedavg"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> QFFLState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> QFFLState:
         """Start with a reference loss of 1."""
         return QFFLState(arrays)
 

@@ -38,7 +38,6 @@ from task.entry import Algorithm, ArrayField
 from task.errors import ConfigError, FieldError, WireError
 from task.names import ClientNames
 
-BEFORE = "before"  # action of training messages of an exchange before the training
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
