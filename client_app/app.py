@@ -55,8 +55,7 @@ def make_app(run_config: Mapping[str, Any] | None = None) -> ClientApp:
 
     @made.train()
     def on_train(message: Message, context: Context) -> Message:
-        node = node_of(context)
-        return Message(answer(node, message.content, contract_of(node.config)), reply_to=message)
+        return Message(answer(node_of(context), message.content), reply_to=message)
 
     @made.evaluate()
     def on_evaluate(message: Message, context: Context) -> Message:
@@ -97,7 +96,7 @@ Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "loss": query_clients}
 
 
-def answer(node: Node, content: RecordDict, entry: Algorithm) -> RecordDict:
+def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
     """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from somebody else's strategy: all clients of the node are trained and
@@ -106,11 +105,12 @@ def answer(node: Node, content: RecordDict, entry: Algorithm) -> RecordDict:
     Args:
         node: This node.
         content: What came down.
-        entry: The message's contract.
+        entry: The message's contract; without one, that of the run's training.
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
     """
+    entry = entry or contract_of(node.config)
     initial, parts = node.initial(), node.parts()
     shared = {n: initial[n] for n in parts.shared}
     like = holdings(shared, parts.trainable)
