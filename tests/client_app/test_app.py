@@ -62,7 +62,7 @@ def trained(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(WORK, "train", work)
-        return read(answer(node, order(node, clients), work), clients)
+        return read(answer(node, order(node, clients)), clients)
 
 
 def failing(victim: str, error: Exception) -> Callable[[str, wire.Upload], wire.Upload]:
