@@ -16,6 +16,7 @@ from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
 from task import checks, wire
+from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings
 from task.config import read_config
 from task.contract import contract_of
@@ -24,7 +25,13 @@ from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.norms import NormBound
 from task.packing import is_packed, packed, unpacked
 from task.reduce import REDUCTIONS, Reduction
-from task.selections import CANDIDATES, SELECTIONS
+from task.selections import SELECTIONS, with_selection
+
+
+def phases() -> dict[str, str]:
+    """Return what clients do in each phase other than training and evaluation, by the phase's name."""
+    entries = [with_selection(e, s) for e in ALGORITHMS.values() for s in SELECTIONS]
+    return {name: phase.work for entry in entries for name, phase in entry.phases.items()}
 
 
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
@@ -70,28 +77,27 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     @made.train()
     def on_train(message: Message, context: Context) -> Message:
-        return Message(answer(node_of(context), message.content, train_clients), reply_to=message)
-
-    @made.train(wire.BEFORE)
-    def on_before(message: Message, context: Context) -> Message:
-        node = node_of(context)
-        entry = contract_of(node.config).before
-        if entry is None:
-            raise WireError(f"{node.config.algorithm} has no exchange before the training")
-        return Message(answer(node, message.content, train_clients, entry), reply_to=message)
+        return Message(answer(node_of(context), message.content), reply_to=message)
 
     @made.evaluate()
     def on_evaluate(message: Message, context: Context) -> Message:
-        return Message(answer(node_of(context), message.content, evaluate_clients), reply_to=message)
-
-    @made.evaluate(CANDIDATES)
-    def on_candidates(message: Message, context: Context) -> Message:
         node = node_of(context)
-        entry = SELECTIONS[node.config.server.selection].query
-        if entry is None:
-            raise WireError(f"selection {node.config.server.selection} asks no candidates")
-        return Message(answer(node, message.content, query_clients, entry), reply_to=message)
+        contract = evaluation_of(contract_of(node.config))
+        return Message(answer(node, message.content, contract), reply_to=message)
 
+    def on_phase(name: str) -> Callable[[Message, Context], Message]:
+        def on_message(message: Message, context: Context) -> Message:
+            node = node_of(context)
+            contract = contract_of(node.config).phases.get(name)
+            if contract is None:
+                raise WireError(f"{node.config.algorithm} has no phase {name!r} under this run config")
+            return Message(answer(node, message.content, contract), reply_to=message)
+
+        return on_message
+
+    for name, work in phases().items():
+        register = made.train if work == "train" else made.evaluate
+        register(name)(on_phase(name))
     return made
 
 
@@ -109,10 +115,11 @@ def answer_in_kind(
 
 
 Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
+WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "loss": query_clients}
 
 
-def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None = None) -> RecordDict:
-    """Do `work` for the clients that a message names and merge their uploads as they come.
+def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
+    """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from somebody else's strategy, one for the whole node from a loop or wrapper
     that is not ours: all clients of the node are trained and their reduction is answered as if the node were
@@ -121,16 +128,13 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     Args:
         node: This node.
         content: What came down.
-        work: `train_clients` or `evaluate_clients`.
-        entry: The message's contract; without one, that of the run's algorithm for this work.
+        entry: The message's contract; without one, that of the run's training.
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
-    if entry is None:
-        entry = contract_of(node.config)
-        entry = entry if work is train_clients else evaluation_of(entry)
+    entry = entry or contract_of(node.config)
     initial, parts = node.initial(), node.parts()
     shared = {n: initial[n] for n in parts.shared}
     like = holdings(shared, parts.trainable)
@@ -142,10 +146,10 @@ def answer(node: Node, content: RecordDict, work: Work, entry: Algorithm | None 
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
-    if work is not evaluate_clients:
-        check_bounds(node, entry, order, trains=work is train_clients)
-    outcomes = work(node, entry, order)
-    if work is train_clients and node.config.attack.kind != "none":
+    if entry.work != "evaluate":
+        check_bounds(node, entry, order, trains=entry.work == "train")
+    outcomes = WORK[entry.work](node, entry, order)
+    if entry.work == "train" and node.config.attack.kind != "none":
         bad = malicious(node.config, tuple(node.clients.names))
         outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:

@@ -21,8 +21,8 @@ def as_dict() -> dict[str, Any]:
 
 def _plain(entry: Algorithm) -> Algorithm:
     # asdict deep-copies, which a mapping proxy does not allow.
-    before = _plain(entry.before) if entry.before else None
-    return replace(entry, neutral=dict(entry.neutral), before=before)
+    phases = {name: _plain(phase) for name, phase in entry.phases.items()}
+    return replace(entry, neutral=dict(entry.neutral), phases=phases)
 
 
 def _fields(fields: tuple[ArrayField, ...], scalars: tuple[ScalarField, ...]) -> str:
@@ -30,8 +30,8 @@ def _fields(fields: tuple[ArrayField, ...], scalars: tuple[ScalarField, ...]) ->
 
 
 def _up(entry: Algorithm) -> str:
-    """Return all that leaves a client in a round, that of the exchange before the training first."""
-    before = f"before: {_up(entry.before)}; then: " if entry.before else ""
+    """Return all that leaves a client in a round, by phase if there are several."""
+    before = "".join(f"{name} phase: {_up(phase)}; then: " for name, phase in entry.phases.items())
     return before + _fields(entry.up, entry.up_scalars)
 
 

@@ -52,7 +52,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.stacked import columns
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
@@ -201,13 +201,13 @@ def skipped(state: AdaptiveTauState, reduced: Reduced, config: Config) -> Adapti
     return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
 
 
-class AdaptiveTau(Strategy):
+class AdaptiveTau(Rule):
     """FedAvg with as many local steps as pay under a budget; see the module."""
 
     algorithm: ClassVar[str] = "adaptive-tau"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> AdaptiveTauState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> AdaptiveTauState:
         """Start with the configured costs and the first tau.
 
         Raises:
@@ -241,10 +241,9 @@ class AdaptiveTau(Strategy):
         assert isinstance(state, AdaptiveTauState)
         return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
-    def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
+    def skipped(self, state: AdaptiveTauState, spent: Reduced, came: Reduced | None) -> AdaptiveTauState:
         """Book the round and begin anew with one step."""
-        assert isinstance(state, AdaptiveTauState)
-        return skipped(state, reduced, self.config)
+        return skipped(state, spent, self.config)
 
     def finished(self, state: ServerState) -> bool:
         """Return whether the budget is spent."""

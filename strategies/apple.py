@@ -26,9 +26,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.models import M, ModelsState, known_clients, models_of, take_in
-from strategies.orders import Gifts
+from strategies.rule import RoundContext, Route, Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -39,30 +38,30 @@ def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[s
     return take_in(state, reduced), {}
 
 
-class Apple(Strategy):
+class Apple(Rule):
     """Adaptive personalised cross-silo learning; see the module."""
 
     algorithm: ClassVar[str] = "apple"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> ModelsState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
         """Start without core models."""
         return ModelsState(arrays)
 
-    def down_record(self, state: ServerState, name: str) -> Arrays:
+    def down_record(self, state: ServerState, name: str, context: RoundContext) -> Arrays:
         """Return p0."""
-        names = sorted(self.roster.names)
-        counts = self.roster.num_examples(names)
+        names = sorted(context.names)
+        counts = context.examples(names)
         n = np.array([counts[name] for name in names], np.float64)
         return {"clients": (n / n.sum()).astype(np.float32)}
 
-    def gifts_each(self, state: ServerState) -> int:
+    def routed_each(self, state: ServerState) -> int:
         """Return how many core models there are."""
         assert isinstance(state, ModelsState)
         return len(known_clients(state))
 
-    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client all core models."""
         assert isinstance(state, ModelsState)
-        core = models_of(state, names)
-        return {"models": dict.fromkeys(clients, core)}
+        core = models_of(state, context.names)
+        return {"models": dict.fromkeys(to, core)}

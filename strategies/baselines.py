@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from strategies.base import Strategy
 from strategies.fedavg import server_update as fedavg_update
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
 
@@ -19,14 +19,14 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return state, {}
 
 
-class LocalOnly(Strategy):
+class LocalOnly(Rule):
     """Rounds in which every client trains for itself."""
 
     algorithm: ClassVar[str] = "local-only"
     update = staticmethod(server_update)
 
 
-class Centralised(Strategy):
+class Centralised(Rule):
     """Rounds in which one client trains on everybody's data."""
 
     algorithm: ClassVar[str] = "centralised"

@@ -30,9 +30,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.krum import scores
 from strategies.quorum import byzantine
+from strategies.rule import Rule
 from strategies.stacked import by_column, middle, sort_clients, squared_distances
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
@@ -78,7 +78,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=arrays), metrics
 
 
-class Bulyan(Strategy):
+class Bulyan(Rule):
     """Bulyan; see the module."""
 
     algorithm: ClassVar[str] = "bulyan"

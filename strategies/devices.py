@@ -113,7 +113,7 @@ class Devices:
 
 def work_of(entry: Algorithm, train: TrainConfig, num_examples: int, epochs: int = 0) -> float:
     """Return how many examples a client goes through in a round; `epochs` 0 = as configured."""
-    more = float(num_examples) if entry.before else 0.0  # a full gradient
+    more = float(num_examples) * len(_trained(entry))  # a full gradient each
     if LOSS_RMS in entry.up_scalars:
         more += FORWARD * num_examples
     if train.local_steps:
@@ -136,7 +136,12 @@ def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: in
     size = {holds: sum(a.nbytes for a in arrays.values()) for holds, arrays in held.items()}
     down = sum(size[f.holds] * (given if f.reduce == "stack" else 1) for f in entry.down)
     up = sum(size[f.holds] for f in entry.up)
-    if entry.before:
-        before = traffic(entry.before, state, trainable, given)
-        return down + before[0], up + before[1]
+    for phase in _trained(entry):
+        more = traffic(phase, state, trainable, given)
+        down, up = down + more[0], up + more[1]
     return down, up
+
+
+def _trained(entry: Algorithm) -> list[Algorithm]:
+    """Return the contracts of the phases that belong to a round's training."""
+    return [phase for phase in entry.phases.values() if phase.work == "train"]

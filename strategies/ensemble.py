@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from strategies.base import Strategy
 from strategies.models import M, ModelsState, models_of, take_in
-from strategies.orders import Gifts
+from strategies.rule import RoundContext, Route, Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -34,18 +33,18 @@ def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[s
     return take_in(state, reduced), {}
 
 
-class Ensemble(Strategy):
+class Ensemble(Rule):
     """Rounds in which every client trains a member of its own; see the module."""
 
     algorithm: ClassVar[str] = "ensemble"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> ModelsState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
         """Start without members."""
         return ModelsState(arrays)
 
-    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client all members."""
         assert isinstance(state, ModelsState)
-        members = models_of(state, names)
-        return {"models": dict.fromkeys(clients, members)}
+        members = models_of(state, context.names)
+        return {"models": dict.fromkeys(to, members)}

@@ -32,9 +32,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.models import ModelsState, known_clients, models_of, take_in
-from strategies.orders import Gifts
+from strategies.rule import RoundContext, Route, Rule
 from strategies.stacked import columns, one_thread, size_of, squared_distances
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
@@ -97,21 +96,21 @@ def clouds(
     }
 
 
-class FedAMP(Strategy):
+class FedAMP(Rule):
     """Attentive message passing; see the module."""
 
     algorithm: ClassVar[str] = "fedamp"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> FedAMPState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedAMPState:
         """Start without models."""
         return FedAMPState(arrays)
 
-    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client its u_i, under its own name."""
         assert isinstance(state, FedAMPState)
-        models = models_of(state, names)
+        models = models_of(state, context.names)
         there = [i for i, client in enumerate(known_clients(state)) if client in models]
         xi = state.attention["xi"][np.ix_(there, there)] if there else np.zeros((0, 0))
-        u = clouds(models, xi, [client for client in clients if client in models], self.trainable)
-        return {"cloud": {client: {client: u.get(client, state.arrays)} for client in clients}}
+        u = clouds(models, xi, [client for client in to if client in models], context.trainable)
+        return {"cloud": {client: {client: u.get(client, state.arrays)} for client in to}}

@@ -34,7 +34,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.stacked import columns, one_thread
 from strategies.state import Number, Reduced, S
 from task import seeds
@@ -102,7 +102,7 @@ def plain_mean(stacks: Arrays) -> Arrays:
     return mean.result()
 
 
-class FedAtt(Strategy):
+class FedAtt(Rule):
     """Attentive aggregation; see the module."""
 
     algorithm: ClassVar[str] = "fedatt"

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
 
@@ -30,7 +30,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=reduced.arrays["arrays"]), {}
 
 
-class FedAvg(Strategy):
+class FedAvg(Rule):
     """Federated averaging; see the module."""
 
     algorithm: ClassVar[str] = "fedavg"

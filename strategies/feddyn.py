@@ -28,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -58,12 +58,12 @@ def server_update(
     return replace(state, arrays=mean | stepped, h=h), {}
 
 
-class FedDyn(Strategy):
+class FedDyn(Rule):
     """Dynamic regularisation; see the module."""
 
     algorithm: ClassVar[str] = "feddyn"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> FedDynState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDynState:
         """Start with h = 0."""
-        return FedDynState(arrays, {name: np.zeros(arrays[name].shape) for name in self.trainable})
+        return FedDynState(arrays, {name: np.zeros(arrays[name].shape) for name in trainable})

@@ -30,9 +30,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.models import ModelsState, known_clients, models_of, take_in
-from strategies.orders import Gifts
+from strategies.rule import RoundContext, Route, Rule
 from strategies.state import Number, Reduced, ServerState
 from task import seeds
 from task.arrays import Arrays
@@ -91,29 +90,29 @@ def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Gene
     return sorted([*best, *(rest[i] for i in drawn)])
 
 
-class FedFomo(Strategy):
+class FedFomo(Rule):
     """First-order model optimisation; see the module."""
 
     algorithm: ClassVar[str] = "fedfomo"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> FedFomoState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedFomoState:
         """Start without models."""
         return FedFomoState(arrays)
 
-    def gifts_each(self, state: ServerState) -> int:
+    def routed_each(self, state: ServerState) -> int:
         """Return M, or how many others there are."""
         assert isinstance(state, ModelsState)
         others = max(len(known_clients(state)) - 1, 0)
         return min(self.config.fedfomo.download or others, others)
 
-    def gifts(self, state: ServerState, clients: Sequence[str], names: Sequence[str]) -> Gifts:
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client the models that were chosen for it."""
         assert isinstance(state, FedFomoState)
-        knobs, models = self.config.fedfomo, models_of(state, names)
+        knobs, models = self.config.fedfomo, models_of(state, context.names)
         given = {}
-        for client in clients:
+        for client in to:
             P_i = {j: p for j, p in affinities(state, client).items() if j in models and j != client}
-            rng = rng_for(self.config.seed, seeds.PEERS, self._plan.round, client)
+            rng = rng_for(self.config.seed, seeds.PEERS, context.round, client)
             given[client] = {j: models[j] for j in choose(P_i, knobs.download, knobs.epsilon, rng)}
         return {"models": given}

@@ -22,13 +22,13 @@ Neutral: equal numbers of local steps, ``local-steps`` > 0, are FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Limits, Rule
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
 
@@ -45,18 +45,17 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=arrays), {"effective-steps": steps}
 
 
-class FedNova(Strategy):
+class FedNova(Rule):
     """Normalised averaging; see the module."""
 
     algorithm: ClassVar[str] = "fednova"
     update = staticmethod(server_update)
 
-    def limits(self, clients: Sequence[str]) -> dict[str, dict[str, float]]:
+    def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
         """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""
-        found, train = super().limits(clients), self.config.train
-        rows = self.roster.most_examples(clients) if found else {}
-        for client, n in rows.items():
-            epochs = self._plan.epochs.get(client, train.local_epochs)
-            steps = train.local_steps or epochs * math.ceil(n / (train.batch_size or n))
-            found[client]["step-weight"] = steps / (1.0 - train.momentum) * (1 + 1e-9)
+        train, found = self.config.train, {}
+        for client, n in examples.items():
+            passes = epochs.get(client, train.local_epochs)
+            steps = train.local_steps or passes * math.ceil(n / (train.batch_size or n))
+            found[client] = {"step-weight": steps / (1.0 - train.momentum) * (1 + 1e-9)}
         return found

@@ -41,7 +41,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays, blocks
 from task.knobs import Config
@@ -132,10 +132,10 @@ def server_update(
     return new, {}
 
 
-class FedOpt(Strategy):
+class FedOpt(Rule):
     """What the four have in common."""
 
-    def initial_state(self, arrays: Arrays) -> FedOptState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedOptState:
         """Start without memory."""
         return FedOptState(arrays)
 

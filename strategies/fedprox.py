@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -58,13 +58,13 @@ def server_update(
     return replace(state, mu=mu, falls=falls, previous_loss=loss), metrics
 
 
-class FedProx(Strategy):
+class FedProx(Rule):
     """Federated averaging with a proximal term; see the module."""
 
     algorithm: ClassVar[str] = "fedprox"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> FedProxState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedProxState:
         """Start at the configured mu."""
         return FedProxState(arrays, mu=self.config.fedprox.mu)
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
 
@@ -36,7 +36,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=state.arrays | stepped), {}
 
 
-class FedSGD(Strategy):
+class FedSGD(Rule):
     """Federated SGD by gradient upload; see the module."""
 
     algorithm: ClassVar[str] = "fedsgd"

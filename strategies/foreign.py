@@ -34,7 +34,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     """
     by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
-    if by_client or not models or entry.before or entry.solver not in PLAIN_SOLVERS:
+    if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if SELECTIONS[config.server.selection].looks:
@@ -50,7 +50,7 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     Raises:
         ConfigError: Saying what they send.
     """
-    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.before or entry.individual:
+    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual:
         raise _not_driven(entry, "its clients send something else, or more")
     if SELECTIONS[config.server.selection].looks:
         asks = f'selection = "{config.server.selection}" asks clients for their losses as well'

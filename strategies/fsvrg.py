@@ -1,6 +1,6 @@
 """FSVRG, server half. Konečný, McMahan, Ramage, Richtárik 2016, arXiv 1610.02527, Algorithms 3 and 4.
 
-Two exchanges a round with the same clients S_t. Before the training each client sends its full gradient:
+Two phases a round with the same clients S_t. Before the training each client sends its full gradient:
 
 g = sum_{k in S_t} (n_k / n_S) grad F_k(w^t)
 
@@ -20,7 +20,7 @@ w_k        up ``arrays``         local model after the steps                    
 =========  ====================  ============================================================  ============
 
 phi and omega belong to the columns of the first layer, which must be linear in the features; every other
-parameter has A = 1. They are gathered anew in each round in the exchange before the training, two numbers
+parameter has A = 1. They are gathered anew in each round in the phase before the training, two numbers
 for each feature, so that the contract is the same in every round; the server sees their sums. omega^j = 0
 gives A = 1.
 
@@ -35,11 +35,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import TRAIN, Round, RoundContext, Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -47,7 +47,7 @@ from task.knobs import Config
 
 @dataclass(frozen=True)
 class FSVRGState(ServerState):
-    """The model and, between the two exchanges of a round, g."""
+    """The model and, between the two phases of a round, g."""
 
     gradient: Arrays = field(default_factory=dict)
 
@@ -89,35 +89,48 @@ def norm(arrays: Mapping[str, np.ndarray]) -> float:
     return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
 
 
-class FSVRG(Strategy):
+class _GradientFirst(Rule):
+    """What the two forms have in common: the round of two phases."""
+
+    def round(self, state: ServerState, context: RoundContext) -> Round:
+        """Ask for g, and let those who took part in it train."""
+        replies = yield context.phase("gradient", state)
+        taken = self.take_in(state, replies)
+        replies = yield context.phase(TRAIN, taken, replies.clients)
+        return self.update(taken, replies, self.config)
+
+    def take_in(self, state: Any, replies: Reduced) -> FSVRGState:
+        """Return the state with what the first phase gave."""
+        raise NotImplementedError
+
+
+class FSVRG(_GradientFirst):
     """Federated SVRG, dense form; see the module."""
 
     algorithm: ClassVar[str] = "fsvrg"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> FSVRGState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGState:
         """Start with the model alone."""
         return FSVRGState(arrays)
 
-    def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
+    def take_in(self, state: FSVRGState, replies: Reduced) -> FSVRGState:
         """Take g in."""
-        assert isinstance(state, FSVRGState)
-        return replace(state, gradient=reduced.arrays["gradient"])
+        return replace(state, gradient=replies.arrays["gradient"])
 
 
-class FSVRGSparse(Strategy):
+class FSVRGSparse(_GradientFirst):
     """Federated SVRG for sparse features; see the module."""
 
     algorithm: ClassVar[str] = "fsvrg-sparse"
     update = staticmethod(sparse_update)
 
-    def initial_state(self, arrays: Arrays) -> FSVRGSparseState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGSparseState:
         """Start with the model alone."""
         return FSVRGSparseState(arrays)
 
-    def prepare(self, state: ServerState, reduced: Reduced) -> ServerState:
+    def take_in(self, state: FSVRGSparseState, replies: Reduced) -> FSVRGSparseState:
         """Take in g and the counts."""
-        assert isinstance(state, FSVRGSparseState)
-        counts = {name: reduced.arrays[name] for name in ("frequency", "presence")}
-        gradient = reduced.arrays["gradient"]
-        return replace(state, gradient=gradient, participants=len(reduced.clients), **counts)
+        counts = {name: replies.arrays[name] for name in ("frequency", "presence")}
+        gradient = replies.arrays["gradient"]
+        return replace(state, gradient=gradient, participants=len(replies.clients), **counts)

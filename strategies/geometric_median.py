@@ -31,8 +31,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.quorum import byzantine
+from strategies.rule import Rule
 from strategies.stacked import combine_robustly, gram
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
@@ -82,7 +82,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=arrays), metrics
 
 
-class GeometricMedian(Strategy):
+class GeometricMedian(Rule):
     """Geometric median; see the module."""
 
     algorithm: ClassVar[str] = "geometric-median"

@@ -33,8 +33,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
 from strategies.quorum import byzantine
+from strategies.rule import Rule
 from strategies.stacked import combine_robustly, squared_distances
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
@@ -76,14 +76,14 @@ def select(state: S, reduced: Reduced, f: int, m: int) -> tuple[S, dict[str, Num
     return replace(state, arrays=combine_robustly(stack, weights, reduced.trainable, f)), metrics
 
 
-class Krum(Strategy):
+class Krum(Rule):
     """Krum; see the module."""
 
     algorithm: ClassVar[str] = "krum"
     update = staticmethod(server_update)
 
 
-class MultiKrum(Strategy):
+class MultiKrum(Rule):
     """Multi-Krum; see the module."""
 
     algorithm: ClassVar[str] = "multi-krum"

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from strategies.exchange import stream_replies
 from strategies.journal import Snapshot
 from strategies.recovery import Kept
 from strategies.rounds import RoundLog
@@ -81,7 +80,7 @@ class Loop:
                         self._write_down,
                         log,
                         strategy.state,
-                        strategy.selector.dump() | strategy.last_good.dump(),
+                        strategy.cohorts.selector.dump() | strategy.last_good.dump(),
                         strategy.last_good.kept,
                     )
                 ]
@@ -93,7 +92,7 @@ class Loop:
                 central = self.evaluate_fn is not None and server.evaluate_every
                 accuracy = log.values["accuracy" if central else "client_accuracy"]
                 stop = bool(server.target_accuracy) and accuracy is not None
-                stop = (stop and accuracy >= server.target_accuracy) or strategy.finished(strategy.state)
+                stop = (stop and accuracy >= server.target_accuracy) or strategy.rule.finished(strategy.state)
                 self._settle()  # the round before is written down first
                 self._closing = background.submit(_call_all, later)
             self._settle()
@@ -102,14 +101,14 @@ class Loop:
 
     def _restore(self) -> bool:
         """Go back to the journal's snapshot, if there is one; return whether the run is over."""
-        strategy, journal = self.strategy, self.strategy.journal
+        strategy, journal = self.strategy, self.strategy.engine.journal
         snapshot = journal.restore()
         if snapshot is None:
             return False
         self._begin = snapshot.round + 1
         self._trained = journal.trained()
         state = strategy.restore(snapshot)
-        return journal.reached(strategy.config.server.target_accuracy) or strategy.finished(state)
+        return journal.reached(strategy.config.server.target_accuracy) or strategy.rule.finished(state)
 
     def _settle(self) -> None:
         """Wait for the end of the round before; what went wrong there is raised here."""
@@ -128,7 +127,7 @@ class Loop:
             self._trained = self._trained or not log.values["skipped"] or dropped
             if server_round == self.num_rounds and not self._trained:
                 self._settle()
-                strategy.journal.nothing_trained(self._nothing_trained(server_round))
+                strategy.engine.journal.nothing_trained(self._nothing_trained(server_round))
         return log
 
     def _nothing_trained(self, server_round: int) -> NodesError:
@@ -154,25 +153,19 @@ class Loop:
         log.clock.begin(self._ended or log.clock.begun)
         good = Snapshot.of(kept.round, kept.state) if kept else None
         row, snapshot = log.row(state.arrays), Snapshot.of(log.round, state, memory, good)
-        self.strategy.journal.round_done(row, log.clients, snapshot, log.clock)
+        self.strategy.engine.journal.round_done(row, log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 
     def _train(self, server_round: int, log: RoundLog) -> None:
         strategy = self.strategy
         strategy.call_roll(self.grid, server_round)
         log.clock.lap("roll-call")
-        requests = list(
-            strategy.configure_train(server_round, strategy.record(), self.train_config, self.grid)
-        )
-        strategy.count_down(log)
+        strategy.configure_train(server_round, strategy.record(), self.train_config, self.grid)
         log.clock.lap("select")
-        terms = strategy.terms(strategy.entry, server_round, requests)
-        replies = stream_replies(self.grid, requests, strategy.timeout_s, terms)
-        arrays, metrics = strategy.aggregate_train(server_round, replies)
-        log.bytes_down += terms.bytes_again
+        arrays, metrics = strategy.aggregate_train(server_round, strategy.stream(self.grid))
         if metrics is not None:
             self.result.train_metrics_clientapp[server_round] = metrics
-        strategy.count_trained(log, skipped=arrays is None or strategy.rolled_back is not None)
+        strategy.book(log, skipped=arrays is None or strategy.rolled_back is not None)
         log.clock.lap("train")
 
     def _evaluate_clients(self, server_round: int, log: RoundLog) -> None:
@@ -182,12 +175,8 @@ class Loop:
         )
         if not requests:
             return
-        log.sent(requests)
-        terms = strategy.terms(None, server_round, requests)
-        replies = stream_replies(self.grid, requests, strategy.timeout_s, terms)
-        seen = strategy.aggregate_evaluate(server_round, replies)
-        log.folded(strategy.last, "evaluate")
-        log.bytes_down += terms.bytes_again
+        seen = strategy.aggregate_evaluate(server_round, strategy.stream(self.grid))
+        log.book(*strategy.engine.settle())
         if seen is not None:
             self.result.evaluate_metrics_clientapp[server_round] = seen
             log.values |= {"client_loss": seen.get("loss"), "client_accuracy": seen.get("accuracy")}

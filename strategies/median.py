@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.stacked import by_column, middle, sort_clients
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
@@ -35,7 +35,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=arrays), {}
 
 
-class Median(Strategy):
+class Median(Rule):
     """Coordinate-wise median; see the module."""
 
     algorithm: ClassVar[str] = "median"

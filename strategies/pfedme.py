@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.knobs import Config
 
@@ -38,7 +38,7 @@ def server_update(
     return replace(state, arrays=mean | stepped), {}
 
 
-class PFedMe(Strategy):
+class PFedMe(Rule):
     """Steps towards the mean of the local models; see the module."""
 
     algorithm: ClassVar[str] = "pfedme"

@@ -20,14 +20,14 @@ class RoundPlan:
         clients: S_t, all selected clients by sorted name.
         epochs: Epochs of the clients that are slow; the others do as configured.
         dropped: Selected clients that are not asked, because stragglers are dropped.
-        failed: Clients that were asked, but failed in the exchange before the training and do not train.
+        groups: The cohort in the groups that train one after the other; empty = all at once.
     """
 
     round: int
     clients: tuple[str, ...]
     epochs: dict[str, int]
     dropped: tuple[str, ...]
-    failed: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def stragglers(self) -> tuple[str, ...]:
@@ -35,20 +35,15 @@ class RoundPlan:
         return tuple(sorted({*self.epochs, *self.dropped}))
 
     @property
+    def cohort(self) -> tuple[str, ...]:
+        """The clients that are asked to train, sorted."""
+        dropped = set(self.dropped)
+        return tuple(c for c in self.clients if c not in dropped)
+
+    @property
     def asked(self) -> int:
         """Number of clients that are asked to train."""
         return len(self.clients) - len(self.dropped)
-
-    def epochs_of(self, clients: Sequence[str]) -> tuple[int, ...]:
-        """Return the epochs of these clients; 0 = as configured."""
-        return tuple(self.epochs.get(c, 0) for c in clients)
-
-    def by_node(self, roster: Roster, full: int) -> dict[int, list[str]]:
-        """Spread the clients over their nodes by expected work; `full` is E, the epochs of the others."""
-        left_out = {*self.dropped, *self.failed}
-        asked = roster.num_examples(c for c in self.clients if c not in left_out)
-        cost = {c: n * (self.epochs.get(c, full) / full) + 1 for c, n in asked.items()}
-        return roster.assign(asked, cost)
 
 
 def plan_round(

@@ -42,7 +42,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.fairness import EXPONENT, SMALLEST_LOSS, log_weight
@@ -115,13 +115,13 @@ def advance(state: Q, reduced: Reduced, changed: Arrays) -> tuple[Q, dict[str, N
     return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
 
 
-class QFedAvg(Strategy):
+class QFedAvg(Rule):
     """Fair federated averaging; see the module."""
 
     algorithm: ClassVar[str] = "qfedavg"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> QFFLState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> QFFLState:
         """Start with a reference loss of 1."""
         return QFFLState(arrays)
 
@@ -130,10 +130,8 @@ class QFedAvg(Strategy):
         assert isinstance(state, QFFLState)
         return {"reference-loss": state.reference_loss}
 
-    def skipped(self, state: ServerState, reduced: Reduced) -> ServerState:
+    def skipped(self, state: QFFLState, spent: Reduced, came: Reduced | None) -> QFFLState:
         """Keep the model, and measure the next round's losses by those that came, if any did."""
-        assert isinstance(state, QFFLState)
-        came = self.last.reduced
         return state if came is None else replace(state, reference_loss=worst_loss(came))
 
 

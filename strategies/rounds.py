@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Message
-
 from strategies.fold import Folded
 from strategies.plan import RoundPlan
+from strategies.rule import EVALUATE, TRAIN, Phase
 from task import wire
 from task.arrays import Arrays, sha256
+from task.metrics import weighted_mean
 
 
 class Clock:
@@ -65,34 +65,27 @@ class RoundLog:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def sent(self, requests: Sequence[Message]) -> None:
-        """Count the bytes of messages to nodes."""
-        self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
+    def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
+        """Take over what phases came to: bytes and quarantined of all, lines of training and evaluation."""
+        self.bytes_down += bytes_down
+        for phase, folded in done:
+            self.bytes_up += folded.bytes_up
+            self.quarantined += folded.quarantined
+            for name in sorted(folded.metrics) if phase.name in (TRAIN, EVALUATE) else ():
+                scalars = dict(folded.metrics[name])
+                examples = int(scalars.pop(wire.NUM_EXAMPLES))
+                line = {"name": name, "round": self.round, "phase": phase.name, "examples": examples}
+                self.clients.append(line | {"metrics": scalars})
 
-    def folded(self, folded: Folded, phase: str) -> None:
-        """Take over the bytes, the clients' metrics and the quarantined of a fold."""
-        self.bytes_up += folded.bytes_up
-        self.quarantined += folded.quarantined
-        for name in sorted(folded.metrics):
-            scalars = dict(folded.metrics[name])
-            examples = int(scalars.pop(wire.NUM_EXAMPLES))
-            line = {"name": name, "round": self.round, "phase": phase, "examples": examples}
-            self.clients.append(line | {"metrics": scalars})
-
-    def preceded(self, folded: Folded) -> None:
-        """Take over the bytes and the quarantined of the exchange before the training."""
-        self.bytes_up += folded.bytes_up
-        self.quarantined += folded.quarantined
-
-    def trained(
-        self, plan: RoundPlan, folded: Folded, lr: float, skipped: bool, metrics: dict[str, Any]
-    ) -> None:
-        """Take over what the training phase came to."""
-        self.folded(folded, "train")
-        loss = folded.reduced.example_mean(wire.TRAIN_LOSS) if folded.reduced else None
+    def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
+        """Take over the round's cohort and what its training came to, after `book`."""
+        lines = [line for line in self.clients if line["phase"] == TRAIN]
+        sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
+        losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]
+        loss = weighted_mean(losses, weights) if sent else None
         self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
-        self.values |= {"asked": plan.asked, "answered": len(folded.metrics)}
+        self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
 
     def row(self, model: Arrays) -> dict[str, Any]:
         """Return the round's row; its ``seconds`` go on until the journal has written it."""

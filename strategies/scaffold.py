@@ -33,7 +33,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.state import Number, Reduced, ServerState
 from task.arrays import Arrays
 from task.knobs import Config
@@ -63,12 +63,12 @@ def server_update(
     return replace(state, arrays=mean | stepped, control=control), {}
 
 
-class Scaffold(Strategy):
+class Scaffold(Rule):
     """Stochastic controlled averaging; see the module."""
 
     algorithm: ClassVar[str] = "scaffold"
     update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays) -> ScaffoldState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ScaffoldState:
         """Start with c = 0."""
-        return ScaffoldState(arrays, {name: np.zeros_like(arrays[name]) for name in self.trainable})
+        return ScaffoldState(arrays, {name: np.zeros_like(arrays[name]) for name in trainable})

@@ -8,6 +8,7 @@ node ids, the order of replies or the clock. What is remembered is kept by name 
 policy               cohort of m = max(floor(C K), 1) clients
 ===================  ==================================================================================
 `Uniform`            each equally likely
+`Cycle`              the same, one after the other: the model goes from client to client
 `Proportional`       client k with probability m n_k / n exactly
 `PowerOfChoice`      d candidates in proportion to n_k, of these the m with the largest loss
 `Oort`               by n_k x rms loss, staleness and simulated seconds; a falling share explores
@@ -112,6 +113,10 @@ class Selector:
         """
         raise NotImplementedError
 
+    def groups(self, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Return the cohort in the groups that train one after the other: all at once."""
+        return (cohort,)
+
     def told(self, pool: Pool, told: Told) -> None:
         """Take in the scalars of the training replies, by client, at the end of a round."""
 
@@ -145,6 +150,14 @@ class Uniform(Selector):
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Draw m clients without replacement."""
         return pool.roster.draw(self.config.server.fraction_train, pool.rng())
+
+
+class Cycle(Uniform):
+    """The same clients, one after the other: each starts from the model of the one before it, by name."""
+
+    def groups(self, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Return each client alone."""
+        return tuple((client,) for client in cohort)
 
 
 class Proportional(Selector):
@@ -376,6 +389,7 @@ def fill_until(times: Times, deadline: float, shared: bool) -> list[int]:
 
 
 SELECTORS: dict[str, type[Selector]] = {
+    "cycle": Cycle,
     "fedcs": FedCS,
     "oort": Oort,
     "power-of-choice": PowerOfChoice,

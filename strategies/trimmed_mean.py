@@ -22,7 +22,7 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from strategies.base import Strategy
+from strategies.rule import Rule
 from strategies.stacked import trimmed_mean
 from strategies.state import Number, Reduced, S
 from task.knobs import Config
@@ -34,7 +34,7 @@ def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[s
     return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}
 
 
-class TrimmedMean(Strategy):
+class TrimmedMean(Rule):
     """Coordinate-wise trimmed mean; see the module."""
 
     algorithm: ClassVar[str] = "trimmed-mean"

@@ -315,14 +315,18 @@ _GLOBAL: dict[str, Algorithm] = {
         paper=_KONECNY,
         rule="fsvrg",
         solver="fsvrg",
-        before=Algorithm(
-            name="fsvrg",
-            title="FSVRG, full gradients",
-            paper=_KONECNY,
-            rule="fsvrg",
-            solver="gradient",
-            down=(MODEL_DOWN,),
-            up=(_FULL_GRADIENT,),
+        phases=MappingProxyType(
+            {
+                "gradient": Algorithm(
+                    name="fsvrg",
+                    title="FSVRG, full gradients",
+                    paper=_KONECNY,
+                    rule="fsvrg",
+                    solver="gradient",
+                    down=(MODEL_DOWN,),
+                    up=(_FULL_GRADIENT,),
+                )
+            }
         ),
         down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t")),
         up=(MODEL_UP,),
@@ -334,29 +338,33 @@ _GLOBAL: dict[str, Algorithm] = {
         paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
         rule="fsvrg-sparse",
         solver="fsvrg-sparse",
-        before=Algorithm(
-            name="fsvrg-sparse",
-            title="FSVRG for sparse features, full gradients and counts",
-            paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
-            rule="fsvrg-sparse",
-            solver="feature-counts",
-            down=(MODEL_DOWN,),
-            up=(
-                _FULL_GRADIENT,
-                ArrayField(
-                    "frequency",
-                    "features",
-                    "phi_k^j, share of examples with a non-zero feature j",
-                    of="all",
-                ),
-                ArrayField(
-                    "presence",
-                    "features",
-                    "1/n_k if the client has a non-zero feature j, else 0",
-                    "sum",
-                    "all",
-                ),
-            ),
+        phases=MappingProxyType(
+            {
+                "gradient": Algorithm(
+                    name="fsvrg-sparse",
+                    title="FSVRG for sparse features, full gradients and counts",
+                    paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+                    rule="fsvrg-sparse",
+                    solver="feature-counts",
+                    down=(MODEL_DOWN,),
+                    up=(
+                        _FULL_GRADIENT,
+                        ArrayField(
+                            "frequency",
+                            "features",
+                            "phi_k^j, share of examples with a non-zero feature j",
+                            of="all",
+                        ),
+                        ArrayField(
+                            "presence",
+                            "features",
+                            "1/n_k if the client has a non-zero feature j, else 0",
+                            "sum",
+                            "all",
+                        ),
+                    ),
+                )
+            }
         ),
         down=(
             MODEL_DOWN,

@@ -36,6 +36,14 @@ def check_names(config: Config) -> None:
             'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
+    entry = ALGORITHMS[config.algorithm]
+    one_by_one = entry.phases or entry.individual or any(f.reduce == "stack" for f in entry.up)
+    if SELECTIONS[config.server.selection].ring and one_by_one:
+        raise ConfigError(
+            f'run-config key "selection": {config.server.selection} passes one model from client to client, '
+            f"but {config.algorithm} needs the replies of several at once; expected a rule that takes their "
+            "mean, such as fedavg"
+        )
     if config.server.stragglers > 0 and config.train.local_steps > 0:
         raise ConfigError(
             'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '

@@ -102,8 +102,11 @@ class Algorithm:
     down_scalars: tuple[ScalarField, ...] = ()
     up_scalars: tuple[ScalarField, ...] = ()
     keeps: tuple[ArrayField, ...] = ()
-    before: Algorithm | None = None
-    """Contract of an exchange with the same clients before the training of each round, if there is one."""
+    phases: Mapping[str, Algorithm] = field(default_factory=lambda: MappingProxyType({}))
+    """Contracts of the round's phases other than training and evaluation, by name."""
+
+    work: Literal["train", "evaluate", "loss"] = "train"
+    """What clients do to answer: train, measure on test data, or take the loss on training data."""
 
     weight: Literal["examples", "uniform"] = "examples"
     stacks: bool = True
@@ -189,4 +192,5 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     """
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
-    return replace(entry, down=down, down_scalars=(), up=(), up_scalars=MEASURED, keeps=keeps, before=None)
+    asked = replace(entry, down=down, down_scalars=(), phases={}, work="evaluate")
+    return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)

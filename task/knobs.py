@@ -105,7 +105,7 @@ class ServerConfig:
     )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
     client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
-    selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort or fedcs")
+    selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort, fedcs, cycle")
     stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)
     drop_stragglers: bool = knob(False, "leave stragglers out instead of taking their partial work")
     min_replies: int = knob(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from task.entry import MODEL_DOWN, Algorithm, Paper, ScalarField
@@ -21,7 +22,7 @@ from task.errors import ConfigError, choose_from
 from task.knobs import Config
 
 CANDIDATES: Final = "candidates"
-"""Action of the evaluation messages that ask candidates for their loss."""
+"""Name of the phase that asks candidates for their loss."""
 
 LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
 LOSS_RMS = ScalarField(
@@ -40,6 +41,7 @@ class Selection:
         query: Contract of the query of candidates before the draw, if there is one. It is sent only with
             ``select.losses = "query"``.
         up_scalars: What every training reply carries in addition.
+        ring: Whether the model goes from client to client within a round.
         by_examples: Whether clients are drawn in proportion to n_k, so that means take equal weights.
     """
 
@@ -49,6 +51,7 @@ class Selection:
     query: Algorithm | None = None
     up_scalars: tuple[ScalarField, ...] = ()
     by_examples: bool = False
+    ring: bool = False
 
     @property
     def looks(self) -> bool:
@@ -72,6 +75,18 @@ _CHO = Paper(
 )
 
 SELECTIONS: dict[str, Selection] = {
+    "cycle": Selection(
+        "cycle",
+        "Cyclic weight transfer",
+        Paper(
+            "Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer",
+            2018,
+            "Distributed Deep Learning Networks among Institutions for Medical Imaging",
+            "1709.05929",
+            "cyclical weight transfer",
+        ),
+        ring=True,
+    ),
     "fedcs": Selection(
         "fedcs",
         "FedCS",
@@ -108,6 +123,7 @@ SELECTIONS: dict[str, Selection] = {
             down=(MODEL_DOWN,),
             up=(),
             up_scalars=(LOSS,),
+            work="loss",
         ),
         by_examples=True,
     ),
@@ -137,10 +153,13 @@ def with_selection(entry: Algorithm, selection: str) -> Algorithm:
         raise ConfigError(choose_from('run-config key "selection"', selection, SELECTIONS))
     chosen = SELECTIONS[selection]
     weight = "uniform" if chosen.by_examples else entry.weight
-    before = replace(entry.before, weight=weight) if entry.before and chosen.by_examples else entry.before
-    if weight == entry.weight and before is entry.before and not chosen.up_scalars:
+    if weight == entry.weight and chosen.query is None and not chosen.up_scalars:
         return entry
-    return replace(entry, weight=weight, before=before, up_scalars=(*entry.up_scalars, *chosen.up_scalars))
+    phases = {name: replace(phase, weight=weight) for name, phase in entry.phases.items()}
+    if chosen.query is not None:
+        phases[CANDIDATES] = chosen.query
+    up_scalars = (*entry.up_scalars, *chosen.up_scalars)
+    return replace(entry, weight=weight, phases=MappingProxyType(phases), up_scalars=up_scalars)
 
 
 def cohort_size(fraction: float, population: int) -> int:

@@ -38,7 +38,6 @@ from task.entry import Algorithm, ArrayField
 from task.errors import ConfigError, FieldError, WireError
 from task.names import ClientNames
 
-BEFORE = "before"  # action of training messages of an exchange before the training
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`

@@ -82,7 +82,10 @@ def owners(tmp_path: Path) -> Path:
 
 def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     assert {entry.name for entry in ALGORITHMS.values()} == set(ALGORITHMS)
-    contracts = [*ALGORITHMS.values(), *(entry.before for entry in ALGORITHMS.values() if entry.before)]
+    contracts = [
+        *ALGORITHMS.values(),
+        *(phase for entry in ALGORITHMS.values() for phase in entry.phases.values()),
+    ]
     assert {entry.rule for entry in contracts} == set(STRATEGIES)
     assert {entry.solver for entry in contracts} == set(SOLVERS)
     assert set(ACTIVE) == set(ALGORITHMS)  # whoever adds an algorithm says here when it is not FedAvg
@@ -93,7 +96,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
     entry = ALGORITHMS[name]
     rule = STRATEGIES[entry.rule]
     assert issubclass(rule, Strategy)
-    assert ALGORITHMS[rule.algorithm].rule == entry.rule
+    assert ALGORITHMS[rule.rule_type.algorithm].rule == entry.rule
     assert issubclass(SOLVERS[entry.solver], Solver)
     reserved = {CONFIG, METRICS, ANSWERED, FAILED, ROLL_CALL}
     for fields in (entry.down, entry.up, entry.keeps):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import answer, train_clients
+from client_app.app import answer
 from client_app.node import open_node
 from task import wire
 from task.algorithms import ALGORITHMS
@@ -80,13 +80,13 @@ DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n]
 @pytest.mark.parametrize(("name", "field"), DOWN)
 def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: str, owners: Path) -> None:
     node, content = order(owners, name)
-    assert answer(node, content, train_clients).metric_records
+    assert answer(node, content).metric_records
     for record in records_of(content, field):
         del content[record]
     if field in content.config_records["config"]:
         del content.config_records["config"][field]
     with pytest.raises(WireError, match=f"'{field}") as error:
-        answer(node, content, train_clients)
+        answer(node, content)
     assert error.value.field == field
 
 
@@ -114,7 +114,7 @@ def test_a_downward_field_changes_what_the_client_does(name: str, field: str, ow
             content[record] = wire.pack_arrays({k: np.full_like(a, value) for k, a in arrays.items()})
         if field in config_record:
             config_record[field] = value
-        reply = answer(node, content, train_clients)
+        reply = answer(node, content)
         digests.add(tuple(a.data for r in reply.array_records.values() for a in r.values()))
     assert len(digests) == 2
 

@@ -55,7 +55,8 @@ def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]
 @pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
 def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
     like = expected(owners, name)
-    contracts = {"train": ALGORITHMS[name], "train.before": ALGORITHMS[name].before}
+    phases = {f"train.{phase}": contract for phase, contract in ALGORITHMS[name].phases.items()}
+    contracts = {"train": ALGORITHMS[name], **phases}
     kinds = set()
     for kind, content in sent_up(owners, name, nodes):
         kinds.add(kind)
@@ -72,7 +73,6 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
             assert metrics == {METRICS: {"num-examples", "loss", "accuracy"}}
             continue
         entry = contracts[kind]
-        assert entry is not None
         assert metrics.keys() == {METRICS}
         tests = {s.name for s in TESTS} if entry.personal else set()
         assert metrics[METRICS] <= {"num-examples", "train-loss", *tests, *(s.name for s in entry.up_scalars)}

@@ -19,6 +19,7 @@ import numpy as np
 import typer
 
 from strategies import STRATEGIES, Strategy
+from strategies.fsvrg import FSVRG, FSVRGSparse
 from strategies.state import Reduced, ServerState
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays, holdings
@@ -124,15 +125,16 @@ def given(
     strategy = STRATEGIES[entry.rule](read_config({"algorithm": entry.name}))
     # A matrix first: some rules treat the first layer's columns as features.
     model = _random(dict(sorted(shapes.items(), key=lambda item: len(item[1]) != 2)), 0)
-    strategy.trainable = tuple(model)
-    state = strategy.initial_state(model)
-    if entry.before is not None:
-        state = strategy.prepare(state, _replies(entry.before, model, clients))
-    reduced = _replies(entry, model, clients)
+    rule = strategy.rule
+    state, reduced = rule.initial_state(model, tuple(model)), _replies(entry, model, clients)
+    phases = [_replies(contract, model, clients) for contract in entry.phases.values()]
     # What a state holds of earlier rounds (momentum, control variates) is there, and is not zero.
-    state, _ = type(strategy).update(state, reduced, strategy.config)
-    if entry.before is not None:
-        state = strategy.prepare(state, _replies(entry.before, model, clients))
+    for earlier in (True, False):
+        for replies in phases:
+            assert isinstance(rule, FSVRG | FSVRGSparse)
+            state = rule.take_in(state, replies)
+        if earlier:
+            state, _ = rule.update(state, reduced, strategy.config)
     return strategy, state, reduced
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import Outcome, answer, evaluate_clients, train_clients
+from client_app.app import WORK, Outcome, answer, train_clients
 from client_app.node import Node, open_node
 from task import wire
 from task.config import as_run_config, read_config
-from task.entry import Algorithm
+from task.contract import contract_of
+from task.entry import Algorithm, evaluation_of
 from task.errors import FieldError, WireError
 from tests.reference.fedavg import average
 from tests.support.federation import Keep, far, linear, owners_config, play, write_owners
@@ -29,14 +30,14 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_one_client_is_answered_plainly(node: Node) -> None:
-    assert set(answer(node, order(node, ["ben"]), train_clients)) == {"arrays", "metrics"}
+    assert set(answer(node, order(node, ["ben"]))) == {"arrays", "metrics"}
     upload = alone(node, "ben")
     assert upload.num_examples == len(node.data("ben", "train")[0])
     assert upload.arrays["arrays"].keys() == start(node).keys()
 
 
 def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None:
-    reply = read(answer(node, order(node, NAMES), train_clients), NAMES)
+    reply = read(answer(node, order(node, NAMES)), NAMES)
     assert sorted(reply.clients) == NAMES
     assert reply.failed == []
     uploads = [alone(node, name) for name in reply.clients]
@@ -60,8 +61,8 @@ def trained(
                 yield client, err
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client_app.app.train_clients", work)
-        return read(answer(node, order(node, clients), work), clients)
+        patch.setitem(WORK, "train", work)
+        return read(answer(node, order(node, clients)), clients)
 
 
 def failing(victim: str, error: Exception) -> Callable[[str, wire.Upload], wire.Upload]:
@@ -126,7 +127,7 @@ def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: Node) -> 
     content = order(node, NAMES)
     content["arrays"] = wire.pack_arrays({"w": np.zeros(3, np.float32)})
     with pytest.raises(WireError, match="2 arrays as sent"):
-        answer(node, content, train_clients)
+        answer(node, content)
 
 
 # ------------------------------------------------------------------------ other people's messages
@@ -139,7 +140,7 @@ def stock(node: Node, **config: Any) -> RecordDict:
 
 
 def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: Node) -> None:
-    content = answer(node, stock(node), train_clients)
+    content = answer(node, stock(node))
     assert (len(content.array_records), len(content.metric_records)) == (1, 1)  # what Flower asks for
     uploads = [alone(node, name) for name in NAMES]
     counts = [u.num_examples for u in uploads]
@@ -153,7 +154,8 @@ def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: No
 
 
 def test_a_stock_evaluation_is_over_all_test_examples(node: Node) -> None:
-    metrics = dict(answer(node, stock(node), evaluate_clients)["metrics"])  # type: ignore[call-overload]
+    content = answer(node, stock(node), evaluation_of(contract_of(node.config)))
+    metrics = dict(content["metrics"])  # type: ignore[call-overload]
     assert metrics["num-examples"] == sum(len(node.data(name, "test")[0]) for name in NAMES)
     assert 0 <= metrics["accuracy"] <= 1
     assert metrics["loss"] > 0
@@ -180,7 +182,7 @@ def test_a_node_without_a_share_says_so_plainly(node: Node) -> None:
     """Six nodes and five clients, driven by somebody else's strategy: the sixth has nobody to train."""
     idle = open_node(node.config, {"partition-id": 5, "num-partitions": 6})
     with pytest.raises(Exception, match=r"(?i)client") as error:
-        answer(idle, stock(node), train_clients)
+        answer(idle, stock(node))
     assert not isinstance(error.value, TypeError)
 
 

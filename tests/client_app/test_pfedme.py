@@ -259,5 +259,5 @@ def test_the_mean_is_uniform_whatever_the_sizes(tmp_path: Path) -> None:
 
 def test_it_is_registered() -> None:
     assert SOLVERS["pfedme"] is PFedMeSolver
-    assert STRATEGIES["pfedme"] is PFedMe
+    assert STRATEGIES["pfedme"].rule_type is PFedMe
     assert (ALGORITHMS["pfedme"].rule, ALGORITHMS["pfedme"].weight) == ("pfedme", "uniform")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.app import answer, train_clients
+from client_app.app import answer
 from client_app.loop import Examples, LocalTask, full_gradient, train
 from client_app.node import open_node
 from client_app.programs import Batch, Layers, Perceptron, Program, Single, program_of
@@ -482,9 +482,9 @@ def test_what_an_entry_says_cannot_be_stacked_is_not(tmp_path: Path, monkeypatch
         lambda task, solver: (sizes.append(task.clients), train(task, solver))[1],
     )
     names = ["anna", "ben", "cleo"]
-    answer(node, order(node, names), train_clients)
+    answer(node, order(node, names))
     monkeypatch.setitem(ALGORITHMS, "fedavg", replace(ALGORITHMS["fedavg"], stacks=False))
-    reply = read(answer(node, order(node, names), train_clients), names)
+    reply = read(answer(node, order(node, names)), names)
     assert sizes == [3, 1, 1, 1]
     assert sorted(reply.clients) == names
 
@@ -503,7 +503,7 @@ def test_one_bad_client_of_a_cohort_is_found(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("client_app.solvers.sgd.train", failing)
     names = ["anna", "ben", "cleo"]
     assert all(len(node.data(c, "train")[0]) != n_ben for c in ("anna", "cleo"))
-    reply = read(answer(node, order(node, names), train_clients), names)
+    reply = read(answer(node, order(node, names)), names)
     assert [(q.client, q.got) for q in reply.failed] == [("ben", "MemoryError: too large")]
     assert sorted(reply.clients) == ["anna", "cleo"]
 

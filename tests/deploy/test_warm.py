@@ -67,7 +67,7 @@ def order(kind: str) -> Order:
     return Order(message, Context(7, 3, {}, RecordDict(), {}))
 
 
-@pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.before", True), ("evaluate", False)])
+@pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.gradient", True), ("evaluate", False)])
 def test_what_counts_as_training(kind: str, trains: bool) -> None:
     assert order(kind).trains is trains
 

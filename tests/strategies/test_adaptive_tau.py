@@ -189,8 +189,8 @@ def test_the_last_rounds() -> None:
     assert (over.phase, over.arrays["w"].tolist(), over.spent) == (OVER, [0.0], 95.0)
     other, _ = server_update(replace(closing, best=w(3), best_loss=0.4), got, config)
     assert other.arrays["w"].tolist() == [3.0]
-    assert AdaptiveTau(config).finished(over)
-    assert not AdaptiveTau(config).finished(closing)
+    assert AdaptiveTau(config).rule.finished(over)
+    assert not AdaptiveTau(config).rule.finished(closing)
     assert metrics["spent"] == 95.0
 
 
@@ -432,7 +432,7 @@ def test_a_budget_smaller_than_one_round_is_refused_before_round_1(resource: str
     with pytest.raises(
         ConfigError, match=r'"adaptive-tau.budget": expected float >= (0\.2892|8), what one round'
     ):
-        AdaptiveTau(Config(algorithm="adaptive-tau", adaptive_tau=knobs)).initial_state(w(1))
+        AdaptiveTau(Config(algorithm="adaptive-tau", adaptive_tau=knobs)).rule.initial_state(w(1), ("w",))
 
 
 def test_bytes_are_a_budget_too(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_traffic_is_the_contracts() -> None:
 )  # fmt: skip
 def test_who_gets_many_models_waits_for_many(name: str, knobs: dict[str, int], each: int) -> None:
     config = Config(algorithm=name, fedfomo=FedFomoConfig(**knobs))
-    strategy = STRATEGIES[name](config)
+    rule = STRATEGIES[name](config).rule
     w = np.zeros(2, np.float32)
     state = ModelsState({"w": w}, models={f"{client}/w": w for client in "abcd"})
-    assert strategy.gifts_each(state) == each
+    assert rule.routed_each(state) == each
     nobody = {"apple": 0, "fedfomo": 0}.get(name, 1)
-    assert strategy.gifts_each(ModelsState({"w": w})) == nobody
+    assert rule.routed_each(ModelsState({"w": w})) == nobody

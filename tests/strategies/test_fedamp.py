@@ -22,7 +22,7 @@ from tests.reference import fedamp, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.models import OneNumber, task_on
 from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, close
-from tests.support.rules import w
+from tests.support.rules import context, w
 
 
 def sigmoid(z: float) -> float:
@@ -81,11 +81,10 @@ def test_the_sum_is_rounded_once_from_float64() -> None:
 
 def test_the_message_to_each_client(tmp_path: Path) -> None:
     strategy = FedAMP(passing(1.0, 2.0))
-    strategy.trainable = ("w",)
-    start = strategy.initial_state(w(9))
-    assert strategy.gifts(start, ["x"], ["a", "x"]) == {"cloud": {"x": {"x": w(9)}}}
+    start = strategy.initial_state(w(9), ("w",))
+    assert strategy.route(start, ["x"], context(strategy, ["a", "x"])) == {"cloud": {"x": {"x": w(9)}}}
     state, _ = server_update(start, replies({"a": w(1), "b": w(3), "c": w(5)}), strategy.config)
-    given = strategy.gifts(state, ["a", "x"], ["a", "c", "x"])["cloud"]  # b is offline
+    given = strategy.route(state, ["a", "x"], context(strategy, ["a", "c", "x"]))["cloud"]  # b is offline
     xi = math.exp(-8) / 2
     assert given["a"]["a"]["w"].tolist() == pytest.approx([1 - xi + 5 * xi])
     assert given["x"]["x"]["w"].tolist() == [3.0]  # new: the mean of all that are known

@@ -49,9 +49,7 @@ def test_the_server_moves_h_and_steps_beyond_the_mean_by_hand() -> None:
 
 
 def test_the_state_begins_with_h_0_of_the_parameters_and_survives_a_checkpoint() -> None:
-    strategy = FedDyn()
-    strategy.trainable = ("w",)
-    state = strategy.initial_state(w(3) | {"buffer": np.array(7, np.int64)})
+    state = FedDyn().rule.initial_state(w(3) | {"buffer": np.array(7, np.int64)}, ("w",))
     assert {k: a.tolist() for k, a in state.h.items()} == {"w": [0.0]}
     state = FedDynState(w(3), {"w": np.array([0.1, 1e-300])})
     back = load_state(FedDynState, *dump_state(state))

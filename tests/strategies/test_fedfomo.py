@@ -30,7 +30,7 @@ from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by
 from tests.support.models import OneNumber, task_on
 from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, close, told
-from tests.support.rules import w
+from tests.support.rules import context, w
 
 
 def sigmoid(z: float) -> float:
@@ -83,14 +83,15 @@ def test_a_share_of_epsilon_is_drawn_among_the_others_with_equal_chances() -> No
 def test_the_models_that_go_to_each_client() -> None:
     strategy = FedFomo(Config(fedfomo=FedFomoConfig(download=1, epsilon=0.0)))
     state, _ = server_update(
-        strategy.initial_state(w(0)), round_of("abc", {"a": [0, 0.2, 0.8], "b": [0, 0, 0], "c": [0, 1, 0]}),
-        strategy.config,
+        strategy.initial_state(w(0), ("w",)),
+        round_of("abc", {"a": [0, 0.2, 0.8], "b": [0, 0, 0], "c": [0, 1, 0]}), strategy.config,
     )  # fmt: skip
-    given = strategy.gifts(state, ["a", "b", "x"], ["a", "b", "c", "x"])["models"]
+    given = strategy.route(state, ["a", "b", "x"], context(strategy, ["a", "b", "c", "x"]))["models"]
     assert {i: {j: m["w"].tolist() for j, m in got.items()} for i, got in given.items()} == {
         "a": {"c": [2.0]}, "b": {"a": [0.0]}, "x": {"a": [0.0]}
     }  # fmt: skip
-    assert strategy.gifts(state, ["a"], ["a", "b", "x"])["models"]["a"].keys() == {"b"}  # c is offline
+    offline = strategy.route(state, ["a"], context(strategy, ["a", "b", "x"]))  # c
+    assert offline["models"]["a"].keys() == {"b"}
     assert given["b"]["a"] is given["x"]["a"]  # packed once
 
 

@@ -88,9 +88,9 @@ def test_a_round_in_which_a_loss_is_missing_changes_nothing() -> None:
 
 
 def test_the_state_survives_a_checkpoint_and_begins_with_the_configured_mu() -> None:
-    strategy = FedProx(Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.7)))
-    state = strategy.initial_state(w(1))
-    assert strategy.down_scalars(state) == {"proximal-mu": 0.7}
+    rule = FedProx(Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.7))).rule
+    state = rule.initial_state(w(1), ("w",))
+    assert rule.down_scalars(state) == {"proximal-mu": 0.7}
     later = replace(state, falls=3, previous_loss=0.1 + 0.2)
     for each in (state, later):  # inf and a number that needs all its digits
         arrays, numbers = dump_state(each)

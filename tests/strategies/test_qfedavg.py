@@ -160,8 +160,8 @@ def test_the_state_survives_a_checkpoint() -> None:
     state = QFFLState(w(1), reference_loss=0.1 + 0.2)
     back = load_state(QFFLState, *dump_state(state))
     assert back.reference_loss == state.reference_loss
-    assert QFedAvg(config(1.0)).down_scalars(back) == {"reference-loss": 0.1 + 0.2}
-    assert QFedSGD.update is not QFedAvg.update
+    assert QFedAvg(config(1.0)).rule.down_scalars(back) == {"reference-loss": 0.1 + 0.2}
+    assert QFedSGD.rule_type.update is not QFedAvg.rule_type.update
 
 
 # ---------------------------------------------------------------------------------------- the pipeline

@@ -56,9 +56,7 @@ def test_a_server_lr_of_1_takes_the_mean_to_the_last_bit() -> None:
 
 
 def test_the_state_begins_with_c_0_of_the_parameters_and_survives_a_checkpoint() -> None:
-    strategy = Scaffold()
-    strategy.trainable = ("w",)
-    state = strategy.initial_state(w(3) | {"buffer": np.array(7, np.int64)})
+    state = Scaffold().rule.initial_state(w(3) | {"buffer": np.array(7, np.int64)}, ("w",))
     assert {k: a.tolist() for k, a in state.control.items()} == {"w": [0.0]}
     state = ScaffoldState(w(3), w(1e-45, 0.1))
     back = load_state(ScaffoldState, *dump_state(state))

@@ -106,7 +106,7 @@ def solver_of(name: str, task: LocalTask) -> Solver:
 
 
 def _entries(solver: str) -> list[Algorithm]:
-    return [e for a in ALGORITHMS.values() for e in (a, a.before) if e is not None and e.solver == solver]
+    return [e for a in ALGORITHMS.values() for e in (a, *a.phases.values()) if e.solver == solver]
 
 
 def flat(model: nn.Module) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from client_app.app import answer, train_clients
+from client_app.app import answer
 from client_app.node import Node
 from task import wire
 from task.arrays import Arrays, state_of
@@ -38,6 +38,6 @@ def mean_of(node: Node, reply: wire.NodeReply) -> Arrays:
 
 
 def alone(node: Node, client: str) -> wire.Upload:
-    upload = read(answer(node, order(node, [client]), train_clients), [client]).upload
+    upload = read(answer(node, order(node, [client])), [client]).upload
     assert upload is not None
     return upload

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from strategies.rule import RoundContext, Rule
 from strategies.state import Reduced
 from task.algorithms import ALGORITHMS
 from task.arrays import Arrays
@@ -31,6 +32,14 @@ def reduced(
     counts = np.array([replies[name][1] for name in names], np.int64)
     return Reduced(
         {field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr, trainable
+    )
+
+
+def context(rule: Rule, names: Sequence[str] = (), trainable: tuple[str, ...] = ("w",)) -> RoundContext:
+    """Return round 1 of a rule among clients with one example each."""
+    entry = ALGORITHMS[rule.algorithm]
+    return RoundContext(
+        rule, entry, 1, 0.1, tuple(names), names, trainable, lambda cohort: dict.fromkeys(cohort, 1)
     )
 
 

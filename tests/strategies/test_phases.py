@@ -1,4 +1,4 @@
-"""The exchange before the training: who takes part, what it costs, what goes wrong; in any round loop."""
+"""Rounds of two phases: who takes part, what it costs, what goes wrong; in any round loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from task.models import build_model
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
 
-BEFORE = "train.before"
+BEFORE = "train.gradient"
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_run_that_is_restored_ends_with_the_same_bytes(owners: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_flowers_own_loop_drives_it(nodes: int, owners: Path) -> None:
-    """The exchange takes place in ``configure_train``: no loop has to know of it."""
+    """The first phase takes place in ``configure_train``: no loop has to know of it."""
 
     class InFlowersLoop(FSVRG):
         start = FlowerStrategy.start  # type: ignore[assignment]
