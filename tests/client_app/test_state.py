@@ -530,3 +530,24 @@ def test_versions_of_clients_whose_names_look_alike_do_not_mix(store: StateStore
         kept = store.load(name, "fedper", "r", 2)
         assert kept is not None
         assert kept.fields["head"]["w"].tolist() == [float(len(name))]
+
+
+def test_what_was_kept_in_rounds_that_the_server_went_back_from_does_not_count(store: StateStore) -> None:
+    """The server went back from rounds 3 and 4; a version of them is never loaded, nor made from, again."""
+
+    def save(t: int, void: tuple[int, ...] = ()) -> None:
+        fields = {"head": {"w": np.array([float(t)])}}
+        store.save("a", "fedper", t, fields, "r", oldest_resumable(t, 1), void)
+
+    def load(before: int, void: tuple[int, ...] = (3, 4)) -> int:
+        found = store.load("a", "fedper", "r", before, void=void)
+        assert found is not None
+        return found.round
+
+    for t in (1, 2, 3, 4):
+        save(t)
+    assert load(5, ()) == 4
+    assert load(5) == load(7) == 2
+    save(6, (3, 4))
+    assert load(7) == 6
+    assert load(6) == 2  # of a run that is resumed from the end of round 4 or 5

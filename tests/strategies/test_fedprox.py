@@ -81,10 +81,13 @@ def test_adaptive_mu_goes_by_the_loss_of_all_answers_weighted_by_examples() -> N
     assert server_update(replace(state, previous_loss=2.6), alike, ADAPTIVE)[0].mu == pytest.approx(0.6)
 
 
-def test_a_round_in_which_a_loss_is_missing_changes_nothing() -> None:
+def test_a_loss_that_is_missing_does_not_count_and_without_any_nothing_changes() -> None:
     state = FedProxState(w(0), mu=0.5, previous_loss=1.0, falls=4)
-    got = reduced("fedprox", {"a": (w(0), 1), "b": (w(0), 3)}, scalars={"loss-before": [4.0]})
-    assert server_update(state, got, ADAPTIVE)[0] == state
+    clients = {"a": (w(0), 1), "b": (w(0), 3)}
+    none = reduced("fedprox", clients, scalars={"loss-before": [float("nan")] * 2})
+    assert server_update(state, none, ADAPTIVE)[0] == state
+    one = reduced("fedprox", clients, scalars={"loss-before": [4.0, float("nan")]})
+    assert server_update(state, one, ADAPTIVE)[0] == FedProxState(w(0), mu=0.6, previous_loss=4.0)
 
 
 def test_the_state_survives_a_checkpoint_and_begins_with_the_configured_mu() -> None:
