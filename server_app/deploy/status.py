@@ -113,7 +113,7 @@ def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
         least: The run's ``min-replies``.
     """
     head, dropped = f"run {run}, round {row['round']}", row.get("quarantined") or []
-    lines = [f"{head} went on without {q['client']}: {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]
+    lines = [f"run {run} went on without a reply; {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]
     if len(dropped) > SHOWN_CLIENTS:
         lines.append(f"{head} went on without {len(dropped) - SHOWN_CLIENTS} more clients")
     if row.get("skipped"):

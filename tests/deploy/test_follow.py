@@ -74,7 +74,12 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     monkeypatch.setattr(follow, "read_status", lambda kit: {"state": status.YELLOW, "nodes": nodes})
     folder = RunFolder(kit.runs / "a")
     folder.path.mkdir(parents=True)
-    row = {"round": 1, "asked": 2, "answered": 1, "quarantined": [{"client": "ward-2", "reason": "[b]NaN"}]}
+    row = {
+        "round": 1,
+        "asked": 2,
+        "answered": 1,
+        "quarantined": [{"client": "ward-2", "reason": "round 1: client ward-2: [b]NaN"}],
+    }
 
     def later(seconds: float) -> None:
         if not folder.rounds():
@@ -90,4 +95,4 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 2
     assert "node ward-1 is not online, and never was" in yellow[0]
-    assert "run a, round 1 went on without ward-2: [b]NaN" in yellow[1]
+    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[1]

@@ -156,7 +156,7 @@ def test_a_round_that_goes_on_without_a_client_makes_it_yellow_while_the_run_goe
     write_status(kit, seen(), [child], jobs)
     found = read_status(kit)
     assert found["state"] == YELLOW
-    assert found["warnings"][0] == "run demo, round 1 went on without ward-0: round 1: client ward-0: no"
+    assert found["warnings"][0] == "run demo went on without a reply; round 1: client ward-0: no"
     assert found["warnings"][-2] == "run demo, round 1 went on without 2 more clients"
     assert "kept the model: expected 2 or more usable replies" in found["warnings"][-1]
     assert "yellow" in shown(kit)
