@@ -415,7 +415,10 @@ def node(
         bool, typer.Option("--cold", help="Flower's own way: a fresh Python process per message.")
     ] = False,
     max_memory: Annotated[
-        str, typer.Option(help="Most memory that the node may use, e.g. 800M; it refuses to start with less.")
+        str,
+        typer.Option(
+            help="Most memory that the node may use, e.g. 800M; one that needs more ends and says how much."
+        ),
     ] = "",
     threads: Annotated[int, typer.Option(min=0, help="Most threads of a task; 0 = no limit.")] = 0,
     bandwidth: Annotated[

@@ -59,7 +59,10 @@ def kit(tmp_path: Path) -> NodeKit:
 BROKEN = "x,label\n1,0\nhot,1\n"
 
 
-def test_broken_data_end_a_node_before_it_connects(kit: NodeKit, tmp_path: Path) -> None:
+def test_broken_data_end_a_node_before_it_connects(
+    kit: NodeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node._Node, "start", lambda self: pytest.fail("it starts"))
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
     with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column "x": expected a number'):

@@ -29,6 +29,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
 from server_app.deploy import certificates
+from server_app.deploy import link as links
+from server_app.deploy import node as nodes
 from server_app.deploy.kit import read_kit, read_link_kit, read_node_kit
 from server_app.deploy.link import run_link
 from server_app.deploy.node import Options, run_node
@@ -72,6 +74,15 @@ def subject_names(certificate: Path) -> list[str]:
     loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
     extension = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     return [str(name.value) for name in extension.value]
+
+
+@pytest.fixture
+def never_started() -> Iterator[None]:
+    """Let a link or a node fail where it would start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (links, nodes):
+            patch.setattr(module, "only_one", lambda *_: pytest.fail("it starts"))
+        yield
 
 
 @contextmanager
@@ -138,11 +149,12 @@ def days_ago(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     monkeypatch.setattr(certificates, "now", lambda: then)
 
 
+@pytest.mark.usefixtures("never_started")
 def test_an_expired_authority_is_refused_by_the_link_and_by_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "kits"
-    days_ago(monkeypatch, 3651)
+    days_ago(monkeypatch, certificates.AUTHORITY_DAYS + 1)
     provision(out, LINK, ["ward-1"])
     monkeypatch.undo()
     expired = r"ca.crt expired on .* UTC. Provision into another folder"
@@ -153,6 +165,7 @@ def test_an_expired_authority_is_refused_by_the_link_and_by_nodes(
     assert not (out / "ward-1" / "logs").exists()
 
 
+@pytest.mark.usefixtures("never_started")
 def test_what_is_no_certificate_is_named(out: Path) -> None:
     (out / "link" / "server.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged file"):
@@ -170,6 +183,7 @@ def test_a_certificate_that_ends_within_30_days_is_said(out: Path, monkeypatch: 
     assert certificates.check_kit(out / "ward-1") == ()
 
 
+@pytest.mark.usefixtures("never_started")
 def test_an_expired_certificate_is_refused_and_told_and_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
