@@ -50,7 +50,8 @@ def test_flwr_run_trains_and_leaves_the_result_folder_and_refuses_a_bad_value(
     env: dict[str, str], tmp_path: Path
 ) -> None:
     keys = (
-        f'num-server-rounds=2 algorithm="fedprox" fedprox.mu=0.1 run-name="plain" runs-dir="{tmp_path}/runs"'
+        f'num-server-rounds=2 algorithm="fedprox" fedprox.mu=0.1 run-name="plain" runs-dir="{tmp_path}/runs" '
+        f'cache-dir="{tmp_path}/cache"'
     )
     output = flwr_run(env, keys)
     result = tmp_path / "runs" / "plain" / "result.json"
