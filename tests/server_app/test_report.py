@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from server_app.report import _plots, write_report
+from server_app.report import _plots, _settings, write_report
 from server_app.results import RunFolder, summarise
 from server_app.summary import gather
+from task.config import as_run_config, read_config
 from task.errors import StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}
@@ -169,3 +170,14 @@ def test_pyplot_is_not_loaded(folder: RunFolder, monkeypatch: pytest.MonkeyPatch
     folder.append_round(row(0))
     write_report(folder.path)
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_the_configuration_has_the_keys_that_the_run_reads_and_no_other() -> None:
+    plain = _settings(as_run_config(read_config({"seed": 4})))
+    assert "<td>seed</td><td>4</td>" in plain
+    assert "<td>learning-rate</td>" in plain
+    assert "fedprox." not in plain
+    assert "dirichlet-alpha" not in plain
+    assert "<td>fedprox.mu</td><td>0.5</td>" in _settings(
+        as_run_config(read_config({"algorithm": "fedprox", "fedprox.mu": 0.5}))
+    )

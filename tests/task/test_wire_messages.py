@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from task import wire
+from task import checks, wire
 from task.algorithms import ALGORITHMS
 from task.arrays import sha256
 from task.errors import FieldError, WireError
@@ -188,3 +188,30 @@ def test_payload_bytes_by_hand() -> None:
     whole = wire.payload_bytes(RecordDict({"arrays": record, "config": config, "metrics": metrics}))
     # 4000 bytes of numbers and a header of NumPy's
     assert 4000 < whole - scalars < 4000 + 300
+
+
+def test_a_model_that_goes_down_gets_the_dtypes_of_the_node() -> None:
+    like = {"w": np.zeros(2, np.float32), "n": np.array(0, np.int64)}
+    sent = {"w": np.array([1.5, -2.0]), "n": np.array(30.4)}  # of an optimiser in float64, counters averaged
+    got = wire.as_ours(sent, like)
+    assert {k: (a.dtype, a.shape) for k, a in got.items()} == {k: (a.dtype, a.shape) for k, a in like.items()}
+    assert got["w"].tolist() == [1.5, -2.0]
+    assert got["n"] == 30
+    assert sent["w"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"w": np.array([1e300, 0.0]), "n": np.array(0)},
+        {"w": np.array([np.nan, 0.0]), "n": np.array(0)},
+        {"w": np.zeros(2, np.float32), "n": np.array(np.inf)},
+        {"w": np.zeros(2, np.float32), "n": np.array(1e300)},
+        {"w": np.zeros(2, np.int64), "n": np.array(0)},
+        {"w": np.zeros(3), "n": np.array(0)},
+    ],
+)
+def test_a_model_that_does_not_fit_the_node_is_still_refused(bad: dict[str, np.ndarray]) -> None:
+    like = {"w": np.zeros(2, np.float32), "n": np.array(0, np.int64)}
+    with pytest.raises(WireError):
+        checks.check_arrays("arrays", wire.as_ours(bad, like), like)
