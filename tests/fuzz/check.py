@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from task.algorithms import ALGORITHMS
+from task.entry import TESTS
+from task.selections import with_selection
 from tests.fuzz.aliases import PLAIN
 from tests.fuzz.runs import QUERY, ROUNDS, SIZES, VARIANTS, Played, Player
 
@@ -105,16 +107,23 @@ def _of_a_strange_node(played: Played, line: Mapping[str, Any]) -> bool:
 
 def _legal(played: Played) -> Iterator[str]:
     """What was accepted is what such a number can be, and the clients' mean is there."""
-    pooled = ALGORITHMS[VARIANTS[played.case.variant].keys["algorithm"]].pooled
+    keys = VARIANTS[played.case.variant].keys
+    entry = with_selection(ALGORITHMS[keys["algorithm"]], keys.get("selection", "uniform"))
+    # Any other name is a metric of the client's own, which nothing reads.
+    known = {
+        "train": {"train-loss", *(s.name for s in (*TESTS, *entry.up_scalars))},
+        "evaluate": {"loss", "accuracy"},
+    }
     for row in played.clients:
         who = f"{row['phase']} of round {row['round']}"
-        most = sum(SIZES.values()) if pooled else played.registered.get(row["name"], 0)
+        most = sum(SIZES.values()) if entry.pooled else played.registered.get(row["name"], 0)
         evaluated = row["phase"] == "evaluate"  # on examples that no node registers
         if not 0 < row["examples"] <= (2**29 if evaluated or played.kind == QUERY else most):
             yield f"{who}: examples = {row['examples']}"
         for name, value in row["metrics"].items():
-            low = 0.0 if name in NOT_NEGATIVE | SHARES else -math.inf
-            high = 1.0 if name in SHARES else math.inf
+            held = name in known[row["phase"]]
+            low = 0.0 if held and name in NOT_NEGATIVE | SHARES else -math.inf
+            high = 1.0 if held and name in SHARES else math.inf
             if value is None or not math.isfinite(value) or not low <= value <= high:
                 yield f"{who}: {name} = {value}"
     for row in played.rows[1:]:

@@ -135,8 +135,8 @@ def _with_index(data: bytearray, length: int, index: bytes) -> bytearray:
 
 def roll_call(rng: Generator, content: RecordDict) -> str:
     """Change what a node says of itself."""
-    if wire.ROLL_CALL not in content or rng.random() < 0.15:
-        return ""
+    if not isinstance(content.get(wire.ROLL_CALL), ConfigRecord) or wire.METRICS not in content:
+        return ""  # another mutation has taken it
     config, counts = dict(content[wire.ROLL_CALL]), dict(content[wire.METRICS])
     clients = config.get("clients")
     stranger = pick(rng, TEXTS)

@@ -18,7 +18,10 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_bears_whatever_its_nodes_answer(variant: str, player: Player) -> None:
     broken = []
+    left_out = list(VARIANTS).index(variant) % len(FORMS)  # three forms of each are a minute in all
     for i, form in enumerate(FORMS):
+        if i == left_out:
+            continue
         case = Case(variant, form, SEED + i)
         played = player.play(case)
         broken += [f"{line}\n    {case.command}" for line in violations(played, player)]
