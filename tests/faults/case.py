@@ -33,7 +33,7 @@ class Case:
     """One fault or attack.
 
     Attributes:
-        id: R1 to R20 and S1 to S10.
+        id: R and a number of a fault, S and a number of an attack; numbers have no gap.
         title: The fault.
         guarantee: What must hold.
         how: What is done, one line.

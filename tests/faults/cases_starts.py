@@ -67,7 +67,7 @@ def says(machine: Machine, pattern: str, within_s: float = STARTS_S) -> str:
 
 
 @case(
-    "R26",
+    "R25",
     "A node starts with a broken data file, a wrong port, or while the link is down",
     "broken data end it before it connects, with line and column; within 5 s it says why it cannot connect, "
     "and connects when the link is there",
@@ -119,7 +119,7 @@ def broken_starts(rig: Rig) -> str:
 
 
 @case(
-    "R27",
+    "R26",
     "Certificates that have expired or expire soon",
     "an expired one is refused by `bouquet link`, with what to do; one that expires within 30 days makes the "
     "status yellow, with the date, and the node says it",

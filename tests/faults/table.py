@@ -29,7 +29,7 @@ Tests named in the last column belong to the case, and `make faults` runs them t
 
 
 def order(id: str) -> tuple[str, int]:
-    """Return what sorts ids: R1 ... R20, S1 ... S10."""
+    """Return what sorts ids: R1, R2, ..., S1, S2, ..."""
     return id[0], int(id[1:])
 
 
