@@ -173,6 +173,7 @@ def owners_config(path: Path, **keys: Any) -> dict[str, Any]:
         "partition": "natural",
         "num-clients": 0,
         "local-test-fraction": 0.0,
+        "fraction-evaluate": 0.0,
         "model": "logistic",
         "device": "cpu",
         "num-server-rounds": 4,
