@@ -48,7 +48,7 @@ _KONECNY = Paper(
     "1610.02527",
     "Algorithm 4 with S_k = A = I",
 )
-_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", "mean", "all")
+_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", of="all")
 
 _LI_FAIR = Paper(
     "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
@@ -131,7 +131,7 @@ _GLOBAL: dict[str, Algorithm] = {
         up=(
             MODEL_UP,
             ArrayField(
-                "gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack", "batch"
+                "gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack", of="batch"
             ),
         ),
         down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
@@ -360,7 +360,7 @@ _GLOBAL: dict[str, Algorithm] = {
                             "features",
                             "1/n_k if the client has a non-zero feature j, else 0",
                             "sum",
-                            "all",
+                            of="all",
                         ),
                     ),
                 )
@@ -434,7 +434,7 @@ _GLOBAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(
             ArrayField(
-                "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", "all"
+                "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"
             ),
         ),
         down_scalars=(_REFERENCE_LOSS,),

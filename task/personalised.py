@@ -198,7 +198,7 @@ PERSONAL: dict[str, Algorithm] = {
                 "population",
                 "w_n of eq. 6, by client; 0 of one not compared",
                 "stack",
-                "validation",
+                of="validation",
             ),
         ),
         keeps=(_WHOLE, ArrayField("before", "whole", "the client's model before its last training")),

@@ -371,7 +371,7 @@ def _failures(content: RecordDict, most: int, server_round: int) -> list[Quarant
         return []
     lists = (_names(columns.get(k), k, most) for k in ("client", "field", "expected", "got"))
     rows = zip(*lists, strict=True)
-    return [Quarantined(c, server_round, one_line(f), one_line(e), one_line(g)) for c, f, e, g in rows]
+    return [Quarantined(c, server_round, one_line(f, ""), one_line(e), one_line(g)) for c, f, e, g in rows]
 
 
 def _names(values: object, what: str, most: int) -> list[str]:
@@ -448,7 +448,7 @@ def read_roll_call(content: RecordDict) -> RollCall:
     if len(share) != 2 or share[0] >= share[1] or len(shape) > 8:
         raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
     (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
-    pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE]) for k in ("pool", "version"))
+    pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
     return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
 
 

@@ -17,10 +17,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import answer, make_app
+from client_app.app import WORK, answer, make_app
 from client_app.node import open_node
 from client_app.owner import Owner, basis, keys_of_node, owner_of
-from client_app.work import train_clients
 from task import wire
 from task.algorithms import ALGORITHMS
 from task.config import as_run_config, read_config
@@ -194,8 +193,8 @@ def test_a_clients_failure_and_a_messages_are_told_alike(
     def work(node: Any, entry: Any, order: wire.TrainOrder) -> Any:
         yield "ward", ValueError("patient smith")
 
-    monkeypatch.setattr("client_app.app.train_clients", work)
-    reply = wire.read_reply(answer(node, ordered(node), work), ["ward"], 1)
+    monkeypatch.setitem(WORK, "train", work)
+    reply = wire.read_reply(answer(node, ordered(node)), ["ward"], 1)
     assert reply.failed[0].got.startswith("ValueError at client_app.app, line ")
     assert "patient smith" in caplog.text
 
@@ -257,9 +256,7 @@ def test_what_a_record_is_computed_from() -> None:
     assert of("per-fedavg", 1, batch_size=10) == {"arrays": (1, None)}
     assert of("fedfomo", 20, batch_size=4) == {"arrays": (16, 4), "affinity": (4, None)}
     assert of("scaffold", 53, batch_size=1, local_steps=2)["control-delta"] == (2, 2)
-    before = ALGORITHMS["fsvrg-sparse"].before
-    assert before is not None
-    assert {f.of for f in before.up} == {"all"}
+    assert {f.of for f in ALGORITHMS["fsvrg-sparse"].phases["gradient"].up} == {"all"}
 
 
 def ordered(node: Any, **config: Any) -> RecordDict:
@@ -285,10 +282,10 @@ def test_an_update_from_less_than_the_owner_allows_is_refused(
 ) -> None:
     node = open_node(read_config(CSV | keys), ward, Owner(False, *bounds))
     if not says:
-        assert wire.read_reply(answer(node, ordered(node, **sent), train_clients), ["ward"], 1).upload
+        assert wire.read_reply(answer(node, ordered(node, **sent)), ["ward"], 1).upload
         return
     with pytest.raises(RefusedError, match=says) as info:
-        answer(node, ordered(node, **sent), train_clients)
+        answer(node, ordered(node, **sent))
     assert str(info.value).startswith("policy: min-")
 
 
@@ -297,7 +294,7 @@ def test_of_a_data_set_that_everybody_can_have_nothing_is_refused() -> None:
     node = open_node(config, {}, Owner(False, 10**6, 10**6))
     asked = wire.TrainOrder(1, {}, {"lr": 0.1}, (node.clients.names[0],), (0,))
     content = wire.train_content(asked, {"arrays": wire.pack_arrays(start(node))}, {})
-    assert answer(node, content, train_clients)
+    assert answer(node, content)
 
 
 def test_where_no_record_goes_up_the_loss_counts(ward: dict[str, Any]) -> None:
@@ -305,7 +302,7 @@ def test_where_no_record_goes_up_the_loss_counts(ward: dict[str, Any]) -> None:
     node = open_node(read_config(keys), ward, Owner(False, 2))
     order = wire.TrainOrder(1, {}, {"lr": 0.1}, ("ward",), (0,))
     with pytest.raises(RefusedError, match="'train-loss' of local-only would be computed from 1 examples"):
-        answer(node, wire.train_content(order, {}, {}), train_clients)
+        answer(node, wire.train_content(order, {}, {}))
 
 
 def test_the_bounds_stand_in_the_node_config() -> None:

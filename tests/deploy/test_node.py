@@ -65,7 +65,7 @@ def test_broken_data_end_a_node_before_it_connects(
     monkeypatch.setattr(node._Node, "start", lambda self: pytest.fail("it starts"))
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
-    with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column "x": expected a number'):
+    with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column 1 "x": expected a number'):
         run_node(kit, Options(data=data))
     assert not list(kit.logs.iterdir())  # no process was started
 

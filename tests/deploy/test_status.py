@@ -258,6 +258,7 @@ def test_the_link_says_in_its_status_that_its_certificate_ends_soon(kit: LinkKit
     provision(kit.path.parent, renew=True, days=20)
     keeper = SimpleNamespace(seen=seen(), jobs=Jobs(kit.jobs, kit.runs))
     kit.state.mkdir()
+    kit.runs.mkdir(exist_ok=True)
     Writer(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
     found = read_status(kit)
     assert found["state"] == YELLOW

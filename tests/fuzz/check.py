@@ -190,7 +190,7 @@ def _same_model(played: Played, player: Player) -> Iterator[str]:
     if played.kind == "evaluate":
         if played.models != player.undisturbed(played):
             yield "mutated evaluations changed the model"
-    elif played.kind in ("train", "train.before"):
+    elif played.kind in ("train", "train.gradient"):
         lost = {line["client"] for line in played.lines(1)}
         if lost >= played.said.keys() and played.models[:2] != player.without(played)[:2]:
             yield "the model of round 1 differs from that without the refused replies"

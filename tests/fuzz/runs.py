@@ -55,7 +55,8 @@ class Variant:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Types of the messages whose answers are mutated, the frequent ones first."""
-        before = ("train.before",) if ALGORITHMS[self.keys["algorithm"]].before else ()
+        phases = ALGORITHMS[str(self.keys["algorithm"])].phases
+        before = tuple(f"train.{name}" for name in phases)
         ask = ("evaluate.candidates",) if self.keys.get("selection") == "power-of-choice" else ()
         return ("train", *before, *ask, "evaluate", QUERY)
 
@@ -159,7 +160,7 @@ class FuzzGrid(LocalGrid):
         self, nodes: int, keys: Mapping[str, Any], played: Played, bad: tuple[int, ...], do: Mutate
     ) -> None:
         # One pool whose nodes say the same of themselves: this process opens their data once.
-        super().__init__(make_app(), [{} for _ in range(nodes)], keys)
+        super().__init__(make_app(simulation=True), [{} for _ in range(nodes)], keys)
         self.played, self.bad, self.do = played, bad, do
         self._chosen = False
         self._strangers: set[int] = set()

@@ -22,7 +22,7 @@ from tests.support.liar import liar
 
 CONTRACTS = {
     **ALGORITHMS,
-    **{f"{n}, before": a.before for n, a in ALGORITHMS.items() if a.before},
+    **{f"{n}, {phase}": c for n, a in ALGORITHMS.items() for phase, c in a.phases.items()},
     **{f"{n}, evaluation": evaluation_of(a) for n, a in ALGORITHMS.items()},
     **{s.name: s.query for s in SELECTIONS.values() if s.query},
     **{f"fedavg, {s}": with_selection(ALGORITHMS["fedavg"], s) for s in SELECTIONS},
@@ -108,7 +108,7 @@ def test_a_scalar_out_of_range_is_its_senders_own_fault(lie: str, owners: Path) 
 
 
 def test_a_lie_before_the_training_is_found_there(owners: Path) -> None:
-    played = run(owners, "fsvrg", liar(scalars={"num-examples": 10**6}, kind="train.before"))
+    played = run(owners, "fsvrg", liar(scalars={"num-examples": 10**6}, kind="train.gradient"))
     for row in played.rows[1:]:
         assert [line["field"] for line in row["quarantined"]] == ["num-examples"]
         assert row["answered"] == len(SIZES) - 1

@@ -380,7 +380,7 @@ def test_without_clients_nobody_is_drawn(name: str) -> None:
         ("devices.bandwidth", 0.0, "float > 0"),
         ("devices.spread", 6.0, "float >= 0 and <= 5"),
         ("devices.uplink", "mine", "expected one of own, shared"),
-        ("selection", "best", "expected one of fedcs, oort, power-of-choice, proportional, uniform"),
+        ("selection", "best", "expected one of cycle, fedcs, oort, power-of-choice, proportional, uniform"),
     ],
 )  # fmt: skip
 def test_a_knob_out_of_range_is_refused(key: str, value: Any, message: str) -> None:

@@ -14,7 +14,7 @@ from task.entry import MODEL_UP, ArrayField
 from task.errors import FieldError
 from task.norms import NormBound
 from task.reduce import Sum
-from tests.support.federation import SIZES, owners_config, play, write_owners
+from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
 from tests.support.liar import liar, times
 from tests.test_catalogue import ACTIVE
 
@@ -90,7 +90,7 @@ def owners(tmp_path: Path) -> Path:
 def keys(owners: Path, name: str, **more: Any) -> dict[str, Any]:
     model = "mlp" if ALGORITHMS[name].personal else "logistic"
     given = {"num_server_rounds": 3, "model": model, "max_update_norm": 1e3, "local_test_fraction": 0.25}
-    return owners_config(owners, algorithm=name, **given, **more) | ACTIVE[name]
+    return read_by(owners_config(owners, algorithm=name, **given, **more) | ACTIVE[name])
 
 
 @pytest.mark.parametrize("name", sorted(n for n, a in ALGORITHMS.items() if a.up and not a.pooled))

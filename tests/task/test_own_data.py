@@ -146,7 +146,7 @@ def test_own_labels_must_be_numbers_below_num_classes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x,label\n1,0\nhot,1\n", r't.csv, line 3, column "x": expected a number'),
+        ("x,label\n1,0\nhot,1\n", r't.csv, line 3, column 1 "x": expected a number'),
         (
             "x,label\n1,0\n2,sick\n",
             r"line 3, column \"label\": labels .* integers from 0 to the run's num-cl",
