@@ -18,6 +18,7 @@ from task.errors import ConfigError
 from task.knobs import Config
 from task.selections import SELECTIONS
 from tests.strategies.test_plan import roster_of
+from tests.support.federation import read_by
 
 SIZES = {"a": 10, "b": 20, "c": 30, "d": 40, "e": 100}
 
@@ -29,7 +30,8 @@ def config(selection: str = "uniform", **keys: Any) -> Config:
         "num-clients": 0,
         "partition": "natural",
     }
-    return read_config(base | {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()})
+    given = base | {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
+    return read_config(read_by(given))
 
 
 def pool(

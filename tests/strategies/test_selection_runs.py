@@ -18,7 +18,17 @@ from task.algorithms import ALGORITHMS
 from task.arrays import sha256
 from task.entry import MODEL_DOWN
 from task.errors import ConfigError
-from tests.support.federation import SIZES, Data, Keep, Model, Played, owners_config, play, write_owners
+from tests.support.federation import (
+    SIZES,
+    Data,
+    Keep,
+    Model,
+    Played,
+    owners_config,
+    play,
+    read_by,
+    write_owners,
+)
 from tests.support.grid import LocalGrid
 from tests.test_catalogue import NAMES
 from tests.test_contract import config as contract_config
@@ -67,7 +77,7 @@ def losses_of(data: Data, model: Model) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
 def test_a_run_does_not_depend_on_the_spread_over_nodes(policy: str, algorithm: str, owners: Path) -> None:
-    of = keys(owners, policy, algorithm=algorithm)
+    of = read_by(keys(owners, policy, algorithm=algorithm))
     one, three = (play(of, nodes=n, seed=s) for n, s in ((1, 1), (3, 2)))
     assert digests(one) == digests(three)
     assert len({str(r["selected"]) for r in one.rows[1:]}) > 1
