@@ -70,6 +70,9 @@ class Strategy(FlowerStrategy):
     rule_type: ClassVar[type[Rule]]
     """The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``."""
 
+    algorithm: ClassVar[str]
+    """Name of the rule's catalogue entry."""
+
     update: ClassVar[Callable[[Any, Reduced, Config], tuple[Any, dict[str, Number]]]]
     """The rule's pure ``server_update``."""
 
@@ -77,7 +80,7 @@ class Strategy(FlowerStrategy):
         """Take the rule; without one, the parent's."""
         super().__init_subclass__(**more)
         if rule is not None:
-            cls.rule_type, cls.update = rule, staticmethod(rule.update)
+            cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         algorithm = self.rule_type.algorithm
@@ -214,7 +217,7 @@ class Strategy(FlowerStrategy):
             phase = self._advance(folded)
             folded = self._run(phase) if phase else None
         if self._goes_back(server_round):
-            self._skip(server_round)
+            self._skip(server_round, None)
             return self.record(), MetricRecord({})
         if not self._why:
             assert self._result is not None
@@ -223,7 +226,7 @@ class Strategy(FlowerStrategy):
             self._take(state)
             return self.record(), MetricRecord({**self._seen(), **self.last_metrics})
         logger.warning("round %d keeps the model: %s", server_round, self._why)
-        self._skip(server_round)
+        self._skip(server_round, self._trained())
         return None, None
 
     def _goes_back(self, server_round: int) -> bool:
@@ -241,12 +244,12 @@ class Strategy(FlowerStrategy):
         self._take(self.rule.back(kept.state, self.state))
         return True
 
-    def _skip(self, server_round: int) -> None:
-        """Let the rule take in a round without a new model."""
+    def _skip(self, server_round: int, came: Reduced | None) -> None:
+        """Let the rule take in a round without a new model; `came` are replies that say something of it."""
         self.last_metrics = {}
         nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self.engine.lr, self.trainable)
         spent, present = self.engine.spent(nobody, self._plan.asked), self.state
-        state, why = _attempt(lambda: self.rule.skipped(present, spent, self._trained()))
+        state, why = _attempt(lambda: self.rule.skipped(present, spent, came))
         if state is None:
             logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
         else:

@@ -116,8 +116,7 @@ class PhaseEngine:
         return opened
 
     def _messages(self, phase: Phase) -> list[Message]:
-        cost = self._cost(phase)
-        by_node = self.roster.assign(cost, cost)
+        by_node = self.spread(phase)
         names = tuple(sorted(self.roster.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
@@ -134,11 +133,12 @@ class PhaseEngine:
             requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
         return requests
 
-    def _cost(self, phase: Phase) -> dict[str, float]:
-        """Return the expected work of each client, to spread them over their nodes."""
+    def spread(self, phase: Phase) -> dict[int, list[str]]:
+        """Return a phase's clients by node, spread by expected work."""
         full = self.config.train.local_epochs
         counts = self.roster.num_examples(phase.to)
-        return {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
+        cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
+        return self.roster.assign(cost, cost)
 
     @staticmethod
     def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:

@@ -52,8 +52,9 @@ class DittoSolver(Solver):
         return [(up, {"personal": v}) for (up, _), v in zip(plain, self._personal, strict=True)]
 
     def personalise(self, task: LocalTask) -> None:
-        """Make the parameters v_k as it was kept."""
-        task.load([fields.get("personal", {}) for fields in self.kept])
+        """Make the parameters v_k as it was kept; a new client's are those that it starts from."""
+        starts = task.own or [{}] * task.clients
+        task.load([fields.get("personal", start) for fields, start in zip(self.kept, starts, strict=True)])
 
     def own_models(self, task: LocalTask) -> list[Arrays]:
         """Return the v_k."""

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,11 +232,14 @@ def test_every_value_in_an_error_of_data_or_state_is_vetted() -> None:
 # ----------------------------------------------------------------------------------------- bounds
 
 
-def of(algorithm: str, rows: int, epochs: int = 1, **keys: Any) -> dict[str, tuple[int, int | None]]:
-    """Return examples and steps of each record of an upload."""
+def of(
+    algorithm: str, rows: int, epochs: int = 1, local_steps: int = 0, **keys: Any
+) -> dict[str, tuple[int, int | None]]:
+    """Return examples and steps of each record of an upload; `local_steps` as a message may set them."""
     named = {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
     config, entry = read_config({"algorithm": algorithm, **named}), ALGORITHMS[algorithm]
-    found = [basis(config, config.train, entry, f, rows, epochs) for f in entry.up]
+    train = replace(config.train, local_steps=local_steps)
+    found = [basis(config, train, entry, f, rows, epochs) for f in entry.up]
     return {b.field: (b.examples, b.steps) for b in found}
 
 

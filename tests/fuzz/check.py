@@ -146,8 +146,11 @@ def _files(played: Played) -> Iterator[str]:
                 continue
             if not all(map(math.isfinite, numbers)):
                 yield f"{name}: a number beyond float64"
-    page = _Page()
-    page.feed((played.folder / "report.html").read_text(encoding="utf-8"))
+    page, report = _Page(), played.folder / "report.html"
+    if not report.exists():
+        yield "report.html is missing"
+        return
+    page.feed(report.read_text(encoding="utf-8"))
     yield from page.odd
 
 

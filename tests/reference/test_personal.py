@@ -421,7 +421,7 @@ def test_hf_is_the_gradient_of_the_loss_after_one_step() -> None:
 
 def test_a_batch_of_one_serves_both_steps() -> None:
     x, y = (a[:1] for a in DATA["a"])
-    got = perfedavg.meta_gradient(W0, x, y, 0.1, "fo", 0.001)
+    got = perfedavg.meta_gradient(W0, x, y, 0.1, "fo")
     assert same(got, gradient(plus(W0, gradient(W0, x, y), -0.1), x, y))
 
 

@@ -324,7 +324,7 @@ def test_an_update_of_the_rule_that_is_not_finite_is_not_taken(monkeypatch: pyte
             raise OverflowError("math range error")
         return state, told
 
-    monkeypatch.setattr(FedAvg, "update", staticmethod(spoils))
+    monkeypatch.setattr(FedAvg.rule_type, "update", staticmethod(spoils))
     keep = Keep()
     FedAvg().start(named_grid(2), model(), num_rounds=3, journal=keep)
     assert [row["skipped"] for row in keep.rows[1:]] == [True, True, False]

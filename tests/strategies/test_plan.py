@@ -8,9 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from strategies.engine import PhaseEngine
 from strategies.plan import RoundPlan, plan_round
 from strategies.roster import Roster
+from strategies.rule import Phase
 from task import wire
+from task.algorithms import ALGORITHMS
 from task.knobs import Config, ServerConfig, TrainConfig
 
 
@@ -25,6 +28,12 @@ def roster_of(counts: dict[str, int], nodes: int = 1, pool: str = "one disk") ->
 
 CLIENTS = {f"client-{i:02d}": 10 for i in range(20)}
 ROSTER = roster_of(CLIENTS)
+
+
+def spread(plan: RoundPlan, roster: Roster, full: int) -> dict[int, list[str]]:
+    """Return the clients of a plan by node, where the others do `full` epochs."""
+    engine = PhaseEngine(Config(train=TrainConfig(local_epochs=full)), roster)
+    return engine.spread(Phase("train", ALGORITHMS["fedavg"], plan.cohort, epochs=plan.epochs))
 
 
 def config(
@@ -96,10 +105,9 @@ def test_dropping_and_stragglers_do_not_change_who_is_selected() -> None:
 
 def test_kept_stragglers_are_asked_for_their_epochs_and_dropped_ones_not_at_all() -> None:
     plan = RoundPlan(1, ("client-00", "client-01", "client-02"), {"client-01": 2}, ())
-    assert plan.epochs_of(["client-00", "client-01"]) == (0, 2)  # 0 = as configured
-    assert plan.by_node(ROSTER, 5) == {0: ["client-00", "client-01", "client-02"]}
+    assert spread(plan, ROSTER, 5) == {0: ["client-00", "client-01", "client-02"]}
     plan = replace(plan, epochs={}, dropped=("client-01",))
-    assert plan.by_node(ROSTER, 5) == {0: ["client-00", "client-02"]}
+    assert spread(plan, ROSTER, 5) == {0: ["client-00", "client-02"]}
 
 
 def test_a_straggler_counts_as_the_share_of_work_that_it_does() -> None:
@@ -115,6 +123,6 @@ def test_a_straggler_counts_as_the_share_of_work_that_it_does() -> None:
             continue
         seen += 1
         full = {"a", "b", "c"} - {slow}
-        by_node = plan.by_node(roster, 10)
+        by_node = spread(plan, roster, 10)
         assert all(len(full & set(clients)) == 1 for clients in by_node.values()), (plan, by_node)
     assert seen > 5

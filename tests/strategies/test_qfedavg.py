@@ -14,7 +14,6 @@ import torch
 from client_app.loop import LocalTask, full_loss, train
 from client_app.solvers import SOLVERS
 from strategies import QFedAvg, QFedSGD
-from strategies.fold import Folded
 from strategies.qfedavg import QFFLState, gradient_update, server_update
 from strategies.state import Reduced, dump_state, load_state
 from task.config import read_config
@@ -304,8 +303,7 @@ def test_a_round_whose_weights_cannot_be_added_keeps_the_model_and_is_the_next_o
             continue
         with pytest.raises(ArithmeticError, match=rf"F_ref = 1; got 2\^.* a loss of {loss:g} and q = 15"):
             server_update(state, came, strategy.config)
-        strategy.last = Folded(came, [], {}, 0)
-        kept = strategy.skipped(state, replace(came, clients=()))
+        kept = strategy.rule.skipped(state, replace(came, clients=()), came)
         assert isinstance(kept, QFFLState)
         assert (kept.arrays["w"].tolist(), kept.reference_loss) == ([10.0], loss)
         assert server_update(kept, came, strategy.config)[0].arrays["w"].tolist() == [10.5]

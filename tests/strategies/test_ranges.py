@@ -175,7 +175,7 @@ def test_what_a_rule_raises_keeps_the_model_and_the_run(
             raise error("from the replies")
         return update(state, reduced, config)
 
-    monkeypatch.setattr(FedAvg, "update", staticmethod(breaks))
+    monkeypatch.setattr(FedAvg.rule_type, "update", staticmethod(breaks))
     keep = Keep()
     FedAvg().start(named_grid(2), model(), num_rounds=3, journal=keep)
     assert [row["skipped"] for row in keep.rows[1:]] == [False, True, False]
@@ -189,18 +189,18 @@ def test_what_this_machine_lacks_ends_the_run(
     def breaks(state: Any, reduced: Any, config: Any) -> Any:
         raise error("the disk is full")
 
-    monkeypatch.setattr(FedAvg, "update", staticmethod(breaks))
+    monkeypatch.setattr(FedAvg.rule_type, "update", staticmethod(breaks))
     with pytest.raises(error):
         FedAvg().start(named_grid(2), model(), num_rounds=1, journal=Journal())
 
 
-@pytest.mark.parametrize("hook", ["prepare", "skipped"])
+@pytest.mark.parametrize("hook", ["take_in", "skipped"])
 def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
     hook: str, owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from strategies.fsvrg import FSVRG
 
-    def breaks(self: Any, state: Any, reduced: Any) -> Any:
+    def breaks(self: Any, state: Any, *reduced: Any) -> Any:
         raise ValueError("from the replies")
 
     monkeypatch.setattr(FSVRG, hook, breaks)
