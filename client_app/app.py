@@ -10,22 +10,23 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.attacks import corrupt, malicious
 from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.stages.attacks import corrupt, malicious
 from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
-from task import checks, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, holdings
-from task.config import read_config
-from task.contract import contract_of
-from task.entry import Algorithm, evaluation_of
+from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
-from task.norms import NormBound
-from task.packing import is_packed, packed, unpacked
-from task.reduce import REDUCTIONS, Reduction
-from task.selections import SELECTIONS, with_selection
+from task.numerics.arrays import Arrays, holdings
+from task.numerics.reduce import REDUCTIONS, Reduction
+from task.resolve.contract import contract_of
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm, evaluation_of
+from task.spec.selections import SELECTIONS, with_selection
+from task.wire import checks
+from task.wire import messages as wire
+from task.wire.norms import NormBound
+from task.wire.packing import is_packed, packed, unpacked
 
 
 def phases() -> dict[str, str]:
@@ -38,8 +39,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     """Return a ClientApp.
 
     Args:
-        run_config: Keys that take the place of the context's, for `server_app.simulate`, which has no run
-            config. They make it a simulation.
+        run_config: Keys that take the place of the context's, for `server_app.engines.simulate`, which has no
+            run config. They make it a simulation.
         simulation: Whether the run and the clients are one user's, on one machine; see `client_app.owner`.
     """
     fixed = dict(run_config or {})

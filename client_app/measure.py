@@ -9,11 +9,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from client_app.node import Node
-from client_app.programs import Single
-from task import wire
-from task.entry import Algorithm
-from task.evaluate import BATCH
-from task.selections import LOSS, LOSS_RMS
+from client_app.training.programs import Single
+from task.numerics.evaluate import BATCH
+from task.spec.entry import Algorithm
+from task.spec.selections import LOSS, LOSS_RMS
+from task.wire import messages as wire
 
 
 def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> dict[str, float]:

@@ -20,17 +20,17 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from client_app.memory.state import StateStore
 from client_app.owner import SIMULATION, Owner
-from client_app.state import StateStore
-from task import wire
-from task.arrays import Arrays, state_of
-from task.config import state_root
-from task.contract import Parts, model_of, parts_of
+from task.config.knobs import Config
+from task.config.read import state_root
 from task.datasets import Dataset, load_dataset, load_owned
+from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
-from task.files import make_folder
-from task.knobs import Config
-from task.partition import load_partition
+from task.numerics.arrays import Arrays, state_of
+from task.resolve.contract import Parts, model_of, parts_of
+from task.storage.files import make_folder
+from task.wire import messages as wire
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

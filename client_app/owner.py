@@ -27,11 +27,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from client_app.loop import steps_of
-from task.config import flatten
-from task.entry import Algorithm, ArrayField
+from client_app.training.loop import steps_of
+from task.config.knobs import Config, TrainConfig
+from task.config.read import flatten
 from task.errors import BouquetError, ConfigError, RefusedError, public
-from task.knobs import Config, TrainConfig
+from task.spec.entry import Algorithm, ArrayField
 
 logger = logging.getLogger("flwr")  # its lines go to the node's own log
 FOLDERS = ("data-dir", "cache-dir", "state-dir")

@@ -10,24 +10,26 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from client_app.ala import AdaptiveAggregation
-from client_app.attacks import flip_labels, malicious
-from client_app.loop import Examples, LocalTask, steps_of
 from client_app.measure import add_losses
+from client_app.memory.state import oldest_resumable
 from client_app.node import Node, OneClient
 from client_app.owner import check_basis
-from client_app.programs import Program, Single, program_of
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
-from client_app.state import oldest_resumable
-from task import checks, seeds, wire
-from task.arrays import Arrays, holdings
+from client_app.stages.ala import AdaptiveAggregation
+from client_app.stages.attacks import flip_labels, malicious
+from client_app.training.loop import Examples, LocalTask, steps_of
+from client_app.training.programs import Program, Single, program_of
+from task.config.knobs import TrainConfig
 from task.datasets import DATASETS
-from task.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.errors import BouquetError, DataError, FieldError
-from task.evaluate import evaluate
-from task.knobs import TrainConfig
-from task.seeds import rng_for, seed_for
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, holdings
+from task.numerics.evaluate import evaluate
+from task.numerics.seeds import rng_for, seed_for
+from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.wire import checks
+from task.wire import messages as wire
 
 Outcome = tuple[str, wire.Upload | Exception]
 

@@ -12,24 +12,24 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from server_app.deploy.confined import KIT, confined
-from server_app.evaluate import central_evaluation
-from server_app.holding import holding
-from server_app.naming import check_free, folder_of_run
-from server_app.progress import Progress, closing_table
-from server_app.recorder import Recorder
-from server_app.report import write_report
-from server_app.results import RunFolder, summarise
+from server_app.deploy.link.confined import KIT, confined
+from server_app.results.folder import RunFolder, summarise
+from server_app.results.report import write_report
+from server_app.run.evaluate import central_evaluation
+from server_app.run.naming import check_free, folder_of_run
+from server_app.run.progress import Progress, closing_table
+from server_app.run.recorder import Recorder
+from server_app.run.run_lock import holding
 from strategies import STRATEGIES, Strategy
-from strategies.packed import PackingGrid
-from task import wire
-from task.arrays import state_of
-from task.config import as_run_config, read_config
-from task.contract import contract_of, model_of, parts_of
+from strategies.transport.packed import PackingGrid
+from task.config.knobs import Config
+from task.config.read import as_run_config, read_config
 from task.datasets import DATASETS, Dataset, load_dataset
+from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
-from task.knobs import Config
-from task.partition import load_partition
+from task.numerics.arrays import state_of
+from task.resolve.contract import contract_of, model_of, parts_of
+from task.wire import messages as wire
 
 HOLD_WAIT_S = 90.0  # a ServerApp whose SuperLink has given up on it has ended by then
 
@@ -174,7 +174,7 @@ def check_measured(config: Config) -> None:
 
 
 def run_path(config: Config) -> Path:
-    """Return the result folder of a run that starts or goes on; see `server_app.naming.folder_of_run`."""
+    """Return the result folder of a run that starts or goes on; see `server_app.run.naming.folder_of_run`."""
     return folder_of_run(config, Path(config.output.runs_dir).expanduser())
 
 

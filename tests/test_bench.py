@@ -17,13 +17,13 @@ import typer
 
 from client_app.app import make_app
 from strategies import STRATEGIES
-from strategies.journal import Journal
-from task import wire
-from task.arrays import state_of, trainable_names
-from task.config import read_config
+from strategies.engine.journal import Journal
+from task.config.knobs import DataConfig, SyntheticConfig
+from task.config.read import read_config
 from task.datasets import load_dataset
-from task.knobs import DataConfig, SyntheticConfig
 from task.models import build_model
+from task.numerics.arrays import state_of, trainable_names
+from task.wire import messages as wire
 from tests.bench import data, held, processes
 from tests.bench.__main__ import BENCHMARKS, Benchmark, Name, main
 from tests.bench.peers import install

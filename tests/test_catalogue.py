@@ -12,12 +12,12 @@ import pytest
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
 from strategies import STRATEGIES, Strategy
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.config import fuse, knobs, read_config
-from task.entry import MEASURED, MODEL_UP, evaluation_of
-from task.reduce import REDUCTIONS
-from task.wire import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
+from task.config.read import fuse, knobs, read_config
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import REDUCTIONS
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
+from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support import federation
 from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners

@@ -12,12 +12,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import answer
 from client_app.node import open_node
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, holdings
-from task.config import read_config
+from task.config.read import read_config
 from task.errors import WireError
-from task.wire import ANSWERED, METRICS
+from task.numerics.arrays import Arrays, holdings
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
+from task.wire.messages import ANSWERED, METRICS
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 from tests.test_catalogue import ACTIVE, NAMES
 

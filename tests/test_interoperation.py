@@ -27,14 +27,14 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from client_app.app import make_app
 from strategies import STRATEGIES, FedAvg, FedProx, Strategy
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, state_of
-from task.config import read_config
-from task.contract import contract_of
+from task.config.knobs import Config
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config
 from task.models import build_model
-from task.wire import pack_arrays, read_arrays
+from task.numerics.arrays import Arrays, state_of
+from task.resolve.contract import contract_of
+from task.spec.algorithms import ALGORITHMS
+from task.wire.messages import pack_arrays, read_arrays
 from tests.support import quickstart
 from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
@@ -269,9 +269,9 @@ def test_strategies_can_be_imported_after_pip_install(tmp_path: Path) -> None:
     assert "task/recipes/demo.toml" in names
     assert not [n for n in names if n.startswith("tests/")]
     code = (
-        "import strategies, task.config; from strategies import FedAvg; "
+        "import strategies, task.config.read; from strategies import FedAvg; "
         "print(FedAvg(fraction_train=0.5).config.server.fraction_train, strategies.__file__, "
-        "len(task.config.recipes()) > 0)"
+        "len(task.config.read.recipes()) > 0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(site), "PATH": ""},

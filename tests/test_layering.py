@@ -16,7 +16,7 @@ MAY_IMPORT = {
     # simulate.py starts both halves; the rest of the server does not know the client.
     "server_app": {"server_app", "strategies", "task"},
 }
-EXCEPTIONS = {("server_app/simulate.py", "client_app")}
+EXCEPTIONS = {("server_app/engines/simulate.py", "client_app")}
 
 
 def modules() -> list[Path]:

@@ -10,10 +10,10 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from client_app.node import open_node
-from task.algorithms import ALGORITHMS
-from task.config import read_config
-from task.entry import TESTS
-from task.wire import ANSWERED, METRICS, ROLL_CALL
+from task.config.read import read_config
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import TESTS
+from task.wire.messages import ANSWERED, METRICS, ROLL_CALL
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.test_catalogue import NAMES

@@ -1,4 +1,4 @@
-"""Client halves: one file per local solver, all driven by the one loop in `client_app.loop`."""
+"""Client halves: one file per local solver, all driven by the one loop in `client_app.training.loop`."""
 
 from client_app.solvers.adaptive_tau import AdaptiveTauSolver
 from client_app.solvers.apple import AppleSolver

@@ -27,10 +27,10 @@ import time
 
 import torch
 
-from client_app.loop import LocalTask, Tensors, full_loss, norms
-from client_app.programs import Batch, Gradient
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
+from client_app.training.loop import LocalTask, Tensors, full_loss, norms
+from client_app.training.programs import Batch, Gradient
+from task.wire import messages as wire
 
 FIELD = "local-model"
 SMALLEST_DISTANCE = 1e-10

@@ -36,11 +36,11 @@ import math
 import numpy as np
 import torch
 
-from client_app.loop import LocalTask, Tensors
-from client_app.programs import Batch, Dense, Gradient
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.solvers.sgd import Finished
-from task.arrays import Arrays
+from client_app.training.loop import LocalTask, Tensors
+from client_app.training.programs import Batch, Dense, Gradient
+from task.numerics.arrays import Arrays
 
 
 def coefficient(r: int, L: int) -> float:

@@ -24,9 +24,9 @@ selected keep their v_k. With ``ala = true`` what ALA made of w^t stands for it,
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask, Tensors, train
 from client_app.solvers.sgd import Finished, Solver
-from task.arrays import Arrays
+from client_app.training.loop import LocalTask, Tensors, train
+from task.numerics.arrays import Arrays
 
 
 class DittoSolver(Solver):

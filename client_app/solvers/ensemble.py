@@ -21,11 +21,11 @@ import math
 import torch
 from torch.nn.functional import nll_loss
 
-from client_app.programs import Single
 from client_app.solvers.own_model import OwnModelSolver
-from task import wire
-from task.arrays import Arrays
-from task.evaluate import BATCH
+from client_app.training.programs import Single
+from task.numerics.arrays import Arrays
+from task.numerics.evaluate import BATCH
+from task.wire import messages as wire
 
 
 class EnsembleSolver(OwnModelSolver):

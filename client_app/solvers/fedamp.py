@@ -17,8 +17,8 @@ rounds is its last w_i, and the run's initial model before the first. Neutral va
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask, Tensors
 from client_app.solvers.own_model import OwnModelSolver
+from client_app.training.loop import LocalTask, Tensors
 from task.errors import WireError
 
 

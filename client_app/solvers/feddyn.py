@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import torch
 
-from client_app.loop import LocalTask, Tensors
 from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import LocalTask, Tensors
 
 
 class FedDynSolver(Solver):

@@ -36,13 +36,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from client_app.loop import Examples, LocalTask
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.solvers.sgd import Finished
-from task import seeds, wire
-from task.arrays import Arrays
-from task.evaluate import evaluate
-from task.seeds import rng_for
+from client_app.training.loop import Examples, LocalTask
+from task.numerics import seeds
+from task.numerics.arrays import Arrays
+from task.numerics.evaluate import evaluate
+from task.numerics.seeds import rng_for
+from task.wire import messages as wire
 
 
 class FedFomoSolver(OwnModelSolver):

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 
 import torch
 
-from client_app.loop import LocalTask, Tensors, steps_of
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
+from client_app.training.loop import LocalTask, Tensors, steps_of
+from task.wire import messages as wire
 
 
 def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:

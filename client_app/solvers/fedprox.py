@@ -19,9 +19,9 @@ Neutral value: mu = 0 is FedAvg.
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask, Tensors, full_gradient, norms
-from client_app.programs import Dense
 from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import LocalTask, Tensors, full_gradient, norms
+from client_app.training.programs import Dense
 
 
 class FedProxSolver(Solver):

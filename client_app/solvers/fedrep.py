@@ -23,8 +23,8 @@ layers are the head there is no second one.
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask, train
 from client_app.solvers.sgd import Solver
+from client_app.training.loop import LocalTask, train
 
 
 class FedRepSolver(Solver):

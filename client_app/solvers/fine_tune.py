@@ -21,8 +21,8 @@ Neutral value: with mu = 0 the global model is FedAvg's.
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask, Tensors, train
 from client_app.solvers.sgd import Solver
+from client_app.training.loop import LocalTask, Tensors, train
 
 
 class FineTuneSolver(Solver):

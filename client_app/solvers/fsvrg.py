@@ -26,12 +26,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from client_app.loop import LocalTask, Tensors, full_gradient
-from client_app.programs import Batch, Dense, Gradient
 from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
-from task.arrays import Arrays
+from client_app.training.loop import LocalTask, Tensors, full_gradient
+from client_app.training.programs import Batch, Dense, Gradient
+from task.numerics.arrays import Arrays
+from task.wire import messages as wire
 
 
 class GradientSolver(FedSGDSolver):

@@ -35,12 +35,12 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from client_app.loop import CHUNK, LocalTask, Tensors
-from client_app.programs import Batch, Dense, Gradient, Program
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
-from task.arrays import Arrays
-from task.checks import check_arrays
+from client_app.training.loop import CHUNK, LocalTask, Tensors
+from client_app.training.programs import Batch, Dense, Gradient, Program
+from task.numerics.arrays import Arrays
+from task.wire import messages as wire
+from task.wire.checks import check_arrays
 
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 

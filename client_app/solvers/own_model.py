@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from client_app.loop import LocalTask
 from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import LocalTask
 
 
 class OwnModelSolver(Solver):

@@ -34,10 +34,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.loop import LocalTask, Tensors, full_gradient
-from client_app.programs import Batch, Dense, Gradient
 from client_app.solvers.sgd import Solver
-from task.arrays import Arrays
+from client_app.training.loop import LocalTask, Tensors, full_gradient
+from client_app.training.programs import Batch, Dense, Gradient
+from task.numerics.arrays import Arrays
 
 
 class PerFedAvgSolver(Solver):

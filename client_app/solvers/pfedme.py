@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import torch
 
-from client_app.loop import LocalTask
-from client_app.programs import Batch, Dense, Gradient
 from client_app.solvers.sgd import Finished, Solver
-from task.arrays import Arrays
+from client_app.training.loop import LocalTask
+from client_app.training.programs import Batch, Dense, Gradient
+from task.numerics.arrays import Arrays
 
 
 class PFedMeSolver(Solver):

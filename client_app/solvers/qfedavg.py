@@ -12,7 +12,7 @@ a_k             weight                 (F_k / F_ref)^q                          
 h_k / L         ``lipschitz``          a_k (1 + q eta_t |Dw_k|^2 / F_k)         up
 ==============  =====================  =======================================  =====
 
-See ``strategies/qfedavg.py`` for the unit and the limits of a_k.
+See ``strategies/rules/qfedavg.py`` for the unit and the limits of a_k.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import math
 
 import torch
 
-from client_app.loop import LocalTask, Tensors, full_gradient, full_loss, norms
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
-from task.arrays import only
-from task.fairness import EXPONENT, SMALLEST_LOSS, log_weight
+from client_app.training.loop import LocalTask, Tensors, full_gradient, full_loss, norms
+from task.numerics.arrays import only
+from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
+from task.wire import messages as wire
 
 LARGEST = EXPONENT * math.log(2)  # of log a_k, so that it can be added: with more the round is not used
 

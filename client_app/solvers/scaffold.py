@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import torch
 
-from client_app.loop import LocalTask, Tensors, full_gradient
 from client_app.solvers.fednova import per_client, step_weights
 from client_app.solvers.sgd import Finished, Solver
-from task import wire
+from client_app.training.loop import LocalTask, Tensors, full_gradient
+from task.wire import messages as wire
 
 
 class ScaffoldSolver(Solver):

@@ -30,12 +30,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from client_app.loop import LocalTask, Tensors, train
-from client_app.programs import Batch, Gradient
-from task import wire
-from task.arrays import Arrays
-from task.evaluate import evaluate
-from task.knobs import Config
+from client_app.training.loop import LocalTask, Tensors, train
+from client_app.training.programs import Batch, Gradient
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+from task.numerics.evaluate import evaluate
+from task.wire import messages as wire
 
 Gift = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.Upload, dict[str, Arrays]]]

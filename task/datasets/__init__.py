@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from task import seeds
-from task.config import cache_dir, data_dir
+from task.config.knobs import DataConfig, SyntheticConfig
+from task.config.read import cache_dir, data_dir
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
-from task.knobs import DataConfig, SyntheticConfig
+from task.numerics import seeds
 
 __all__ = [
     "DATASETS",

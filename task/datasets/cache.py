@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.errors import DataError, local, reason
-from task.files import make_folder, private, sync_folder
+from task.storage.files import make_folder, private, sync_folder
 
 FORMAT = 1  # of the entries; a new one makes old entries unused
 

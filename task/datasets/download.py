@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from task.errors import DataError, local
-from task.files import FILE, make_folder
+from task.storage.files import FILE, make_folder
 
 
 def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from task import seeds
 from task.datasets.base import Decoded, Owners, Request, Source
+from task.numerics import seeds
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task import seeds
 from task.datasets.base import Decoded, Names, Owners, Request, Rows
 from task.errors import DataError, local
+from task.numerics import seeds
 
 Mask = npt.NDArray[np.bool_]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from task import seeds
 from task.errors import ConfigError, choose_from
+from task.numerics import seeds
 
 if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
     from torch import nn
@@ -303,8 +303,8 @@ def _twin(name: str, first: nn.Module, second: nn.Module) -> nn.Module:
     """Return the twin model whose extractors are those of two models of one architecture."""
     from torch import nn
 
+    from task.models.layer_split import last_linear
     from task.models.twin import Twin
-    from task.parts import last_linear
 
     last = last_linear(first, "FENDA")
     shared, local = (nn.Sequential(*list(model.children())[:-1]) for model in (first, second))

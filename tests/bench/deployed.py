@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from server_app.federation import federation
+from server_app.engines.federation import federation
 from tests.bench.readings import Row, median, paired
 from tests.bench.rounds import W1, Bench
 from tests.support.stock import stock

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import typer
 
-from task.config import read_recipe
+from task.config.read import read_recipe
 from tests.support.federation import Keep, play
 from tests.support.grid import LocalGrid
 

@@ -11,11 +11,12 @@ import torch
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.fold import Fold
-from task import checks, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.reduce import Mean
+from strategies.engine.fold import Fold
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import Mean
+from task.spec.algorithms import ALGORITHMS
+from task.wire import checks
+from task.wire import messages as wire
 from tests.bench.readings import Row, median, paired, short
 from tests.bench.rounds import Bench
 

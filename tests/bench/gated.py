@@ -10,7 +10,8 @@ import os
 import sys
 from typing import Any
 
-from server_app import cli, recorder
+from server_app.cli import main as cli
+from server_app.run import recorder
 
 
 def main() -> None:

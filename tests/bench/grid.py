@@ -18,16 +18,16 @@ import typer
 from rich.console import Console
 
 from client_app.app import make_app
-from server_app.evaluate import central_evaluation
+from server_app.run.evaluate import central_evaluation
 from strategies import STRATEGIES
-from strategies.journal import Journal
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import state_of, trainable_names
-from task.config import as_run_config, read_config, read_recipe
+from strategies.engine.journal import Journal
+from task.config.read import as_run_config, read_config, read_recipe
 from task.datasets import load_dataset
-from task.metrics import rounds_to_target
 from task.models import build_model
+from task.numerics.arrays import state_of, trainable_names
+from task.numerics.metrics import rounds_to_target
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 
 RECIPE = "mnist-2nn-noniid-servers"

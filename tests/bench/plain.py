@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from task.config import read_config
+from task.config.knobs import Config
+from task.config.read import read_config
 from task.datasets import load_dataset
-from task.evaluate import evaluate
-from task.knobs import Config
+from task.datasets.partition import load_partition
 from task.models import build_model
-from task.partition import load_partition
-from task.seeds import rng_for
+from task.numerics.evaluate import evaluate
+from task.numerics.seeds import rng_for
 
 WORKERS = 2
 SPAWN = get_context("spawn")

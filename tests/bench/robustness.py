@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from client_app.programs import Single
-from task.algorithms import ALGORITHMS
-from task.config import fuse, read_config, read_recipe
+from client_app.training.programs import Single
+from task.config.read import fuse, read_config, read_recipe
 from task.datasets import load_dataset
-from task.evaluate import evaluate
 from task.models import build_model
+from task.numerics.evaluate import evaluate
+from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import play
 
 RECIPE = "mnist-2nn-attacked"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from task.config import knobs
+from task.config.read import knobs
 from tests.bench.held import Held, accuracy, blocks_for, in_turns
 from tests.bench.plain import PlainLoop
 from tests.bench.processes import Outcome, bouquet, environment, run

@@ -19,13 +19,13 @@ import numpy as np
 import typer
 
 from strategies import STRATEGIES, Strategy
-from strategies.fsvrg import FSVRG, FSVRGSparse
-from strategies.state import Reduced, ServerState
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, holdings
-from task.config import read_config
-from task.entry import Algorithm
-from task.reduce import Stack, release
+from strategies.engine.state import Reduced, ServerState
+from strategies.rules.fsvrg import FSVRG, FSVRGSparse
+from task.config.read import read_config
+from task.numerics.arrays import Arrays, holdings
+from task.numerics.reduce import Stack, release
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
 from tests.bench import readings
 from tests.bench.folding import CNN, SMALL
 from tests.bench.rounds import Bench

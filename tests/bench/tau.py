@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from client_app.programs import Single
-from task.config import read_config, read_recipe
+from client_app.training.programs import Single
+from task.config.read import read_config, read_recipe
 from task.datasets import load_dataset
-from task.evaluate import evaluate
 from task.models import build_model
+from task.numerics.evaluate import evaluate
 from tests.support.federation import play
 
 RECIPE = "adaptive-tau-mnist"

@@ -17,18 +17,19 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from client_app import work
-from client_app.ala import AdaptiveAggregation
-from client_app.loop import Examples, LocalTask
-from client_app.programs import Perceptron
+from client_app.stages.ala import AdaptiveAggregation
+from client_app.training.loop import Examples, LocalTask
+from client_app.training.programs import Perceptron
 from server_app import app
-from task import seeds, wire
-from task.arrays import Arrays, state_of, trainable_names
-from task.config import read_config
+from task.config.knobs import FedALAConfig, TrainConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import FedALAConfig, TrainConfig
 from task.models import build_model
-from task.parts import top_parameters
-from task.seeds import rng_for
+from task.models.layer_split import top_parameters
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, state_of, trainable_names
+from task.numerics.seeds import rng_for
+from task.wire import messages as wire
 from tests.reference import fedala, mlp
 from tests.reference.mlp import Data, Params
 from tests.support.federation import Keep, play

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.attacks import corrupt, flip_labels, malicious, z_max
-from task import wire
+from client_app.stages.attacks import corrupt, flip_labels, malicious, z_max
+from task.config.knobs import AttackConfig, Config
 from task.errors import FieldError
-from task.knobs import AttackConfig, Config
+from task.wire import messages as wire
 from tests.reference import robust as reference
 from tests.support.federation import SIZES, owners_config, play, write_owners
 

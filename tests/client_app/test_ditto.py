@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task import seeds
 from task.models import MODELS, ModelSpec
-from task.seeds import rng_for
+from task.numerics import seeds
+from task.numerics.seeds import rng_for
 from tests.reference import ditto, fedala, mlp
 from tests.reference.mlp import Data, Params, Trace
 from tests.support.kept import losing

@@ -12,8 +12,8 @@ import pytest
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays, sha256
+from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
 from tests.support.kept import kept_by, store_of
 from tests.test_catalogue import ACTIVE
@@ -182,7 +182,7 @@ def test_a_cohort_that_fails_half_way_through_its_saves_is_not_trained_on_what_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each client of a cohort that failed is tried alone, from what it had before the round."""
-    from client_app.state import StateStore
+    from client_app.memory.state import StateStore
 
     save, failing = StateStore.save, iter([False, True, *[False] * 99])
 

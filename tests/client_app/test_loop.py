@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.loop import CHUNK, Examples, LocalTask, full_gradient, norms, train
-from client_app.programs import program_of
 from client_app.solvers.sgd import Solver
-from task import seeds
-from task.knobs import Config, TrainConfig
-from task.seeds import rng_for
+from client_app.training.loop import CHUNK, Examples, LocalTask, full_gradient, norms, train
+from client_app.training.programs import program_of
+from task.config.knobs import Config, TrainConfig
+from task.numerics import seeds
+from task.numerics.seeds import rng_for
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, flat, task_on
 
 
@@ -177,7 +177,7 @@ def test_full_gradient_is_autograds_of_the_mean_loss(n: int) -> None:
 
 
 def test_full_gradient_of_text_leaves_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.loop.CHUNK", 4)
+    monkeypatch.setattr("client_app.training.loop.CHUNK", 4)
     rng = np.random.default_rng(1)
     x = torch.from_numpy(rng.integers(0, 5, (10, 6)))
     y = torch.from_numpy(rng.integers(0, 5, (10, 6)))

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.loop import Examples, LocalTask, train
-from client_app.programs import Batch, Dense, Factored, Program, Single, program_of
 from client_app.solvers import SOLVERS
 from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
-from task.arrays import Arrays, state_of
-from task.contract import parts_of
+from client_app.training.loop import Examples, LocalTask, train
+from client_app.training.programs import Batch, Dense, Factored, Program, Single, program_of
+from task.config.knobs import Config, MoonConfig, TrainConfig
 from task.errors import ConfigError, FieldError
-from task.knobs import Config, MoonConfig, TrainConfig
 from task.models import build_model
-from task.seeds import rng_for
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.seeds import rng_for
+from task.resolve.contract import parts_of
 from tests.reference import moon
 from tests.reference.mlp import Data
 from tests.support.federation import far

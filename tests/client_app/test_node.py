@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from client_app.node import _open, _pool, open_node, pick_device
-from task.config import read_config
+from task.config.read import read_config
 from task.errors import ConfigError, DataError
 from tests.support.federation import SIZES, owners_config, write_owners
 

@@ -21,10 +21,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import WORK, answer, make_app
 from client_app.node import open_node
 from client_app.owner import Owner, basis, keys_of_node, owner_of
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.config import as_run_config, read_config
+from task.config.read import as_run_config, read_config
 from task.errors import ConfigError, DataError, RefusedError, local, public, reason
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.support.nodes import start
 
 SECRET = "root:$6$hush:19000:0"

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import Examples, LocalTask, train
-from client_app.programs import Batch, Dense, Gradient, Single
 from client_app.solvers import SOLVERS
 from client_app.solvers.per_fedavg import PerFedAvgSolver
 from client_app.solvers.sgd import Solver
-from task.algorithms import ALGORITHMS
-from task.arrays import state_of
-from task.knobs import Config, PerFedAvgConfig
+from client_app.training.loop import Examples, LocalTask, train
+from client_app.training.programs import Batch, Dense, Gradient, Single
+from task.config.knobs import Config, PerFedAvgConfig
+from task.numerics.arrays import state_of
+from task.spec.algorithms import ALGORITHMS
 from tests.reference import perfedavg
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
 from tests.support.personal import Case, Reference, case_of, check_metrics, close

@@ -19,12 +19,12 @@ from torch.nn.functional import cross_entropy
 
 from client_app.node import open_node
 from client_app.work import train_clients
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.config import read_config
-from task.contract import parts_of
+from task.config.read import read_config
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
+from task.resolve.contract import parts_of
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.reference import fedper, fenda, mlp
 from tests.reference.mlp import Data, Params, Trace
 from tests.support.federation import Played, batches_of, play, write_owners

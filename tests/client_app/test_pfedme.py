@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import Examples, LocalTask, train
-from client_app.programs import Dense, Single, program_of
 from client_app.solvers import SOLVERS
 from client_app.solvers.pfedme import PFedMeSolver
+from client_app.training.loop import Examples, LocalTask, train
+from client_app.training.programs import Dense, Single, program_of
 from strategies import STRATEGIES
-from strategies.pfedme import PFedMe, server_update
-from strategies.state import Reduced, ServerState
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, state_of
-from task.knobs import Config, PFedMeConfig, TrainConfig
+from strategies.engine.state import Reduced, ServerState
+from strategies.rules.pfedme import PFedMe, server_update
+from task.config.knobs import Config, PFedMeConfig, TrainConfig
 from task.models import build_model
-from task.seeds import rng_for
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.seeds import rng_for
+from task.spec.algorithms import ALGORITHMS
 from tests.reference import pfedme
 from tests.support.federation import far
 from tests.support.kept import losing

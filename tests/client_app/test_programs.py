@@ -14,17 +14,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.app import answer
-from client_app.loop import Examples, LocalTask, full_gradient, train
 from client_app.node import open_node
-from client_app.programs import Batch, Layers, Perceptron, Program, Single, program_of
 from client_app.solvers import SOLVERS, Solver
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, state_of
-from task.config import read_config
+from client_app.training.loop import Examples, LocalTask, full_gradient, train
+from client_app.training.programs import Batch, Layers, Perceptron, Program, Single, program_of
+from task.config.knobs import Config, TrainConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, TrainConfig
 from task.models import MODELS, build_model
-from task.seeds import rng_for
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.seeds import rng_for
+from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import far, owners_config, play, read_by, write_owners
 from tests.support.models import Noisy, blobs
 from tests.support.nodes import order, read

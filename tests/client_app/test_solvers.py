@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.loop import LocalTask, train
 from client_app.solvers import SOLVERS, Solver
-from task.arrays import Arrays, state_of
-from task.knobs import Config, FedProxConfig
-from task.wire import Upload
+from client_app.training.loop import LocalTask, train
+from task.config.knobs import Config, FedProxConfig
+from task.numerics.arrays import Arrays, state_of
+from task.wire.messages import Upload
 from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on
 
 

@@ -14,10 +14,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from client_app.state import StateStore, oldest_resumable
-from task.arrays import Arrays, sha256
+from client_app.memory.state import StateStore, oldest_resumable
 from task.errors import StateError
-from task.kept import safe_name
+from task.numerics.arrays import Arrays, sha256
+from task.storage.client_state import safe_name
 
 HEAD: dict[str, Arrays] = {
     "head": {"2/weight": np.array([[1.5, -0.0]], np.float32), "2.bias": np.array([1e-45], np.float32)},
@@ -88,7 +88,7 @@ def test_a_crash_in_the_middle_of_a_save_leaves_the_old_state(
         raise KeyboardInterrupt
 
     if where == "safetensors":
-        monkeypatch.setattr("task.files.save_file", torn)
+        monkeypatch.setattr("task.storage.files.save_file", torn)
     else:
         monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises((StateError, KeyboardInterrupt)):
@@ -511,7 +511,7 @@ def test_a_crash_in_a_save_leaves_all_versions(store: StateStore, monkeypatch: p
     def torn(tensors: Any, path: Path, metadata: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("task.files.save_file", torn)
+    monkeypatch.setattr("task.storage.files.save_file", torn)
     with pytest.raises(StateError, match="no space"):
         saves(store, 3)
     monkeypatch.undo()

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.state import StateStore, oldest_resumable
-from task.arrays import Arrays
+from client_app.memory.state import StateStore, oldest_resumable
 from task.errors import StateError
-from task.files import sync_folder
+from task.numerics.arrays import Arrays
+from task.storage.files import sync_folder
 
 # The children only save; nothing that another thread may hold matters to them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -256,7 +256,7 @@ def test_a_first_save_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def full(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("task.files.sync_folder", full)
+    monkeypatch.setattr("task.storage.files.sync_folder", full)
     with pytest.raises(StateError, match="No space left"):
         save(store, 1)
     assert names_in(store) == set()
@@ -339,7 +339,7 @@ def test_new_folders_are_synced_up_to_the_one_that_was_there(
         synced.append(folder.relative_to(tmp_path).as_posix())
         sync_folder(folder)
 
-    monkeypatch.setattr("task.files.sync_folder", spy)
+    monkeypatch.setattr("task.storage.files.sync_folder", spy)
     save(StateStore(tmp_path / "state", "r"), 1)
     assert synced == [".", "state", "state/r", "state/r/run"]
 
@@ -410,7 +410,7 @@ def test_without_locks_it_goes_on(store: StateStore, monkeypatch: pytest.MonkeyP
         patch.setattr("fcntl.flock", refused)
         with store.lock("a", "run"), store.lock("a", "run"):
             save(store, 4)
-    monkeypatch.setattr("client_app.locks.fcntl", None)
+    monkeypatch.setattr("client_app.memory.locks.fcntl", None)
     with store.lock("a", "run"), store.lock("a", "run"):
         save(store, 5)
     assert loaded(store) == 5

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from task.config import read_recipe
+from task.config.read import read_recipe
 from tests.support.stock import GRPC, Stock, stock
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ def simulate(keys: dict[str, Any]) -> None:
     """Do a run in the simulation, in a process of its own."""
     pairs = " ".join(f"{k}={json.dumps(v)}" for k, v in keys.items())
     subprocess.run(
-        [sys.executable, "-m", "server_app.cli", "run", "-c", pairs, "--nodes", "2"],
+        [sys.executable, "-m", "server_app.cli.main", "run", "-c", pairs, "--nodes", "2"],
         check=True, stdout=subprocess.DEVNULL, env=os.environ.copy(),
     )  # fmt: skip
 

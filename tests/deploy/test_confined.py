@@ -8,11 +8,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from server_app.app import main
-from server_app.deploy.confined import KIT, PATHS, confined
-from server_app.deploy.follow import submit
-from server_app.deploy.kit import read_link_kit
-from server_app.deploy.provision import provision
-from task.config import as_run_config, read_config
+from server_app.deploy.kits.kit import read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link.confined import KIT, PATHS, confined
+from server_app.deploy.link.follow import submit
+from task.config.read import as_run_config, read_config
 from task.errors import ConfigError
 
 

@@ -16,11 +16,11 @@ import grpc
 import pytest
 import uvicorn
 
-from server_app.deploy import limits as limiting
-from server_app.deploy import superlink
-from server_app.deploy.kit import FILES
-from server_app.deploy.limits import OWN_FILES, Limits, connections, raise_files
-from server_app.deploy.machine import free_port
+from server_app.deploy.flower import limits as limiting
+from server_app.deploy.flower import superlink
+from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.kits.kit import FILES
 from task.errors import ConfigError
 from tests.support.fleet import Served, served
 
@@ -105,7 +105,7 @@ def test_a_connection_on_which_no_call_comes_is_closed(link: Served, idle: Any) 
 
 def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:
     script = (
-        "import resource; from server_app.deploy.limits import raise_files; "
+        "import resource; from server_app.deploy.flower.limits import raise_files; "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 900)); "
         "print(raise_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.edge import (
+from server_app.deploy.node.resource_limits import (
     Bucket,
     MemoryLimit,
     SlowLink,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.deploy import follow, status
-from server_app.deploy.jobs import FINISHED, RUNNING, Jobs
-from server_app.deploy.kit import LinkKit, read_link_kit
-from server_app.deploy.provision import provision
-from server_app.progress import Progress
-from server_app.results import RunFolder
+from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import follow, status
+from server_app.deploy.link.jobs import FINISHED, RUNNING, Jobs
+from server_app.results.folder import RunFolder
+from server_app.run.progress import Progress
 
 OWN = {"dataset": "csv", "model": "logistic", "num-classes": 2}
 PARTS = {"num-clients": 100, "fraction-train": 0.1}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.jobs import FINISHED, QUEUED, RUNNING, Jobs
+from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Jobs
 from task.errors import ConfigError, StateError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.kit import (
+from server_app.deploy.kits.kit import (
     MIN_EXAMPLES,
     LinkKit,
     NodeKit,
@@ -16,8 +16,8 @@ from server_app.deploy.kit import (
     read_link_kit,
     read_node_kit,
 )
-from server_app.deploy.provision import provision
-from server_app.deploy.values import check_name, read_address, read_size
+from server_app.deploy.kits.parsing import check_name, read_address, read_size
+from server_app.deploy.kits.provision import provision
 from task.errors import ConfigError
 
 

@@ -18,10 +18,10 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.date import now
 
-from server_app.deploy import delivery as delivering
-from server_app.deploy import fleet as fleets
-from server_app.deploy import limits as limiting
-from server_app.deploy.limits import FRAME_BYTES, Limits
+from server_app.deploy.flower import delivery as delivering
+from server_app.deploy.flower import fleet as fleets
+from server_app.deploy.flower import limits as limiting
+from server_app.deploy.flower.limits import FRAME_BYTES, Limits
 from tests.support.fleet import Peer, Served, answer_to, arrays, served
 
 # Flower's way to set up its database is deprecated by the library that does it.

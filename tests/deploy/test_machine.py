@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from flwr.supercore.retry import grpc_retry, http_retry
 
-from server_app.deploy import machine
-from server_app.deploy.machine import place_of
-from server_app.deploy.retries import LONGEST_S, retry_soon
+from server_app.deploy.flower.retries import LONGEST_S, retry_soon
+from server_app.deploy.host import machine
+from server_app.deploy.host.machine import place_of
 
 
 def test_a_place_is_the_same_however_its_folder_is_spelt_and_no_other_folders(tmp_path: Path) -> None:

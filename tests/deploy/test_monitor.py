@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from server_app.deploy import monitor as module
-from server_app.deploy.control import NodeState
-from server_app.deploy.jobs import Jobs
-from server_app.deploy.kit import LinkKit
-from server_app.deploy.monitor import MOST_CONNECTIONS, Monitor, serve
-from server_app.deploy.monitor_data import Watched
-from server_app.deploy.monitor_files import read_lines
-from server_app.deploy.monitor_rows import SHOWN_CLIENTS
-from server_app.deploy.processes import Child
-from server_app.deploy.status import Seen, write_status
-from server_app.results import RunFolder, to_json
+from server_app.deploy.host.processes import Child
+from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.link.control import NodeState
+from server_app.deploy.link.jobs import Jobs
+from server_app.deploy.link.status import Seen, write_status
+from server_app.deploy.monitor import server as module
+from server_app.deploy.monitor.data import Watched
+from server_app.deploy.monitor.files import read_lines
+from server_app.deploy.monitor.rows import SHOWN_CLIENTS
+from server_app.deploy.monitor.server import MOST_CONNECTIONS, Monitor, serve
+from server_app.results.folder import RunFolder, to_json
 from task.errors import ConfigError
 from tests.support.monitor import EVIL, SECRET, client_row, round_row, write_run
 

@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 from flwr.supernode import start_client_internal as main_loop
 
-from server_app.deploy import clock, node, owndata, supernode
-from server_app.deploy.certificates import Finding
-from server_app.deploy.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
-from server_app.deploy.node import Options, check, node_config, read_partition, run_node
-from server_app.deploy.owndata import check_data
-from server_app.deploy.probe import Found
-from server_app.deploy.processes import Warden
-from server_app.deploy.provision import provision
+from server_app.deploy.flower import clock, supernode
+from server_app.deploy.host.processes import Warden
+from server_app.deploy.kits.certificates import Finding
+from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.node import own_data as owndata
+from server_app.deploy.node import serve as node
+from server_app.deploy.node.own_data import check_data
+from server_app.deploy.node.probe import Found
+from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
 from task.errors import BouquetError, ConfigError, DataError
 
 

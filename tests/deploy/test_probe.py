@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy import certificates, probe
-from server_app.deploy.machine import free_port
-from server_app.deploy.probe import Found, Probe
-from server_app.deploy.provision import provision
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.kits import certificates
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.node import probe
+from server_app.deploy.node.probe import Found, Probe
 
 
 @pytest.fixture(scope="module")

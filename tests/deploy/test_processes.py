@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server_app.deploy import processes
-from server_app.deploy.processes import Child, Warden, how_it_ended, only_one
+from server_app.deploy.host import processes
+from server_app.deploy.host.processes import Child, Warden, how_it_ended, only_one
 from task.errors import BouquetError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -105,12 +105,12 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_child_ends_when_the_warden_is_killed(tmp_path: Path) -> None:
     child = (
-        "from server_app.deploy.processes import end_with_parent; end_with_parent()\n"
+        "from server_app.deploy.host.processes import end_with_parent; end_with_parent()\n"
         "import time; time.sleep(600)"
     )
     script = (
         "import sys, pathlib, time\n"
-        "from server_app.deploy.processes import Child, Warden\n"
+        "from server_app.deploy.host.processes import Child, Warden\n"
         f"w = Warden(pathlib.Path({str(tmp_path)!r}))\n"
         f"c = w.add(Child('c', [sys.executable, '-c', {child!r}]))\n"
         "time.sleep(1.5)\n"

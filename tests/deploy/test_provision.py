@@ -28,13 +28,13 @@ from flwr.supercore.auth import load_superexec_auth_secret
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
-from server_app.deploy import certificates
-from server_app.deploy import link as links
-from server_app.deploy import node as nodes
-from server_app.deploy.kit import read_kit, read_link_kit, read_node_kit
-from server_app.deploy.link import run_link
-from server_app.deploy.node import Options, run_node
-from server_app.deploy.provision import provision
+from server_app.deploy.kits import certificates
+from server_app.deploy.kits.kit import read_kit, read_link_kit, read_node_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import serve as links
+from server_app.deploy.link.serve import run_link
+from server_app.deploy.node import serve as nodes
+from server_app.deploy.node.serve import Options, run_node
 from task.errors import BouquetError, ConfigError
 
 LINK = "host.example:9092"
@@ -681,7 +681,7 @@ def test_two_commands_do_not_work_in_one_folder(out: Path) -> None:
 
 def bouquet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "server_app.cli", "provision", *arguments],
+        [sys.executable, "-m", "server_app.cli.main", "provision", *arguments],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from flwr.proto.message_pb2 import PushObjectRequest, PushObjectResponse
 
-from server_app.deploy.delivery import Delivery, push_part
+from server_app.deploy.flower.delivery import Delivery, push_part
 
 
 class Kept:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy import forks
-from server_app.deploy.forks import Warm
-from server_app.deploy.guard import Task
-from server_app.deploy.policy import Site
-from server_app.deploy.telling import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
+from server_app.deploy.flower.task_process import Task
+from server_app.deploy.node import forks
+from server_app.deploy.node.forks import Warm
+from server_app.deploy.node.policy import Site
+from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
 
 TASK = Task("flwr-clientapp", "127.0.0.1:1", "token")
 FIRST = Told(BEGUN, trains=True, run=7, ttl=600.0)

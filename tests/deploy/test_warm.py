@@ -13,10 +13,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.proto.runtime_pb2 import AcquireTaskResponse
 
-from server_app.deploy import forks, policy
-from server_app.deploy.guard import Task
-from server_app.deploy.installed import CONTENT, OF_A_NODE, PACKAGES, difference, installed
-from server_app.deploy.policy import Order, Site
+from server_app.deploy.flower.task_process import Task
+from server_app.deploy.node import forks, policy
+from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
+from server_app.deploy.node.policy import Order, Site
 from task.errors import RefusedError
 from tests.support.runtime import own_bundle
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.provision import provision
+from server_app.deploy.kits.provision import provision
 from tests.faults.federation import Federation
 from tests.faults.network import Network, network, possible
 from tests.faults.runs import Run, reference

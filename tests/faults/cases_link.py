@@ -10,10 +10,10 @@ import time
 
 from flwr.proto import control_pb2
 
-from server_app.deploy import status as statuses
-from server_app.deploy.kit import read_link_kit
-from server_app.deploy.provision import provision
-from task.files import write_json
+from server_app.deploy.kits.kit import read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import status as statuses
+from task.storage.files import write_json
 from tests.faults.case import NotCoveredError, Rig, case
 from tests.faults.federation import DISK_MB
 from tests.faults.machine import until

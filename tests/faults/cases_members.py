@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.installed import PACKAGES
-from server_app.deploy.status import YELLOW
+from server_app.deploy.link.status import YELLOW
+from server_app.deploy.node.app_integrity import PACKAGES
 from tests.faults.case import ENDLESS, ROOT, Rig, case
 from tests.faults.federation import Federation
 from tests.faults.runs import BOUQUET, Run

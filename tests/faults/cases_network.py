@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from server_app.deploy.clock import measure
+from server_app.deploy.flower.clock import measure
 from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.cases_nodes import blamed
 from tests.faults.federation import FAR

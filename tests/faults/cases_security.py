@@ -14,7 +14,7 @@ import psutil
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-from server_app.deploy.provision import provision
+from server_app.deploy.kits.provision import provision
 from tests.faults.case import Rig, case
 from tests.faults.cases_nodes import blamed
 from tests.faults.federation import Federation

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from server_app.checkpoint import Checkpoint
+from server_app.run.checkpoint import Checkpoint
 from tests.faults.case import NotCoveredError, Rig, case
 from tests.faults.federation import DISK_MB
 from tests.faults.machine import until

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from server_app.deploy.jobs import Job
+from server_app.deploy.link.jobs import Job
 from task.errors import ConfigError
 from tests.faults.case import Rig, case
 from tests.faults.cases_nodes import blamed

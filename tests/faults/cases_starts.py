@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from server_app.deploy import certificates
-from server_app.deploy.kit import read_link_kit
-from server_app.deploy.kitfiles import set_key
-from server_app.deploy.machine import free_port
-from server_app.deploy.provision import provision
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.kits import certificates
+from server_app.deploy.kits.kit import read_link_kit
+from server_app.deploy.kits.kitfiles import set_key
+from server_app.deploy.kits.provision import provision
 from tests.faults.case import Rig, case
 from tests.faults.machine import STARTS_S, Machine, until
 from tests.faults.runs import BOUQUET, write_ward

@@ -23,12 +23,12 @@ from typing import Any
 
 import psutil
 
-from server_app.deploy import follow
-from server_app.deploy.jobs import Job, Jobs
-from server_app.deploy.kit import LinkKit, NodeKit, read_link_kit, read_node_kit
-from server_app.deploy.machine import free_port
-from server_app.deploy.provision import provision
-from server_app.deploy.status import read_status
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.kits.kit import LinkKit, NodeKit, read_link_kit, read_node_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import follow
+from server_app.deploy.link.jobs import Job, Jobs
+from server_app.deploy.link.status import read_status
 from tests.faults.machine import STARTS_S, Machine, end_of, until
 from tests.faults.network import Network
 from tests.faults.runs import BOUQUET, KEYS, ROUND_S, Run, write_ward

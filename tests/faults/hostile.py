@@ -18,8 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
-from task import wire
-from task.packing import unpacked
+from task.wire import messages as wire
+from task.wire.packing import unpacked
 from tests.faults.rawnode import RawNode, outcome, read_keys
 
 Honest = dict[str, np.ndarray]

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from server_app.deploy.edge import proportional_bytes
+from server_app.deploy.node.resource_limits import proportional_bytes
 
 STARTS_S = 120.0
 LOOK_S = 0.05

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from server_app.deploy.jobs import Job
+from server_app.deploy.link.jobs import Job
 
 if TYPE_CHECKING:
     from tests.faults.federation import Federation

@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from task import wire
+from task.wire import messages as wire
 
 ALIASES = {
     "anna": "anna",

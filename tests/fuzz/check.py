@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from task.algorithms import ALGORITHMS
-from task.entry import TESTS
-from task.selections import with_selection
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import TESTS
+from task.spec.selections import with_selection
 from tests.fuzz.aliases import PLAIN
 from tests.fuzz.runs import QUERY, ROUNDS, SIZES, VARIANTS, Played, Player
 

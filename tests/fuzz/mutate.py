@@ -8,8 +8,8 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.random import Generator
 
-from task import wire
-from task.packing import FORM, is_packed, packed, unpacked
+from task.wire import messages as wire
+from task.wire.packing import FORM, is_packed, packed, unpacked
 from tests.fuzz.draws import NAN, TEXTS, Mutation, flip, names, pick
 from tests.fuzz.records import ARRAYS, SCALARS, records, scalar_form, scalar_value
 

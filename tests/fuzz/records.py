@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.random import Generator
 
-from task import wire
-from task.packing import FORM
+from task.wire import messages as wire
+from task.wire.packing import FORM
 from tests.fuzz.draws import ELEMENTS, FACTORS, NUMBERS, TEXTS, Mutation, flip, names, pick
 
 # --------------------------------------------------------------------------------------- scalars

@@ -21,16 +21,16 @@ from numpy.random import Generator
 
 from client_app.app import make_app
 from server_app import app as server
-from server_app import report
-from server_app.recorder import Recorder
-from server_app.results import RunFolder
-from strategies.exchange import clients_of
-from strategies.journal import Snapshot
-from strategies.packed import PackingGrid
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.config import as_run_config, read_config
+from server_app.results import report
+from server_app.results.folder import RunFolder
+from server_app.run.recorder import Recorder
+from strategies.engine.exchange import clients_of
+from strategies.engine.journal import Snapshot
+from strategies.transport.packed import PackingGrid
+from task.config.read import as_run_config, read_config
 from task.errors import NodesError, StateError
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.fuzz.aliases import ALIASES, PLAIN, renamed
 from tests.fuzz.draws import TEXTS, pick
 from tests.fuzz.mutate import mutate

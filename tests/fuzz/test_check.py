@@ -14,10 +14,12 @@ from flwr.app import Error, Message, MetricRecord
 
 from server_app import app as server
 from server_app import terminal
-from strategies import FedAvg, base
-from strategies.fold import Fold
-from task import checks, wire
+from strategies import FedAvg
+from strategies.engine import strategy as base
+from strategies.engine.fold import Fold
 from task.errors import FieldError
+from task.wire import checks
+from task.wire import messages as wire
 from tests.fuzz.check import violations
 from tests.fuzz.runs import Case, Mutate, Player, leave
 

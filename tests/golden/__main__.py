@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from task.algorithms import ALGORITHMS
-from task.personalised import ALA_FITS
-from task.selections import SELECTIONS
+from task.spec.algorithms import ALGORITHMS
+from task.spec.personalised import ALA_FITS
+from task.spec.selections import SELECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
 COMMON = 'partition="shards" local-test-fraction=0.25 fraction-evaluate=1.0 progress="none"'
-MAIN = "from server_app.cli import main; main()"
+MAIN = "from server_app.cli.main import main; main()"
 MEASURED = ("seconds",)  # keys of a row that differ between two runs of the same code
 OF_TIME = ("step_seconds", "step-seconds", "seconds-spent")  # the same among a rule's metrics
 DEPLOYED = ("fedavg", "scaffold", "fsvrg", "fedala", "fedfomo")

@@ -14,12 +14,14 @@ from flwr.app import Context, RecordDict
 from safetensors import SafetensorError
 
 from client_app.app import make_app
-from server_app import app, holding, results
+from server_app import app
 from server_app.app import run, run_path
-from task import files
-from task.config import read_config
+from server_app.results import folder as results
+from server_app.run import run_lock as holding
+from task.config.read import read_config
 from task.datasets import cache
 from task.errors import ConfigError
+from task.storage import files
 from tests.support.grid import LocalGrid
 
 KEYS: dict[str, Any] = {

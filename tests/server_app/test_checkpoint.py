@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server_app.checkpoint import Checkpoint
-from strategies.fedprox import FedProxState
-from strategies.journal import Snapshot
-from task.arrays import sha256
+from server_app.run.checkpoint import Checkpoint
+from strategies.engine.journal import Snapshot
+from strategies.rules.fedprox import FedProxState
 from task.errors import StateError
+from task.numerics.arrays import sha256
 
 
 def snapshot(server_round: int, value: float = 1.5) -> Snapshot:

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from server_app.cli import app
-from server_app.compare import choose, figure, groups, markdown, plot, table, terminal_tables
-from server_app.results import RunFolder
+from server_app.cli.main import app
+from server_app.results.compare import choose, figure, groups, markdown, plot, table, terminal_tables
+from server_app.results.folder import RunFolder
 from task.errors import ConfigError
 
 Make = Callable[..., Path]

@@ -3,8 +3,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from server_app.datacard import describe
-from task.config import read_config
+from server_app.cli.data import describe
+from task.config.read import read_config
 
 
 @pytest.mark.parametrize(

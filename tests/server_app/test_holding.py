@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from server_app.holding import holding, is_held
+from server_app.run.run_lock import holding, is_held
 from task.errors import BouquetError, ConfigError
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from server_app.holding import holding
+from server_app.run.run_lock import holding
 with holding(Path(sys.argv[1]), 0.0):
     print("held", flush=True)
     time.sleep(60)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from server_app import cli
-from server_app.deploy import follow
-from server_app.deploy.jobs import FINISHED, Jobs
-from server_app.deploy.kit import LinkKit
-from server_app.holding import holding
-from server_app.naming import folder_of_run, remove_run
-from server_app.results import RunFolder
-from task.config import read_config
+from server_app.cli import main as cli
+from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.link import follow
+from server_app.deploy.link.jobs import FINISHED, Jobs
+from server_app.results.folder import RunFolder
+from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.run_lock import holding
+from task.config.read import read_config
 from task.errors import BouquetError, ConfigError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.progress import Progress, closing_table
+from server_app.run.progress import Progress, closing_table
 
 
 class Terminal(io.StringIO):

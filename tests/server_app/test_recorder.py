@@ -12,12 +12,12 @@ import pytest
 
 from client_app.app import make_app
 from server_app import app as server
-from server_app.checkpoint import Checkpoint
-from server_app.progress import Progress
-from server_app.recorder import Recorder
-from server_app.results import RunFolder
-from strategies.roster import LeftOut, Participant
-from task.config import as_run_config, read_config
+from server_app.results.folder import RunFolder
+from server_app.run.checkpoint import Checkpoint
+from server_app.run.progress import Progress
+from server_app.run.recorder import Recorder
+from strategies.membership.client_registry import LeftOut, Participant
+from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, StateError
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid

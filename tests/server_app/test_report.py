@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from server_app.report import _plots, _settings, write_report
-from server_app.results import RunFolder, summarise
-from server_app.summary import gather
-from task.config import as_run_config, read_config
+from server_app.results.folder import RunFolder, summarise
+from server_app.results.report import _plots, _settings, write_report
+from server_app.results.summary import gather
+from task.config.read import as_run_config, read_config
 from task.errors import StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}

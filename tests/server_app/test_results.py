@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from server_app import results
-from server_app.results import RunFolder, environment, summarise, to_json
+from server_app.results import folder as results
+from server_app.results.folder import RunFolder, environment, summarise, to_json
 from task.errors import ConfigError, StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}

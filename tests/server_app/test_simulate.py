@@ -11,9 +11,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.server.superlink.fleet.vce import vce_api
 
-from server_app.simulate import _engine, _prompt
-from server_app.workers import Workers
-from strategies.exchange import stream_replies
+from server_app.engines.simulate import _engine, _prompt
+from server_app.engines.workers import Workers
+from strategies.engine.exchange import stream_replies
 from tests.server_app.test_workers import ask, make_app, pid_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -78,7 +78,7 @@ def test_the_pace_is_set_for_the_time_of_a_run_only_and_not_on_an_engine_built_o
 
 def test_what_is_imported_before_the_fork_starts_no_thread_no_gpu_and_no_ray() -> None:
     code = (
-        "import sys, threading, server_app.simulate, torch\n"
+        "import sys, threading, server_app.engines.simulate, torch\n"
         "assert threading.active_count() == 1 and not torch.cuda.is_initialized()\n"
         "heavy = ('ray', 'torch._dynamo', 'torch._inductor', 'torchvision', 'sklearn', 'matplotlib')\n"
         "print([m for m in heavy if m in sys.modules])"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app.state import StateStore
-from server_app.cli import main
-from server_app.statecard import kept_runs
+from client_app.memory.state import StateStore
+from server_app.cli.client_state import kept_runs
+from server_app.cli.main import main
 
 FIRST, SECOND = "aaaaaaaaaaaa0000", "bbbbbbbbbbbb0000"
 

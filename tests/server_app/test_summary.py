@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server_app.summary import (
+from server_app.results.summary import (
     gather,
     headline,
     human_bytes,

@@ -13,15 +13,15 @@ import pytest
 from rich.console import RenderableType
 from rich.text import Text
 
-from server_app import cli
-from server_app.compare import terminal_tables
-from server_app.deploy.handout import Line, Provisioned
-from server_app.deploy.handout import table as provisioned
-from server_app.deploy.processes import say
-from server_app.deploy.status import tables
-from server_app.progress import Progress, closing_table
-from server_app.statecard import KeptRun
-from server_app.statecard import table as kept
+from server_app.cli import main as cli
+from server_app.cli.client_state import KeptRun
+from server_app.cli.client_state import table as kept
+from server_app.deploy.host.processes import say
+from server_app.deploy.kits.provision_report import Line, Provisioned
+from server_app.deploy.kits.provision_report import table as provisioned
+from server_app.deploy.link.status import tables
+from server_app.results.compare import terminal_tables
+from server_app.run.progress import Progress, closing_table
 from server_app.terminal import Terminal
 from task.errors import ConfigError
 from task.text import plain

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import ClientAppException
 from flwr.supercore.task_identity import TaskIdentity
 
-from server_app.workers import Workers
+from server_app.engines.workers import Workers
 
 # The driver of a run forks before it has threads; the test's process may have some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from task.files import write_text
+from task.storage.files import write_text
 from tests.faults.federation import Federation
 from tests.faults.network import network, possible
 from tests.faults.runs import reference

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import LocalTask, train
 from client_app.solvers import SOLVERS
+from client_app.training.loop import LocalTask, train
 from strategies import AdaptiveTau
-from strategies.adaptive_tau import (
+from strategies.engine.journal import Snapshot
+from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.rules.adaptive_tau import (  # fmt: skip
     CLOSING,
     LAST,
     OVER,
@@ -28,13 +30,11 @@ from strategies.adaptive_tau import (
     plan_next,
     server_update,
     skipped,
-)  # fmt: skip
-from strategies.journal import Snapshot
-from strategies.state import Reduced, dump_state, load_state
-from task.config import read_config
+)
+from task.config.knobs import AdaptiveTauConfig, Config
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import AdaptiveTauConfig, Config
-from task.wire import Upload
+from task.wire.messages import Upload
 from tests.reference import adaptive_tau
 from tests.support.federation import (
     SIZES,

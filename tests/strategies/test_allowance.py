@@ -19,7 +19,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.allowance import Allowance, granted
+from strategies.transport.transfer_budget import Allowance, granted
 from task.errors import WireError
 
 MEGA = 1 << 20

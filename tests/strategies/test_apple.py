@@ -11,12 +11,12 @@ import torch
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.apple import coefficient
-from task import wire
-from task.arrays import Arrays, sha256
-from task.config import read_config
+from task.config.knobs import AppleConfig, Config
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import AppleConfig, Config
 from task.models import MODELS, ModelSpec
+from task.numerics.arrays import Arrays, sha256
+from task.wire import messages as wire
 from tests.reference import apple, mlp
 from tests.strategies.test_models import held
 from tests.support.federation import SIZES, play, write_owners

@@ -14,11 +14,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies import FedAvg, FedProx, Strategy
-from strategies.journal import Journal, Snapshot
-from task import checks, wire
-from task.algorithms import ALGORITHMS
+from strategies.engine.journal import Journal, Snapshot
+from task.config.knobs import Config, FedProxConfig
 from task.errors import ConfigError, WireError
-from task.knobs import Config, FedProxConfig
+from task.spec.algorithms import ALGORITHMS
+from task.wire import checks
+from task.wire import messages as wire
 from tests.support.apps import adds, foreign_app, named_app, spread
 from tests.support.grid import LocalGrid
 

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from strategies.claims import Claim, Node, settle
-from task.names import ClientNames
-from task.wire import RollCall
+from strategies.membership.client_identity import Claim, Node, settle
+from task.population import ClientNames
+from task.wire.messages import RollCall
 
 
 def own(

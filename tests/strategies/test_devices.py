@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from strategies import STRATEGIES
-from strategies.devices import Devices, Times, round_seconds, traffic, work_of
-from strategies.models import ModelsState
-from task.algorithms import ALGORITHMS
-from task.knobs import Config, DevicesConfig, FedFomoConfig, TrainConfig
-from task.selections import with_selection
+from strategies.rules.client_models import ModelsState
+from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
+from task.config.knobs import Config, DevicesConfig, FedFomoConfig, TrainConfig
+from task.spec.algorithms import ALGORITHMS
+from task.spec.selections import with_selection
 
 NAMES = [f"client-{i:04d}" for i in range(4000)]
 AVG = ALGORITHMS["fedavg"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from strategies.roster import Roster
-from task.seeds import rng_for
+from strategies.membership.client_registry import Roster
+from task.numerics.seeds import rng_for
 
 
 class Names(Sequence[str]):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from client_app.solvers import SOLVERS
-from task.arrays import Arrays, sha256, state_of
-from task.knobs import Config
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays, sha256, state_of
 from tests.reference import mlp
 from tests.strategies.test_models import held
 from tests.support.models import Bytes, Noisy, OneNumber

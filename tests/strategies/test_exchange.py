@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.exchange import stream_replies
-from task import wire
+from strategies.engine.exchange import stream_replies
+from task.wire import messages as wire
 
 
 class Slow:

@@ -14,10 +14,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies import FedAvg, exchange, presence, pull, roster
-from strategies.journal import Journal
-from task import wire
+from strategies import FedAvg
+from strategies.engine import exchange
+from strategies.engine.journal import Journal
+from strategies.membership import client_registry as roster
+from strategies.membership import presence
+from strategies.transport import pull
 from task.errors import NodesError
+from task.wire import messages as wire
 from tests.support.apps import adds, named_app
 from tests.support.faults import FaultyGrid
 from tests.support.federation import Keep

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from client_app.solvers import SOLVERS
-from strategies.fedamp import FedAMP, FedAMPState, clouds, server_update
-from strategies.state import dump_state, load_state
-from task import wire
-from task.arrays import Arrays
-from task.config import read_config
+from strategies.engine.state import dump_state, load_state
+from strategies.rules.fedamp import FedAMP, FedAMPState, clouds, server_update
+from task.config.knobs import Config, FedAMPConfig
+from task.config.read import read_config
 from task.errors import ConfigError, WireError
-from task.knobs import Config, FedAMPConfig
+from task.numerics.arrays import Arrays
+from task.wire import messages as wire
 from tests.reference import fedamp, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.models import OneNumber, task_on

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.fedatt import COLUMNS, attention, distances, server_update
-from strategies.state import ServerState
-from task.arrays import Arrays, sha256
-from task.knobs import Config, FedAttConfig
+from strategies.engine.state import ServerState
+from strategies.rules.fedatt import COLUMNS, attention, distances, server_update
+from task.config.knobs import Config, FedAttConfig
+from task.numerics.arrays import Arrays, sha256
 from tests.reference.fedatt import layer, run
 from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
 from tests.support.rules import reduced, w

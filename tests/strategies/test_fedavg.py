@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ConfigRecord
 
 from strategies import FedAvg
-from strategies.fedavg import server_update
-from strategies.state import ServerState
-from task import wire
-from task.knobs import Config
+from strategies.engine.state import ServerState
+from strategies.rules.fedavg import server_update
+from task.config.knobs import Config
+from task.wire import messages as wire
 from tests.reference import fedavg
 from tests.support.apps import adds, named_app
 from tests.support.federation import SIZES, Played, batches_of, far, owners_config, play, write_owners

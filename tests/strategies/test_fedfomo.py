@@ -15,15 +15,16 @@ from flwr.app import Message
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.fedfomo import mixture
-from strategies.fedfomo import FedFomo, FedFomoState, affinities, choose, server_update
-from strategies.state import dump_state, load_state
-from task import seeds, wire
-from task.arrays import Arrays
-from task.config import read_config
+from strategies.engine.state import dump_state, load_state
+from strategies.rules.fedfomo import FedFomo, FedFomoState, affinities, choose, server_update
+from task.config.knobs import Config, FedFomoConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, FedFomoConfig
-from task.seeds import rng_for
-from task.wire import ANSWERED
+from task.numerics import seeds
+from task.numerics.arrays import Arrays
+from task.numerics.seeds import rng_for
+from task.wire import messages as wire
+from task.wire.messages import ANSWERED
 from tests.reference import fedfomo, mlp
 from tests.strategies.test_models import held, replies
 from tests.support.grid import LocalGrid

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import train
 from client_app.solvers import SOLVERS
 from client_app.solvers.fednova import step_weight
-from strategies.fednova import server_update
-from strategies.state import Reduced, ServerState
-from task.config import read_config
+from client_app.training.loop import train
+from strategies.engine.state import Reduced, ServerState
+from strategies.rules.fednova import server_update
+from task.config.knobs import Config, FedNovaConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, FedNovaConfig
 from tests.reference import fednova
 from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
 from tests.support.models import Noisy, OneNumber, blobs, task_on

@@ -12,11 +12,11 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES, FedAdam, FedAvgM
-from strategies.fedopt import FedOptState
-from strategies.state import ServerState, dump_state, load_state
-from task import wire
-from task.arrays import Arrays, sha256
-from task.knobs import Config, FedAvgMConfig, FedOptConfig
+from strategies.engine.state import ServerState, dump_state, load_state
+from strategies.rules.fedopt import FedOptState
+from task.config.knobs import Config, FedAvgMConfig, FedOptConfig
+from task.numerics.arrays import Arrays, sha256
+from task.wire import messages as wire
 from tests.reference.fedopt import Server, run
 from tests.support.apps import named_app
 from tests.support.federation import (

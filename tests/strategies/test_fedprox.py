@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from strategies import FedProx
-from strategies.fedprox import FedProxState, server_update
-from strategies.state import dump_state, load_state
-from task.knobs import Config, FedProxConfig
+from strategies.engine.state import dump_state, load_state
+from strategies.rules.fedprox import FedProxState, server_update
+from task.config.knobs import Config, FedProxConfig
 from tests.reference import fedprox
 from tests.support.federation import SIZES, Played, batches_of, far, owners_config, play, write_owners
 from tests.support.rules import reduced, w

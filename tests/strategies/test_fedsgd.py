@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ConfigRecord
 
 from strategies import FedSGD
-from strategies.fedsgd import server_update
-from strategies.state import ServerState
-from task import wire
-from task.knobs import Config
+from strategies.engine.state import ServerState
+from strategies.rules.fedsgd import server_update
+from task.config.knobs import Config
+from task.wire import messages as wire
 from tests.reference import fedsgd
 from tests.support.apps import named_app
 from tests.support.federation import SIZES, Data, Played, far, owners_config, play, write_owners

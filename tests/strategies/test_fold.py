@@ -9,11 +9,11 @@ import pytest
 from flwr.app import RecordDict
 
 from client_app.app import _Merge
-from strategies.fold import Fold
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.entry import ArrayField
+from strategies.engine.fold import Fold
 from task.errors import FieldError
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import ArrayField
+from task.wire import messages as wire
 
 FIELDS = (ArrayField("arrays", "state", "model"), ArrayField("control", "state", "variate"))
 ENTRY = replace(ALGORITHMS["fedavg"], up=FIELDS)

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import LocalTask, train
-from client_app.programs import program_of
 from client_app.solvers import SOLVERS
-from strategies.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
-from strategies.state import Reduced
-from task.arrays import Arrays, state_of
-from task.config import read_config
+from client_app.training.loop import LocalTask, train
+from client_app.training.programs import program_of
+from strategies.engine.state import Reduced
+from strategies.rules.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
+from task.config.knobs import Config, TrainConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, TrainConfig
 from task.models import build_model
-from task.wire import Upload
+from task.numerics.arrays import Arrays, state_of
+from task.wire.messages import Upload
 from tests.reference import fsvrg
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support.federation import (
@@ -123,8 +123,8 @@ def test_the_full_gradient_is_deterministic_and_the_received_statistics_hold() -
 
 
 def sparse_task(x: Any, y: Any, **train: Any) -> LocalTask:
-    from client_app.loop import Examples
-    from task.seeds import rng_for
+    from client_app.training.loop import Examples
+    from task.numerics.seeds import rng_for
 
     model = build_model("logistic", (len(x[0]),), 2, seed=1)
     program, _ = program_of(model, 4)

@@ -16,12 +16,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies import STRATEGIES, FedAvg
-from strategies.fold import Fold, Folded, most_bytes
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.entry import Algorithm, ArrayField
-from task.reduce import REDUCTIONS
+from strategies.engine.fold import Fold, Folded, most_bytes
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import REDUCTIONS
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm, ArrayField
+from task.wire import messages as wire
 from tests.strategies.test_base import AMOUNTS, COUNTS, Keep, model, named_grid
 from tests.strategies.test_fold import Reply
 from tests.support.apps import adds, named_app, spread

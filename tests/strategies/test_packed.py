@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 
 from client_app.app import make_app
 from strategies import FedAvg
-from strategies.packed import PackingGrid
-from task import wire
-from task.config import as_run_config, read_config
-from task.packing import FORM, is_packed
+from strategies.transport.packed import PackingGrid
+from task.config.read import as_run_config, read_config
+from task.wire import messages as wire
+from task.wire.packing import FORM, is_packed
 from tests.strategies.test_base import Keep, model, named_grid
 from tests.support.apps import foreign_app
 from tests.support.grid import LocalGrid

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.engine import PhaseEngine
-from strategies.plan import RoundPlan, plan_round
-from strategies.roster import Roster
-from strategies.rule import Phase
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.knobs import Config, ServerConfig, TrainConfig
+from strategies.engine.phases import PhaseEngine
+from strategies.engine.rule import Phase
+from strategies.membership.client_registry import Roster
+from strategies.selection.plan import RoundPlan, plan_round
+from task.config.knobs import Config, ServerConfig, TrainConfig
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 
 
 def roster_of(counts: dict[str, int], nodes: int = 1, pool: str = "one disk") -> Roster:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import LocalTask, full_loss, train
 from client_app.solvers import SOLVERS
+from client_app.training.loop import LocalTask, full_loss, train
 from strategies import QFedAvg, QFedSGD
-from strategies.qfedavg import QFFLState, gradient_update, server_update
-from strategies.state import Reduced, dump_state, load_state
-from task.config import read_config
+from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.rules.qfedavg import QFFLState, gradient_update, server_update
+from task.config.knobs import Config, QFFLConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, QFFLConfig
-from task.wire import Upload
+from task.wire.messages import Upload
 from tests.reference import fedavg, qffl
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support.federation import (
@@ -114,7 +114,7 @@ def test_buffers_are_sent_apart_and_measuring_does_not_touch_them() -> None:
 def test_full_loss_goes_by_chunks_and_counts_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = blobs(23)
     whole = full_loss(task_on(Noisy(), x, y))
-    monkeypatch.setattr("client_app.loop.CHUNK", 5)
+    monkeypatch.setattr("client_app.training.loop.CHUNK", 5)
     assert full_loss(task_on(Noisy(), x, y)) == pytest.approx(whole, rel=1e-6)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from strategies import FedAvg
-from strategies.journal import Journal
-from task import checks
-from task.algorithms import ALGORITHMS
-from task.entry import COMMON, evaluation_of
+from strategies.engine.journal import Journal
 from task.errors import FieldError, StateError
-from task.selections import SELECTIONS, with_selection
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import COMMON, evaluation_of
+from task.spec.selections import SELECTIONS, with_selection
+from task.wire import checks
 from tests.strategies.test_base import COUNTS, Keep, model, named_grid
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 from tests.support.liar import liar
@@ -198,7 +198,7 @@ def test_what_this_machine_lacks_ends_the_run(
 def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
     hook: str, owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from strategies.fsvrg import FSVRG
+    from strategies.rules.fsvrg import FSVRG
 
     def breaks(self: Any, state: Any, *reduced: Any) -> Any:
         raise ValueError("from the replies")
@@ -211,7 +211,7 @@ def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
 
 
 def test_a_selection_that_cannot_learn_from_replies_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from strategies.selection import Uniform
+    from strategies.selection.policies import Uniform
 
     def breaks(self: Any, pool: Any, told: Any) -> None:
         raise ValueError("from the replies")

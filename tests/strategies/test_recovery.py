@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.checkpoint import Checkpoint
-from strategies.fold import Folded
-from strategies.journal import Snapshot
-from strategies.recovery import LastGood
-from strategies.state import ServerState
-from task import wire
-from task.arrays import sha256
+from server_app.run.checkpoint import Checkpoint
+from strategies.engine.fold import Folded
+from strategies.engine.journal import Snapshot
+from strategies.engine.recovery import LastGood
+from strategies.engine.state import ServerState
+from task.numerics.arrays import sha256
+from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
 from tests.support.liar import liar, times
 

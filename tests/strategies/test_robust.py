@@ -13,18 +13,18 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES
-from strategies.bulyan import around_median, selection
-from strategies.geometric_median import weiszfeld
-from strategies.krum import scores
-from strategies.quorum import too_few
-from strategies.stacked import squared_distances
-from strategies.state import ServerState
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.config import read_config
+from strategies.engine.quorum import too_few
+from strategies.engine.state import ServerState
+from strategies.rules.bulyan import around_median, selection
+from strategies.rules.geometric_median import weiszfeld
+from strategies.rules.krum import scores
+from strategies.rules.robust_math import squared_distances
+from task.config.knobs import Config, RobustConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, RobustConfig
-from task.reduce import SPOOL
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import SPOOL
+from task.spec.algorithms import ALGORITHMS
 from tests.reference import robust as reference
 from tests.support.federation import batches_of, far, owners_config, play, write_owners
 from tests.support.rules import reduced, w
@@ -249,7 +249,7 @@ def test_where_the_stack_lies_changes_nothing(name: str, monkeypatch: pytest.Mon
     rows = [{"w": rng.normal(size=(5, 2000)).astype(np.float32)} for _ in range(11)]
     assert 11 * rows[0]["w"].nbytes < SPOOL
     want = apply(name, rows, **knobs_of(name))
-    monkeypatch.setattr("task.reduce.SPOOL", 1000)
+    monkeypatch.setattr("task.numerics.reduce.SPOOL", 1000)
     got = apply(name, rows, **knobs_of(name))
     assert np.array_equal(got[0]["w"], want[0]["w"])
     assert got[1] == want[1]

@@ -13,12 +13,12 @@ from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies import presence
-from strategies import roster as roster_module
-from strategies.roster import Roster
-from task import wire
+from strategies.membership import client_registry as roster_module
+from strategies.membership import presence
+from strategies.membership.client_registry import Roster
 from task.errors import ConfigError, NodesError
-from task.names import ClientNames
+from task.population import ClientNames
+from task.wire import messages as wire
 from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid
 
@@ -531,7 +531,7 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.roster.NEW_NODE_S", 1.0)
+    monkeypatch.setattr("strategies.membership.client_registry.NEW_NODE_S", 1.0)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     roster = Roster(30.0, 1)
     roster.refresh(grid, 1)

@@ -12,15 +12,15 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES, Strategy
-from strategies.fedavg import FedAvg
-from strategies.rule import TRAIN, Round, RoundContext
-from strategies.state import ServerState
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.entry import MODEL_DOWN, Algorithm
+from strategies.engine.rule import TRAIN, Round, RoundContext
+from strategies.engine.state import ServerState
+from strategies.rules.fedavg import FedAvg
 from task.errors import ConfigError
-from task.selections import LOSS
+from task.numerics.arrays import Arrays
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import MODEL_DOWN, Algorithm
+from task.spec.selections import LOSS
+from task.wire import messages as wire
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 
 STEPS = (0.5, 1.0, 2.0)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.loop import LocalTask, train
 from client_app.solvers import SOLVERS
+from client_app.training.loop import LocalTask, train
 from strategies import Scaffold
-from strategies.scaffold import ScaffoldState, server_update
-from strategies.state import Reduced, dump_state, load_state
-from task.config import read_config
+from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.rules.scaffold import ScaffoldState, server_update
+from task.config.knobs import Config, ScaffoldConfig
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config, ScaffoldConfig
 from tests.reference import scaffold
 from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
 from tests.support.kept import kept_by, losing, store_of

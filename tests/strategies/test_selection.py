@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from strategies import FedAvg
-from strategies.devices import Times
-from strategies.selection import SELECTORS, Oort, Pool, draw_by_size, fill_until, inclusion
-from task.config import read_config
+from strategies.selection.devices import Times
+from strategies.selection.policies import SELECTORS, Oort, Pool, draw_by_size, fill_until, inclusion
+from task.config.knobs import Config
+from task.config.read import read_config
 from task.errors import ConfigError
-from task.knobs import Config
-from task.selections import SELECTIONS
+from task.spec.selections import SELECTIONS
 from tests.strategies.test_plan import roster_of
 from tests.support.federation import read_by
 
@@ -349,7 +349,7 @@ def test_a_draw_depends_on_names_seed_and_round_alone(name: str) -> None:
 
 
 def _keys(of: Config) -> dict[str, Any]:
-    from task.config import as_run_config
+    from task.config.read import as_run_config
 
     return dict(as_run_config(of))
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from server_app.checkpoint import Checkpoint
-from strategies.selection import SELECTORS
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import sha256
-from task.entry import MODEL_DOWN
+from server_app.run.checkpoint import Checkpoint
+from strategies.selection.policies import SELECTORS
 from task.errors import ConfigError
+from task.numerics.arrays import sha256
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import MODEL_DOWN
+from task.wire import messages as wire
 from tests.support.federation import (
     SIZES,
     Data,

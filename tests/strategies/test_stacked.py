@@ -8,8 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from strategies import stacked
-from strategies.stacked import (
+from strategies.rules import robust_math as stacked
+from strategies.rules.robust_math import (
     COLUMNS,
     by_column,
     combine,
@@ -20,8 +20,8 @@ from strategies.stacked import (
     sort_clients,
     squared_distances,
 )
-from task.arrays import Arrays
-from task.reduce import Stack
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import Stack
 
 
 def stack_of(rows: list[Arrays], spool: int) -> Arrays:

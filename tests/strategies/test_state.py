@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from strategies.fedprox import FedProxState
-from strategies.journal import Snapshot
-from strategies.state import Reduced, ServerState, dump_state, load_state
-from task.arrays import Arrays, sha256
+from strategies.engine.journal import Snapshot
+from strategies.engine.state import Reduced, ServerState, dump_state, load_state
+from strategies.rules.fedprox import FedProxState
+from task.numerics.arrays import Arrays, sha256
 
 
 @dataclass(frozen=True)

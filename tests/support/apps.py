@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from task import wire
-from task.algorithms import ALGORITHMS
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:

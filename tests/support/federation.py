@@ -16,14 +16,15 @@ from flwr.app import Message
 
 from client_app.app import make_app
 from strategies import STRATEGIES, Strategy
-from strategies.journal import Journal, Snapshot
-from task import seeds, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays, state_of
-from task.config import as_run_config, fuse, read_config
-from task.contract import model_of, parts_of
+from strategies.engine.journal import Journal, Snapshot
+from task.config.read import as_run_config, fuse, read_config
 from task.errors import NodesError
-from task.seeds import rng_for
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.seeds import rng_for
+from task.resolve.contract import model_of, parts_of
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 
 Model = tuple[np.ndarray, np.ndarray]

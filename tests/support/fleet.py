@@ -40,11 +40,11 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from server_app.deploy.delivery import Delivery, confirm_reply, pull_replies
-from server_app.deploy.fleet import Fleet
-from server_app.deploy.limits import Guard, Limits, Places
-from server_app.deploy.machine import PLACE_HEADER, free_port
-from server_app.deploy.superlink import serve_fleet
+from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.limits import Guard, Limits, Places
+from server_app.deploy.flower.superlink import serve_fleet
+from server_app.deploy.host.machine import PLACE_HEADER, free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 

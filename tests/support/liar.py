@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, MetricRecord
 
-from task import wire
-from task.arrays import Arrays
+from task.numerics.arrays import Arrays
+from task.wire import messages as wire
 
 Tamper = Callable[[int, Message], Message | None]
 

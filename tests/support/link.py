@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.control import Control, public_key
-from server_app.deploy.kit import LinkKit, read_link_kit
-from server_app.deploy.machine import free_port
-from server_app.deploy.processes import Child, Warden
-from server_app.deploy.provision import provision
-from server_app.deploy.runner import bundle
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.processes import Child, Warden
+from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link.control import Control, public_key
+from server_app.deploy.link.runner import bundle
 
 BIN = Path(sys.executable).parent
 STARTS_S = 120.0
@@ -79,7 +79,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     kit.flwr_home.mkdir(parents=True)
     kit.state.mkdir(parents=True, exist_ok=True)
     superlink = [
-        sys.executable, "-m", "server_app.deploy.superlink", "--max-reply", str(kit.max_reply),
+        sys.executable, "-m", "server_app.deploy.flower.superlink", "--max-reply", str(kit.max_reply),
         "--max-rate", str(kit.max_rate), "--host", "127.0.0.1", "--port", str(control),
         "--fleet-api-address", f"127.0.0.1:{fleet}", "--ssl-ca-certfile", str(kit.ca_certificate),
         "--ssl-certfile", str(kit.server_certificate), "--ssl-keyfile", str(kit.server_key),
@@ -87,7 +87,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
         "--superexec-auth-secret-file", str(kit.secret), "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     warm = [
-        sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-serverapp",
+        sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-serverapp",
         "--runtime", f"127.0.0.1:{control}", "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app",
     ]  # fmt: skip

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app.loop import Examples, LocalTask
-from client_app.programs import Single
 from client_app.solvers import SOLVERS, Solver
-from task import seeds, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import holdings, state_of
-from task.entry import Algorithm
-from task.knobs import Config, TrainConfig
-from task.seeds import rng_for
+from client_app.training.loop import Examples, LocalTask
+from client_app.training.programs import Single
+from task.config.knobs import Config, TrainConfig
+from task.numerics import seeds
+from task.numerics.arrays import holdings, state_of
+from task.numerics.seeds import rng_for
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
 
 
 class OneNumber(nn.Module):

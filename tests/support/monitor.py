@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from server_app.results import RunFolder
-from task.wire import Quarantined
+from server_app.results.folder import RunFolder
+from task.wire.messages import Quarantined
 
 SECRET = "s3cr3t-place"
 EVIL = "<script>window.pwned=1</script>"

@@ -8,10 +8,10 @@ from flwr.app import RecordDict
 
 from client_app.app import answer
 from client_app.node import Node
-from task import wire
-from task.arrays import Arrays, state_of
 from task.models import build_model
-from task.reduce import Mean
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.reduce import Mean
+from task.wire import messages as wire
 from tests.support.federation import SIZES
 
 NAMES = sorted(SIZES)

@@ -13,9 +13,9 @@ import pytest
 from torch import nn
 
 from client_app.node import open_node
-from task.arrays import Arrays
-from task.config import read_config
+from task.config.read import read_config
 from task.models.layers import BatchNorm1d
+from task.numerics.arrays import Arrays
 from tests.reference import mlp
 from tests.reference.mlp import Batches, Data, Params, Trace
 from tests.support.federation import Played, batches_of, owners_config, play, read_by, write_owners

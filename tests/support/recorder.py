@@ -57,7 +57,7 @@ def _watch(message: Any) -> None:
 
 
 def _write(message: Any) -> None:
-    from task.packing import unpacked  # not before the module that is watched is there
+    from task.wire.packing import unpacked  # not before the module that is watched is there
 
     content = unpacked(message.content)
     line = {

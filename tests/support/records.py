@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
-from task.arrays import Arrays
+from task.numerics.arrays import Arrays
 
 MODEL: Arrays = {
     "1.weight": np.array([[1.5, -0.0, np.float32(0.1)]], np.float32),

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from strategies.rule import RoundContext, Rule
-from strategies.state import Reduced
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.reduce import REDUCTIONS
+from strategies.engine.rule import RoundContext, Rule
+from strategies.engine.state import Reduced
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import REDUCTIONS
+from task.spec.algorithms import ALGORITHMS
 
 
 def reduced(

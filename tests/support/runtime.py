@@ -29,8 +29,8 @@ from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.start_client_internal import _insert_message
 
-from server_app.deploy.machine import APP_DIR, free_port
-from server_app.deploy.supernode import answer_for_the_dead
+from server_app.deploy.flower.supernode import answer_for_the_dead
+from server_app.deploy.host.machine import APP_DIR, free_port
 
 STARTS_S = 120.0
 RUN = 7
@@ -202,7 +202,7 @@ def running_runtime(folder: Path, bundle: bytes, *options: str) -> Iterator[Runt
         with log.open("ab") as out:
             warm = subprocess.Popen(
                 [
-                    sys.executable, "-m", "server_app.deploy.warm", "--kind", "flwr-clientapp",
+                    sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-clientapp",
                     "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
                     "--ready", str(ready), "--tasks", str(folder / "tokens"), *options,
                 ],

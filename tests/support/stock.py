@@ -17,14 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.certificates import (
+from server_app.deploy.host.machine import MARK, free_port, marked, toml
+from server_app.deploy.kits.certificates import (
     make_authority,
     make_key,
     make_node_keys,
     make_server_certificate,
     private_pem,
 )
-from server_app.deploy.machine import MARK, free_port, marked, toml
 from task.errors import BouquetError
 
 APP_DIR = Path(__file__).resolve().parents[2]

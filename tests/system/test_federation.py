@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from server_app.deploy.machine import MARK, marked
-from server_app.federation import federation
+from server_app.deploy.host.machine import MARK, marked
+from server_app.engines.federation import federation
 from tests.support.signals import hear_ctrl_c
 
 pytestmark = pytest.mark.system

@@ -21,14 +21,14 @@ import psutil
 import pytest
 from flwr.proto.control_pb2 import StreamLogsRequest
 
-from server_app.deploy.confined import KIT
-from server_app.deploy.control import Control
-from server_app.deploy.jobs import Job, Jobs
-from server_app.deploy.kit import LinkKit, read_link_kit
-from server_app.deploy.machine import free_port
-from server_app.deploy.provision import provision
-from server_app.deploy.status import read_status
-from server_app.holding import is_held
+from server_app.deploy.host.machine import free_port
+from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link.confined import KIT
+from server_app.deploy.link.control import Control
+from server_app.deploy.link.jobs import Job, Jobs
+from server_app.deploy.link.status import read_status
+from server_app.run.run_lock import is_held
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
@@ -162,7 +162,7 @@ def test_the_links_executor_is_killed_and_the_run_ends_with_the_same_model(
     assert place.run("kill-warm", "--detach").returncode == 0
     place.until(lambda: len(place.rounds("kill-warm")) >= 3)
     before = len(place.rounds("kill-warm"))
-    place.process("server_app.deploy.warm ").kill()
+    place.process("server_app.deploy.node.warm ").kill()
     began = time.monotonic()
     place.until(lambda: len(place.rounds("kill-warm")) > before, 300)
     assert time.monotonic() - began < 150, place.logs()
@@ -238,7 +238,7 @@ def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) ->
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     place.until(lambda: lines, 60)
-    superlink = place.process("server_app.deploy.superlink ")
+    superlink = place.process("server_app.deploy.flower.superlink ")
     began = time.monotonic()
     superlink.terminate()
     place.until(lambda: not superlink.is_running() or superlink.status() == psutil.STATUS_ZOMBIE, 60)
@@ -249,7 +249,7 @@ def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) ->
 
 def test_a_superlink_that_stands_still_is_seen_and_restarted(place: Place) -> None:
     place.until(lambda: place.status()["state"] != "red", 120)
-    superlink = place.process("server_app.deploy.superlink ")
+    superlink = place.process("server_app.deploy.flower.superlink ")
     superlink.suspend()
     began = time.monotonic()
     place.until(lambda: place.status()["state"] == "red", 30)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from server_app.results import RunFolder
+from server_app.results.folder import RunFolder
 from tests.support.chromium import arguments, chromium
 from tests.support.monitor import EVIL, client_row, round_row, write_run
 

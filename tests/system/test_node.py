@@ -17,10 +17,10 @@ import psutil
 import pytest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
-from server_app.deploy import clock
-from server_app.deploy.edge import SlowLink
-from server_app.deploy.values import read_address
-from task.config import read_recipe
+from server_app.deploy.flower import clock
+from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.node.resource_limits import SlowLink
+from task.config.read import read_recipe
 from tests.support.link import BIN, Link, running_link
 from tests.support.signals import hear_ctrl_c
 
@@ -101,7 +101,7 @@ def test_a_run_goes_on_when_the_supernode_is_killed_and_nothing_is_left_in_the_e
     with running_node(link, "ward-1", "--partition", "0/1") as node:
         node.until(lambda: "connected to" in node.said())
         assert len(run(link, "before", tmp_path, {})) == 3
-        node.child("server_app.deploy.supernode").kill()
+        node.child("server_app.deploy.flower.supernode").kill()
         node.until(lambda: "supernode was killed by SIGKILL; starting it again in 0.5 s" in node.said())
         node.until(lambda: node.said().count("connected to 127") == 2, 180)
         assert "holds an earlier process" not in node.said()  # it is let in at once, being where that was

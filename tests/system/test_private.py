@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_app.node import open_node
-from task.config import read_config
+from task.config.read import read_config
 from tests.support.recorder import LOG, SITE
 
 pytestmark = pytest.mark.system

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server_app.deploy.edge import proportional_bytes
+from server_app.deploy.node.resource_limits import proportional_bytes
 from tests.support.runtime import Runtime, crashing_bundle, own_bundle, running_runtime
 
 pytestmark = pytest.mark.system

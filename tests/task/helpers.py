@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from task.config.knobs import DataConfig, SyntheticConfig
 from task.datasets import Dataset, load_dataset
-from task.knobs import DataConfig, SyntheticConfig
 
 
 def load(seed: int = 1, synthetic: SyntheticConfig | None = None, **keys) -> Dataset:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from task.arrays import blocks, only, presumed_trainable, sha256, state_of, trainable_names
+from task.numerics.arrays import blocks, only, presumed_trainable, sha256, state_of, trainable_names
 from tests.support.models import Noisy
 
 

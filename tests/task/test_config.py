@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from task.config import as_run_config, flatten, knobs, read_config, read_recipe, recipes
+from task.config.read import as_run_config, flatten, knobs, read_config, read_recipe, recipes
 from task.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

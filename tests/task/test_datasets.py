@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from server_app.evaluate import central_evaluation
+from server_app.run.evaluate import central_evaluation
+from task.config.knobs import DataConfig, SyntheticConfig
 from task.datasets import DATASETS, base, cache, idx, load_dataset, load_owned
+from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
-from task.knobs import DataConfig, SyntheticConfig
 from task.models import build_model
-from task.partition import load_partition
 from tests.task.helpers import load, write_idx, write_mnist
 
 
@@ -186,7 +186,7 @@ def test_second_load_decodes_nothing_until_the_source_changes(tmp_path, monkeypa
 def test_a_second_process_imports_nothing_slow(tmp_path):
     load(dataset="digits")
     code = (
-        "import sys; from task.knobs import *; from task.datasets import load_dataset\n"
+        "import sys; from task.config.knobs import *; from task.datasets import load_dataset\n"
         "load_dataset(DataConfig(dataset='digits'), SyntheticConfig(), 1)\n"
         "slow = ('torch', 'torchvision', 'sklearn', 'PIL', 'datasets', 'pandas')\n"
         "print([m for m in slow if m in sys.modules])"

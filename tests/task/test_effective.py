@@ -15,14 +15,14 @@ from flwr.common.config import parse_config_args
 
 import client_app.app
 from strategies import STRATEGIES
-from task import wire
-from task.algorithms import ALGORITHMS
-from task.arrays import state_of
-from task.config import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
-from task.contract import contract_of, model_of, parts_of
-from task.effective import READ_WHEN, conditions, unmet
+from task.config.effective import READ_WHEN, conditions, unmet
+from task.config.knobs import NESTED, Config
+from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
 from task.errors import ConfigError
-from task.knobs import NESTED, Config
+from task.numerics.arrays import state_of
+from task.resolve.contract import contract_of, model_of, parts_of
+from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,10 +178,12 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
     run = as_run_config(read_config(keys))
     found = {key for key in reads.named() if conditions(key)}
     declared = {key for key in run if conditions(key) and unmet(key, run) is None}
-    assert found - TOUCHED - declared == set(), "read, and refused by task/effective.py"
+    assert found - TOUCHED - declared == set(), "read, and refused by task/config/effective.py"
     # Data are read once per process and cached, so what partitions and data sets read is not seen here.
     of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
-    assert declared - TOUCHED - of_data - found == set(), "taken by task/effective.py, and read by nothing"
+    assert declared - TOUCHED - of_data - found == set(), (
+        "taken by task/config/effective.py, and read by nothing"
+    )
 
 
 @pytest.mark.parametrize("kind", ["scale", "gaussian", "sign-flip", "label-flip", "little-is-enough"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from task.evaluate import BATCH, evaluate
+from task.numerics.evaluate import BATCH, evaluate
 from tests.support.models import Bytes, Noisy, OneNumber, blobs
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from task.files import replacing, write_json, write_safetensors, write_text
+from task.storage.files import replacing, write_json, write_safetensors, write_text
 
 
 def test_text_json_and_arrays_are_written_into_new_folders(tmp_path: Path) -> None:

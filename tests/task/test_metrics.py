@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from task.metrics import (
+from task.numerics.metrics import (
     crossing,
     jain,
     mean_and_std,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from task.names import ClientNames, numbering
+from task.population import ClientNames, numbering
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.entry import MODEL_UP, ArrayField
 from task.errors import FieldError
-from task.norms import NormBound
-from task.reduce import Sum
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import Sum
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import MODEL_UP, ArrayField
+from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
 from tests.support.liar import liar, times
 from tests.test_catalogue import ACTIVE

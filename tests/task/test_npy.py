@@ -8,8 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from task import npy
 from task.errors import FieldError
+from task.wire import npy
 
 
 def saved(array: np.ndarray) -> bytes:

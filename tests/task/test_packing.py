@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from task import packing, wire
 from task.errors import FieldError
-from task.packing import FORM, is_packed, pack, packed, unpack, unpacked
+from task.wire import messages as wire
+from task.wire import packing
+from task.wire.packing import FORM, is_packed, pack, packed, unpack, unpacked
 from tests.support.records import MODEL, through
 
 

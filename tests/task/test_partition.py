@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from task import deals
-from task import partition as module
+from task.config.knobs import DataConfig
 from task.datasets import base
+from task.datasets import partition as module
+from task.datasets import partitioners as deals
 from task.datasets.own import local_test_size
-from task.deals import DEALS, Deal, apportion
+from task.datasets.partition import PARTITIONS, label_counts, load_partition
+from task.datasets.partitioners import DEALS, Deal, apportion
 from task.errors import ConfigError, DataError
-from task.knobs import DataConfig
-from task.partition import PARTITIONS, label_counts, load_partition
 from tests.task.helpers import load, write_roles
 
 DEALT = sorted(set(PARTITIONS) - {"natural", "bootstrap"})
@@ -84,7 +84,8 @@ def test_partitions_are_computed_once(name, monkeypatch):
 
 def test_cached_partition_needs_no_slow_import(tmp_path):
     code = (
-        "import sys; from task.knobs import *; from task.datasets import *; from task.partition import *\n"
+        "import sys; from task.config.knobs import *; from task.datasets import *\n"
+        "from task.datasets.partition import *\n"
         "c = DataConfig(partition='dirichlet')\n"
         "p = load_partition(load_dataset(c, SyntheticConfig(), 1), c, 1)\n"
         "print(p.num_train().sum(), [m for m in ('torch', 'datasets', 'flwr_datasets') if m in sys.modules])"

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from task.arrays import trainable_names
 from task.errors import ConfigError
 from task.models import build_model
-from task.parts import last_linear, layers_of, private_names, top_parameters
+from task.models.layer_split import last_linear, layers_of, private_names, top_parameters
+from task.numerics.arrays import trainable_names
 
 IMAGE = (1, 16, 16)
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")

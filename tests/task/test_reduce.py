@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.checks import BLOCK
 from task.errors import FieldError, WireError
-from task.reduce import REDUCTIONS, Mean, Stack, Sum
+from task.numerics.reduce import REDUCTIONS, Mean, Stack, Sum
+from task.wire.checks import BLOCK
 
 
 def arrays(*values: float, dtype: type = np.float32) -> dict[str, np.ndarray]:

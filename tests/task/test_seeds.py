@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from task import seeds
-from task.seeds import rng_for, seed_for
+from task.numerics import seeds
+from task.numerics.seeds import rng_for, seed_for
 
 
 def test_equal_arguments_equal_stream_different_arguments_different_stream() -> None:

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from task.config.knobs import DataConfig, SyntheticConfig
 from task.datasets import base, load_dataset, shakespeare
 from task.errors import DataError
-from task.knobs import DataConfig, SyntheticConfig
 from tests.task.helpers import load, write_roles
 
 

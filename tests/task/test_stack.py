@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from task import reduce
-from task.arrays import Arrays
 from task.errors import StateError
-from task.reduce import Stack, release
+from task.numerics import reduce
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import Stack, release
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Arrays]:

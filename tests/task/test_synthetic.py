@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from task.config.knobs import SyntheticConfig
 from task.datasets import base, generated
-from task.knobs import SyntheticConfig
 from tests.task.helpers import load
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from task import checks, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import Arrays
-from task.entry import ScalarField
 from task.errors import FieldError
+from task.numerics.arrays import Arrays
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import ScalarField
+from task.wire import checks
+from task.wire import messages as wire
 from tests.support.records import MODEL, through
 
 AVG = ALGORITHMS["fedavg"]

@@ -10,12 +10,13 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from task import checks, wire
-from task.algorithms import ALGORITHMS
-from task.arrays import sha256
 from task.errors import FieldError, WireError
-from task.names import ClientNames
-from task.wire import NodeReply, Quarantined, RollCall, TrainOrder, Upload
+from task.numerics.arrays import sha256
+from task.population import ClientNames
+from task.spec.algorithms import ALGORITHMS
+from task.wire import checks
+from task.wire import messages as wire
+from task.wire.messages import NodeReply, Quarantined, RollCall, TrainOrder, Upload
 from tests.support.records import MODEL, through
 
 AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]

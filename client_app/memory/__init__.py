@@ -1,0 +1,1 @@
+"""What a client keeps between rounds: durable files, their versions and locks."""

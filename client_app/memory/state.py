@@ -1,0 +1,279 @@
+"""The only store of what a client keeps between rounds; it outlives the process.
+
+One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
+temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new one,
+never half of one. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused
+until somebody puts a backup in its place or deletes the damaged file: fresh values in silence would be a
+wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
+it is.
+
+A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
+made of that round or of later ones. So a save leaves earlier versions beside the new one, all that a resume
+from a checkpoint could still ask for, and no more (`client_app.memory.versions`). `StateStore.load` gives the
+newest one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+
+from client_app.memory.locks import locked
+from client_app.memory.versions import beside, chain_of, set_aside, version_of
+from task.errors import StateError, local, reason
+from task.numerics.arrays import Arrays
+from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
+from task.storage.files import make_folder
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """What a client kept: arrays by field of the catalogue entry, and when."""
+
+    round: int
+    fields: dict[str, Arrays]
+
+
+@dataclass(frozen=True)
+class StateStore:
+    """Kept state of the clients of one machine.
+
+    Args:
+        root: ``state-dir``.
+        run_name: Name of the run; each run of the name has a folder of its own.
+    """
+
+    root: Path
+    run_name: str
+
+    def path(self, client: str, run: str = "") -> Path:
+        """Return the file of a client in a run."""
+        return folder_of(self.root, self.run_name, run) / f"{safe_name(client)}{SUFFIX}"
+
+    @contextmanager
+    def lock(self, client: str, run: str = "") -> Iterator[None]:
+        """Keep other processes from training a client; to be held from `load` to `save`.
+
+        Raises:
+            StateError: Another process holds it, or the folder cannot be written.
+        """
+        path = self.path(client, run)
+        with ExitStack() as held:
+            with _writing(path, client):
+                make_folder(path.parent)
+                held.enter_context(locked(path.with_name(f"{path.stem}.lock"), client))
+            yield
+
+    def save(
+        self,
+        client: str,
+        algorithm: str,
+        server_round: int,
+        fields: Mapping[str, Arrays],
+        run: str = "",
+        resumable: int | None = None,
+        void: Collection[int] = (),
+    ) -> None:
+        """Replace a client's state, atomically.
+
+        Args:
+            client: Its name.
+            algorithm: The catalogue entry whose ``keeps`` this is.
+            server_round: Round t in which the client made it.
+            fields: Arrays by field.
+            run: Identity of the run.
+            resumable: Oldest round from whose end the run may have to be resumed; earlier versions that a
+                resume could ask for are left. None leaves none.
+            void: As of `load`.
+
+        Raises:
+            StateError: It cannot be written, or the file there is damaged or belongs to something else. All
+                that was kept before is still there.
+        """
+        path = self.path(client, run)
+        found = _read(path, client, algorithm, run, whole=False)
+        present = found[0] if found else None
+        chain, lost = chain_of(path, present)
+        before = sorted(r for r in chain if r < server_round and r not in void)
+        needed: set[int] = set()
+        if resumable is not None:
+            needed = {r for r in before if r > resumable}
+            needed.update([r for r in before if r <= resumable][-1:])
+        header = Header(client, algorithm, run, server_round, before[-1] if before else 0, tuple(fields))
+        rounds, leftovers = beside(path)
+        for folder in leftovers:
+            shutil.rmtree(folder, ignore_errors=True)
+        with _writing(path, client), set_aside(path, present.round if present else None):
+            write_kept(path, header, fields)
+        with suppress(OSError):  # the new state is in place, and the next save tries again
+            # The oldest first: so a crash leaves no version that the chain does not reach.
+            for r in sorted({*rounds, *chain} - needed):
+                if r > lost:
+                    version_of(path, r).unlink(missing_ok=True)
+
+    def load(
+        self,
+        client: str,
+        algorithm: str,
+        run: str = "",
+        before: int | None = None,
+        like: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        void: Collection[int] = (),
+    ) -> KeptState | None:
+        """Return a client's state, or None if it never saved one in this run.
+
+        Args:
+            client: Its name.
+            algorithm: The catalogue entry.
+            run: Identity of the run.
+            before: Round to train: what was kept in this round or later belongs to rounds that a resume has
+                abandoned. None = the newest.
+            like: For fields whose form the model sets, arrays of the expected names, shapes and dtypes.
+            void: Rounds that the server has gone back from.
+
+        Raises:
+            StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
+                has mended it since; or it is another client's, algorithm's, run's or model's, or a newer
+                Bouquet's; or it cannot be read; or the version that `before` asks for is gone.
+        """
+        path = self.path(client, run)
+        found = _read(path, client, algorithm, run)
+        if found is None:
+            _refuse_what_was_refused(path, client)
+            return None
+        header, fields = found
+        while (before is not None and header.round >= before) or header.round in void:
+            if header.previous == 0:
+                return None  # its first round in this run is yet to come
+            version = version_of(path, header.previous)
+            found = _read(version, client, algorithm, run, header.previous)
+            if found is None:
+                wanted = header.round if header.round in void else before
+                raise StateError(
+                    f"client {client}: kept state {local(path)}: expected a version from before round "
+                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} "
+                    f"that is not there. Resume from round {header.round} or later, or put "
+                    f"{local(version.name)} back."
+                )
+            header, fields = found
+        _check_form(path, client, fields, like or {})
+        return KeptState(header.round, fields)
+
+
+def _read(
+    path: Path, client: str, algorithm: str, run: str, version: int | None = None, whole: bool = True
+) -> tuple[Header, dict[str, Arrays]] | None:
+    """Return header and fields of a file, or None if it is not there; not `whole`: without the fields."""
+    try:
+        header, fields = read_kept(path) if whole else (read_header(path), {})
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        said = (
+            f"client {client}: kept state {local(path)} cannot be read: {reason(err)}. Nothing was changed."
+        )
+        raise StateError(said) from err
+    except ValueError as err:
+        raise _moved_aside(path, client, str(err)) from None
+    for expected, got in (
+        (f"{algorithm} state of {client}", f"{header.algorithm} state of {header.client}"),
+        (f"state of run {run!r}", f"state of run {header.run!r}"),
+        (
+            f"a version of round {header.round if version is None else version}",
+            f"a version of round {header.round}",
+        ),
+    ):
+        if expected != got:
+            raise StateError(
+                f"client {client}: kept state {local(path)}: expected {expected}; got {got}. The file "
+                "was left as "
+                "it is. Put the right one in its place, or move it away to let this client begin anew."
+            )
+    return header, fields
+
+
+def _check_form(
+    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, Mapping[str, np.ndarray]]
+) -> None:
+    """Refuse state of another model."""
+    for field, wanted in like.items():
+        kept = fields.get(field, {})
+        for name in sorted(wanted.keys() | kept.keys()):
+            expected, got = _form(wanted.get(name)), _form(kept.get(name))
+            if expected != got:
+                raise StateError(
+                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; "
+                    f"got {got}: "
+                    "state of another model. The file was left as it is. Give the run-config keys that it "
+                    "was made under, or start a new run."
+                )
+
+
+def _form(array: np.ndarray | None) -> str:
+    return "no such array" if array is None else f"{array.dtype} of shape {list(array.shape)}"
+
+
+@contextmanager
+def _writing(path: Path, client: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as err:
+        raise StateError(
+            f"client {client}: kept state {local(path)} cannot be written: {reason(err)}. What was kept "
+            "before is untouched."
+            ' Free space on that disk, make it writable, or choose another by run-config key "state-dir".'
+        ) from err
+
+
+def _moved_aside(path: Path, client: str, damage: str) -> StateError:
+    """Move a damaged file out of the way and return the error that refuses it."""
+    aside, n = path.with_suffix(".damaged"), 0
+    while aside.exists():
+        n += 1
+        aside = path.with_suffix(f".damaged.{n}")
+    try:
+        path.rename(aside)
+    except OSError as err:
+        return StateError(
+            f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
+            f"{reason(err)}. Put a backup in "
+            "its place, or delete it to let this client begin anew."
+        )
+    return StateError(
+        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put "
+        f"a backup at {local(path)}, or "
+        f"delete {local(aside.name)} to let this client begin anew."
+    )
+
+
+def _refuse_what_was_refused(path: Path, client: str) -> None:
+    pattern = re.compile(re.escape(path.stem) + r"\.damaged(\.[0-9]+)?")
+    names = [p.name for p in path.parent.iterdir()] if path.parent.exists() else []
+    aside = sorted(name for name in names if pattern.fullmatch(name))
+    if aside:
+        raise StateError(
+            f"client {client}: kept state was refused before and is at "
+            f"{local(path.with_name(aside[-1]))}. Put a "
+            f"backup at {local(path)}, or delete the damaged file to let this client begin anew."
+        )
+
+
+def oldest_resumable(server_round: int, every: int) -> int:
+    """Return the oldest round from whose end a run may be resumed while it trains a round.
+
+    The checkpoint of round t - 1 may still be in the making while round t trains, so that of round t - 2
+    counts, or the one before it that was due.
+
+    Args:
+        server_round: Round t that is trained.
+        every: Run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
+    """
+    last = max(server_round - 2, 0)
+    return last - last % every if every else last

@@ -1,0 +1,168 @@
+"""Simulated malicious clients, to see what a rule withstands; run-config keys ``attack.*``, off by default.
+
+With Delta_k = w_k - w^t and s = ``attack.scale``, a malicious client k sends instead of its model:
+
+=================  =====================================================================  ================
+kind               what goes up                                                           s if 0
+=================  =====================================================================  ================
+sign-flip          w^t - s Delta_k                                                        1
+scale              w^t + s Delta_k                                                        10
+gaussian           w^t + s N(0, 1), drawn by seed, round and name                         1
+label-flip         w_k after training on the labels C - 1 - y; what it sends is honest    (no strength)
+little-is-enough   mean_j - s std_j of the benign clients, for each coordinate j          z_max
+=================  =====================================================================  ================
+
+Little-is-enough: Baruch, Baruch, Goldberg, NeurIPS 2019, arXiv 1902.06156, Algorithm 3. z_max is the z with
+Phi(z) = (n - m - h) / (n - m), where m of the n clients are malicious and h = floor(n/2 + 1) - m honest ones
+have to side with them. Here the attackers are omniscient: they know the benign updates of the round, as far
+as those train on the same node. With one node that is the whole cohort; with several each node's attackers
+know, and count, their own node's clients. It takes two benign clients on the node; with fewer the malicious
+fail, and are quarantined by name. The attackers' own training does not count.
+
+Only parameters are attacked: buffers, example counts and losses go up as they are. A record other than the
+model (a gradient, a difference) has no w^t to be relative to: Delta_k is the record itself.
+
+Who is malicious is drawn by seed and client name, for the whole run. Where a node knows all clients, as
+nodes of one partition do, the round(fraction K) clients with the lowest draws are malicious; a node with data
+of its own knows one client, which is malicious if its draw is below the fraction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import torch
+
+from task.config.knobs import AttackConfig, Config
+from task.errors import FieldError
+from task.numerics.arrays import Arrays
+from task.numerics.seeds import ATTACK, rng_for
+from task.wire import messages as wire
+
+DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}
+Outcome = tuple[str, wire.Upload | Exception]
+
+
+@lru_cache(maxsize=4)
+def malicious(config: Config, names: tuple[str, ...]) -> frozenset[str]:
+    """Return which of all clients that a node knows are malicious; nobody if there is no attack."""
+    attack = config.attack
+    if attack.kind == "none":
+        return frozenset()
+    draws = {name: rng_for(config.seed, ATTACK, 0, name).random() for name in names}
+    if len(names) == 1:
+        return frozenset(name for name, draw in draws.items() if draw < attack.fraction)
+    return frozenset(sorted(draws, key=draws.__getitem__)[: round(attack.fraction * len(names))])
+
+
+def flip_labels(y: torch.Tensor, classes: int) -> torch.Tensor:
+    """Return C - 1 - y; padding (negative targets) stays."""
+    return torch.where(y >= 0, classes - 1 - y, y)
+
+
+def corrupt(
+    outcomes: Iterable[Outcome],
+    bad: frozenset[str],
+    order: wire.TrainOrder,
+    parameters: Sequence[str],
+    config: Config,
+) -> Iterator[Outcome]:
+    """Pass on the clients' uploads as they come, with those of the malicious replaced.
+
+    Args:
+        outcomes: Clients of one node with their uploads, or with what went wrong.
+        bad: The malicious among them.
+        order: The message that they answer.
+        parameters: Names of the model's parameters.
+        config: The run.
+    """
+    attack = config.attack
+    benign, waiting = _Moments(parameters), []
+    for client, outcome in outcomes:
+        if isinstance(outcome, Exception) or attack.kind in ("none", "label-flip"):
+            yield client, outcome
+        elif client not in bad:
+            if attack.kind == "little-is-enough":
+                benign.add(outcome.arrays)
+            yield client, outcome
+        elif attack.kind == "little-is-enough":
+            waiting.append((client, outcome))
+        else:
+            rng = rng_for(config.seed, ATTACK, order.round, client)
+            yield client, _alone(outcome, order, parameters, attack, rng)
+    for client, upload in waiting:
+        if benign.count < 2:
+            wanted = "two benign clients on the node, to know what passes for benign"
+            yield client, FieldError("", wanted, str(benign.count))
+        else:
+            s = attack.scale or z_max(benign.count + len(waiting), len(waiting))
+            yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s))
+
+
+def _alone(
+    upload: wire.Upload,
+    order: wire.TrainOrder,
+    parameters: Sequence[str],
+    attack: AttackConfig,
+    rng: np.random.Generator,
+) -> wire.Upload:
+    """Return the upload of a malicious client that needs to know nobody else's."""
+    s = attack.scale or DEFAULT_SCALE[attack.kind]
+    out: dict[str, Arrays] = {}
+    for field, arrays in upload.arrays.items():
+        out[field] = dict(arrays)
+        for name in (n for n in parameters if n in arrays):
+            a = arrays[name]
+            base = order.arrays[wire.ARRAYS][name].astype(np.float64) if field == wire.ARRAYS else 0.0
+            if attack.kind == "gaussian":
+                sent = base + s * rng.standard_normal(a.shape)
+            else:
+                sent = base + (s if attack.kind == "scale" else -s) * (a - base)
+            out[field][name] = sent.astype(a.dtype)
+    return replace(upload, arrays=out)
+
+
+def z_max(n: int, m: int) -> float:
+    """Return the largest z that passes for benign, of n clients with m malicious; at least 0.
+
+    If the malicious are the majority nobody has to side with them; the limit is that of one more client.
+    """
+    h = max(math.floor(n / 2 + 1) - m, 1)
+    share = (n - m - h) / (n - m)
+    return max(NormalDist().inv_cdf(share), 0.0) if 0 < share < 1 else 0.0
+
+
+@dataclass
+class _Moments:
+    """Running mean and sum of squared deviations (Welford) of the benign clients' parameters."""
+
+    parameters: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.count = 0
+        self.mean: dict[tuple[str, str], np.ndarray] = {}
+        self.squares: dict[tuple[str, str], np.ndarray] = {}
+
+    def add(self, records: dict[str, Arrays]) -> None:
+        """Take in one client's records."""
+        self.count += 1
+        for field, arrays in records.items():
+            for name in (n for n in self.parameters if n in arrays):
+                x, at = arrays[name].astype(np.float64), (field, name)
+                mean = self.mean.setdefault(at, np.zeros(x.shape))
+                step = x - mean
+                mean += step / self.count
+                self.squares[at] = self.squares.get(at, 0.0) + step * (x - mean)
+
+    def shifted(self, records: dict[str, Arrays], z: float) -> dict[str, Arrays]:
+        """Return mean + z std (over all that were added) of the parameters, and the rest of `records`."""
+        out = {field: dict(arrays) for field, arrays in records.items()}
+        for (field, name), mean in self.mean.items():
+            std = np.sqrt(self.squares[field, name] / self.count)
+            out[field][name] = (mean + z * std).astype(records[field][name].dtype)
+        return out

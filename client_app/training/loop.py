@@ -1,0 +1,341 @@
+"""The one training loop, for one client or for a cohort of K that trains as one program.
+
+The gradient comes from a `client_app.training.programs.Program`, the update is made in place. There is no
+``torch.optim`` object (its first use imports torch._dynamo, 3 s and 150 MB in every process) and no
+``DataLoader``: a batch is one gather from the decoded examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from client_app.training.programs import Batch, Program, Tensors
+from task.config.knobs import TrainConfig
+from task.numerics.arrays import Arrays
+
+if TYPE_CHECKING:
+    from client_app.solvers.sgd import Solver
+
+CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
+PADDING = -100
+
+
+@dataclass
+class Examples:
+    """The training examples of K clients, one client's after the other's.
+
+    Attributes:
+        x: Inputs [n_1 + ... + n_K, ...].
+        y: Targets [n_1 + ... + n_K] or [..., T], int64.
+        sizes: n_k, rows of each client.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    sizes: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
+        one = self.y.dim() == 1
+        self.targets = np.ones(len(self.y), np.int64) if one else (self.y >= 0).sum(1).cpu().numpy()
+        """Targets that count by row: 1, or of text the bytes that are predicted; padding does not count."""
+
+    def counted(self, k: int) -> int:
+        """Return how many targets of client k count."""
+        return int(self.targets[self.offsets[k] : self.offsets[k + 1]].sum())
+
+
+@dataclass
+class LocalTask:
+    """The training of K clients in one round; all tensors have the clients as their first axis.
+
+    Attributes:
+        program: The model.
+        received: w^t by name, parameters and buffers.
+        examples: The clients' data, those with more steps first.
+        epochs: E of each client, or fewer for a straggler.
+        lr: eta_t.
+        config: Batch size, steps, momentum, weight decay.
+        rngs: Draw the order of each client's examples; nothing else draws from them.
+        own: By client, what it has in place of received values: its private part.
+        private: Names of the tensors that never leave the client.
+    """
+
+    program: Program
+    received: Arrays
+    examples: Examples
+    epochs: Sequence[int]
+    lr: float
+    config: TrainConfig
+    rngs: Sequence[np.random.Generator]
+    own: Sequence[Arrays] = ()
+    private: frozenset[str] = frozenset()
+    frozen: Collection[str] = ()
+    """Names of the parameters that stay as they are in the present `train`."""
+
+    memory: dict[str, Tensors] = field(default_factory=dict)
+    """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
+
+    def __post_init__(self) -> None:
+        self.clients = len(self.examples.sizes)
+        self.num_examples = [self.examples.counted(k) for k in range(self.clients)]
+        """n_k: examples, or of text the bytes that are predicted."""
+
+        self.start_from(self.own)
+
+    def start_from(self, own: Sequence[Arrays]) -> None:
+        """Take these values in place of received ones, by client, and begin anew with them."""
+        self.own = own
+        device, names = self.examples.x.device, self.program.names
+        differ = {n for mine in own for n in mine} - self.private
+        self.start: Tensors = [
+            torch.stack([torch.tensor(mine.get(n, self.received[n]), device=device) for mine in own])
+            if n in differ
+            else torch.tensor(self.received[n], device=device).unsqueeze(0)
+            for n in names
+        ]
+        """w^t, what a proximal term refers to: [1, ...], or [k, ...] where it differs by client."""
+
+        self.load(own)
+
+    def load(self, own: Sequence[Arrays] = ()) -> None:
+        """Set the parameters, and buffers, to the received values but for each client's `own`."""
+        self.all_params: Tensors = self.program.load(self.received, self.clients, own)
+        self.params: Tensors = self.all_params
+        """w of the clients that still train, [k, ...]; w_k of all of them after `train`."""
+
+    def states(self) -> list[Arrays]:
+        """Return each client's present parameters and buffers."""
+        return self.program.states(self.params)
+
+    def named(self, tensors: Tensors) -> list[Arrays]:
+        """Return tensors that are parallel to the parameters as arrays by name, for each client."""
+        whole = [t.detach().cpu().numpy() for t in tensors]
+        return [
+            {n: a[k].copy() for n, a in zip(self.program.names, whole, strict=True)}
+            for k in range(self.clients)
+        ]
+
+
+def steps_of(config: TrainConfig, rows: int, epochs: int) -> int:
+    """Return the local steps of a client: ``local-steps``, or those of `epochs` passes over its rows."""
+    return config.local_steps or epochs * math.ceil(rows / (config.batch_size or rows))
+
+
+class _Schedule:
+    """Which rows each client takes in each step.
+
+    A client's batches are padded to B where K > 1 is possible, so that the shapes that it is computed in,
+    and with them its last bits, do not depend on who else is in the stack.
+    """
+
+    def __init__(self, task: LocalTask, epochs: int) -> None:
+        config, sizes, self.data = task.config, task.examples.sizes, task.examples
+        passes = [epochs] * len(sizes) if epochs else task.epochs
+        steps = [steps_of(config, n, e) for n, e in zip(sizes, passes, strict=True)]
+        assert steps == sorted(steps, reverse=True), "clients with more steps come first"
+        width = config.batch_size or max(sizes)
+        rows = np.full((steps[0], task.clients, width), -1, np.int64)
+        for k, (n, rng) in enumerate(zip(sizes, task.rngs, strict=True)):
+            per_epoch = math.ceil(n / width)
+            for first in range(0, steps[k], per_epoch):
+                order = np.full(per_epoch * width, -1, np.int64)
+                # a full-batch step needs no order
+                order[:n] = (np.arange(n) if width >= n else rng.permutation(n)) + self.data.offsets[k]
+                last = min(first + per_epoch, steps[k])
+                rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
+        self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
+        self.active = [sum(n > s for n in steps) for s in range(steps[0])]
+        self.filled = (rows >= 0).sum(2).max(1) if not task.program.stacks else np.full(steps[0], width)
+        device = self.data.x.device
+        training = np.arange(task.clients) < np.array(self.active)[:, None]  # [S, K]
+        short = np.logical_and((rows < 0).any(axis=2), training).sum(axis=1)
+        self.padded = [task.program.stacks and n > 0 for n in short.tolist()]
+        self.rows = torch.from_numpy(rows).to(device).unbind(0)
+        scale = torch.from_numpy(1.0 / np.maximum(self.counts, 1)).to(device, torch.float32)
+        self.scale = scale.unbind(0)
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of one step for the clients that still train."""
+        k, b = self.active[step], int(self.filled[step])
+        rows, scale = self.rows[step], self.scale[step]
+        if rows.shape != (k, b):
+            rows, scale = rows[:k, :b], scale[:k]
+        padded = self.padded[step]
+        flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
+        x, y = self.data.x, self.data.y
+        x = x.index_select(0, flat).view(k, b, *x.shape[1:])
+        y = y.index_select(0, flat).view(k, b, *y.shape[1:])
+        if padded:
+            y.masked_fill_((rows < 0).view(k, b, *[1] * (y.dim() - 2)), PADDING)
+        return Batch(x, y, scale, padded, flat.view(k, b))
+
+
+def train(
+    task: LocalTask, solver: Solver, *, epochs: int = 0, frozen: Collection[str] = ()
+) -> list[dict[str, float]]:
+    """Run the local steps; ``task.params`` are w_k afterwards.
+
+    ``local-steps`` > 0 runs so many steps, over as many passes as that takes; else ``epochs`` passes.
+    Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
+    B = 0 (infinity) makes each pass one step on all examples.
+
+    Args:
+        task: The clients, their data and their models.
+        solver: Gives gradients and terms.
+        epochs: Passes in place of ``task.epochs``; 0 = those.
+        frozen: Names of parameters that stay as they are.
+
+    Returns:
+        ``train-loss`` of each client: mean over all examples, as they were trained on.
+    """
+    config, schedule = task.config, _Schedule(task, epochs)
+    moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
+    velocity = [torch.zeros_like(task.params[i]) for i in moving] if config.momentum else []
+    memory, start, losses = task.memory, task.start, []
+    task.frozen = frozen
+    task.program.train(solver.training)
+    k = task.clients
+    for step, active in enumerate(schedule.active):
+        if active != k:
+            k = active
+            task.params = [p[:k] for p in task.all_params]
+            task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
+            task.start = [s[:k] if len(s) > 1 else s for s in start]
+            velocity = [v[:k] for v in velocity]
+        loss, gradient = solver.gradient(task, schedule.batch(step))
+        losses.append(loss)
+        with torch.no_grad():
+            terms: Terms = solver.terms(task)
+            params = task.params
+            if config.weight_decay:
+                terms = [*terms, (config.weight_decay, params)]
+            if frozen or velocity:
+                params, terms = _only(moving, params, terms)
+                whole = gradient.tensors()
+                grads = [whole[i] for i in moving]
+            if velocity:
+                _add(grads, terms, 1.0)
+                torch._foreach_mul_(velocity, config.momentum)
+                torch._foreach_add_(velocity, grads)
+                torch._foreach_add_(params, velocity, alpha=-task.lr)
+            else:
+                _add(params, terms, -task.lr)
+                if frozen:
+                    torch._foreach_add_(params, grads, alpha=-task.lr)
+                else:
+                    gradient.add_to(params, -task.lr)
+    task.params, task.memory, task.start = task.all_params, memory, start
+    return _mean_losses(losses, schedule)
+
+
+Terms = Sequence[tuple[float, Tensors]]
+
+
+def _only(moving: Sequence[int], params: Tensors, terms: Terms) -> tuple[Tensors, Terms]:
+    """Return the tensors that move; a term of the parameters themselves stays one."""
+    few = [params[i] for i in moving]
+    return few, [(f, few if t is params else [t[i] for i in moving]) for f, t in terms]
+
+
+def _add(into: Tensors, terms: Terms, scale: float) -> None:
+    """Add `scale` times the terms; those that are `into` itself first, as they read it."""
+    own = math.fsum(factor for factor, tensors in terms if tensors is into)
+    if own:
+        torch._foreach_mul_(into, 1.0 + scale * own)
+    for factor, tensors in terms:
+        if tensors is not into:
+            torch._foreach_add_(into, tensors, alpha=scale * factor)
+
+
+def _mean_losses(losses: Sequence[torch.Tensor], schedule: _Schedule) -> list[dict[str, float]]:
+    """Return the mean over examples of each client's batch losses; one transfer from the device."""
+    flat = torch.cat(list(losses)).double().cpu().numpy() if losses else np.zeros(0)
+    ends = np.cumsum(schedule.active)
+    sums: list[list[float]] = [[] for _ in range(schedule.counts.shape[1])]
+    for end, active, counts in zip(ends, schedule.active, schedule.counts, strict=True):
+        for k in range(active):
+            sums[k].append(float(flat[end - active + k]) * float(counts[k]))
+    seen = schedule.counts.sum(0)
+    return [{"train-loss": math.fsum(s) / max(int(n), 1)} for s, n in zip(sums, seen, strict=True)]
+
+
+def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[float], Tensors]:
+    """Return each client's mean loss over all its examples, and the gradient at the present parameters.
+
+    Accumulated over chunks, so that memory does not grow with n_k. Clients of equal size go together.
+
+    Args:
+        task: The model and the data.
+        training: Take it as a training step would, with dropout and moving statistics. Without, it is a
+            measurement: nothing is drawn and no buffer moves.
+    """
+    grads = [torch.zeros_like(p) for p in task.params]
+    sizes = task.examples.sizes
+    K = task.clients
+    groups = [range(K)] if len(set(sizes)) == 1 else [range(k, k + 1) for k in range(K)]
+    task.program.train(training)
+    losses: list[float] = []
+    for group in groups:
+        part = slice(group.start, group.stop)
+        params, into = [p[part] for p in task.params], [g[part] for g in grads]
+        totals = [[0.0] for _ in group]
+        for batch in _chunks(task, group):
+            loss, gradient = task.program.gradient(params, batch)
+            with torch.no_grad():
+                gradient.add_to(into, 1.0)
+            for total, value in zip(totals, loss.tolist(), strict=True):
+                total.append(value)
+        losses += [math.fsum(total) for total in totals]
+    return losses, grads
+
+
+def full_loss(task: LocalTask) -> list[float]:
+    """Return each client's mean loss of the received model over all its examples; nothing is drawn."""
+    task.program.train(False)
+    losses: list[float] = []
+    with torch.no_grad():
+        for k in range(task.clients):
+            sums = []
+            for batch in _chunks(task, range(k, k + 1)):
+                logits = task.program.logits(task.start, batch.x)
+                total = cross_entropy(logits.flatten(0, 1), batch.y.flatten(0, 1), reduction="sum")
+                sums.append(float(total))
+            losses.append(math.fsum(sums) / max(task.num_examples[k], 1))
+    return losses
+
+
+def _chunks(task: LocalTask, group: range) -> list[Batch]:
+    """Return all examples of clients of one size in chunks, each scaled by one over n_k."""
+    data, n = task.examples, task.examples.sizes[group.start]
+    begin, end = int(data.offsets[group.start]), int(data.offsets[group.stop])
+    counts = [max(task.num_examples[k], 1) for k in group]
+    scale = torch.tensor([1.0 / c for c in counts], device=data.x.device)
+    x = data.x[begin:end].view(len(group), n, *data.x.shape[1:])
+    y = data.y[begin:end].view(len(group), n, *data.y.shape[1:])
+    return [Batch(x[:, i : i + CHUNK], y[:, i : i + CHUNK], scale) for i in range(0, n, CHUNK)]
+
+
+def norms(tensors: Tensors) -> list[float]:
+    """Return each client's Euclidean norm over all tensors together, summed in float64."""
+    squares = [t.double().square().flatten(1).sum(1).tolist() for t in tensors]
+    return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
+
+
+__all__ = [
+    "Examples",
+    "LocalTask",
+    "Tensors",
+    "full_gradient",
+    "full_loss",
+    "norms",
+    "steps_of",
+    "train",
+]

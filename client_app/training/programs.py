@@ -1,0 +1,400 @@
+"""Models as programs over explicit parameters, with a client axis.
+
+A program computes a batch's loss and gradient for K clients at once, each with parameters of its own: every
+tensor has the clients as its leading axis. What a solver does with them is therefore written once, for the
+client that trains alone (K = 1) and for the cohort that trains as one program.
+
+==============  =====================================  ====  ==============================================
+program         models                                 K     gradient
+==============  =====================================  ====  ==============================================
+`Single`        any ``nn.Module``, with its buffers    1     autograd
+`Layers`        ``nn.Sequential`` of `LAYERS`          any   autograd; ``bmm``, grouped convolutions
+`Perceptron`    ``nn.Sequential`` of linear and ReLU   any   written out; multiplied out only on request
+==============  =====================================  ====  ==============================================
+
+On one CPU thread a perceptron's client gets the same bytes whatever K is and whoever else is in the stack; a
+test holds it to that. A convolution in groups is rounded otherwise for another K, by some 1e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import conv2d, cross_entropy
+
+from task.models.layer_split import last_linear
+from task.models.layers import Conv2d
+from task.numerics.arrays import Arrays, state_of, trainable_names
+
+Tensors = list[torch.Tensor]
+
+
+@dataclass
+class Batch:
+    """Examples of K clients.
+
+    Attributes:
+        x: Inputs [K, b, ...].
+        y: Targets [K, b] or [K, b, T], int64; -100 does not count.
+        scale: Factor of each client's summed loss [K]: one over the targets that count.
+        padded: Whether rows were filled up to b, with targets of -100.
+        rows: Which of all clients' examples they are [K, b], in the local steps; a filled up one is any.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    scale: torch.Tensor
+    padded: bool = False
+    rows: torch.Tensor | None = None
+
+
+class Gradient(Protocol):
+    """The gradient of a batch's loss; perhaps factored."""
+
+    def add_to(self, into: Tensors, scale: float) -> None:
+        """Add `scale` times the gradient in place."""
+
+    def tensors(self) -> Tensors:
+        """Return it as tensors that are parallel to the parameters."""
+
+
+@dataclass
+class Dense:
+    """A gradient that is there as tensors."""
+
+    values: Tensors
+
+    def add_to(self, into: Tensors, scale: float) -> None:
+        """Add `scale` times the gradient in place."""
+        torch._foreach_add_(into, self.values, alpha=scale)
+
+    def tensors(self) -> Tensors:
+        """Return the tensors themselves."""
+        return self.values
+
+
+@dataclass
+class Factored:
+    """Gradient of linear layers: per layer the inputs [K, b, in] and the loss's derivatives [K, b, out].
+
+    dW = delta^T h is added to the weights within one matrix product; the update then reads and writes the
+    weights once, where a gradient of its own would be written, read and added.
+    """
+
+    inputs: Tensors
+    deltas: Tensors
+
+    def add_to(self, into: Tensors, scale: float) -> None:
+        """Add `scale` times the gradient in place."""
+        for i, (h, delta) in enumerate(zip(self.inputs, self.deltas, strict=True)):
+            into[2 * i].baddbmm_(delta.transpose(1, 2), h, alpha=scale)
+            into[2 * i + 1].add_(delta.sum(1), alpha=scale)
+
+    def tensors(self) -> Tensors:
+        """Return it multiplied out."""
+        pairs = zip(self.inputs, self.deltas, strict=True)
+        return [t for h, delta in pairs for t in (torch.bmm(delta.transpose(1, 2), h), delta.sum(1))]
+
+
+class Program(Protocol):
+    """What every program offers."""
+
+    stacks: ClassVar[bool]
+    """Whether K may exceed 1."""
+
+    names: tuple[str, ...]
+    """Names of the parameters, in the model's order."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The module; which numbers its own parameters hold is the program's business."""
+
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return fresh parameters [K, ...] that hold the received model.
+
+        Args:
+            received: The whole model by name.
+            clients: K.
+            own: For each client, what it has instead of the received arrays: its personal part.
+        """
+
+    def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
+        """Return logits [K, b, C] (text [K, b, C, T]) of inputs [K, b, ...], differentiable."""
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [K, b, f] and the logits [K, b, C], differentiable.
+
+        Raises:
+            ConfigError: The model is not a chain of layers that ends with a linear one.
+        """
+
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
+
+        Args:
+            params: Where to take it.
+            batch: On what.
+            frozen: Names of parameters whose part of it is not wanted: what stands there means nothing.
+        """
+
+    def states(self, params: Tensors) -> list[Arrays]:
+        """Return each client's parameters and buffers as arrays."""
+
+    def train(self, training: bool) -> None:
+        """Choose how layers with two ways behave (dropout, moving statistics)."""
+
+
+def _leaves(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
+    """Return parameters to differentiate by; those that are frozen hold autograd up."""
+    return [p.detach().requires_grad_(n not in frozen) for n, p in zip(names, params, strict=True)]
+
+
+def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
+    """Return the gradient, parallel to `leaves`; a frozen one stands for its own."""
+    found = iter(torch.autograd.grad(loss, [p for p in leaves if p.requires_grad]))
+    return [next(found) if p.requires_grad else p.detach() for p in leaves]
+
+
+class Single:
+    """Any model, one client at a time, through autograd.
+
+    In training, running statistics move if the given parameters lie in the memory of those that `load`
+    returned; at other points, such as w^t, they stay as they are, and there are no others to compute with.
+
+    Args:
+        model: Its parameters are the tensors that `load` returns, so that the common step calls it as it is.
+    """
+
+    stacks: ClassVar[bool] = False
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.names = trainable_names(model)
+        self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
+        self._own = [p.detach().unsqueeze(0) for p in self._leaves]
+        self._buffers = dict(model.named_buffers())
+
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return views of the model's own parameters, after loading the received and the personal state."""
+        state = {**received, **own[0]} if own else received
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(torch.from_numpy(state[name]))
+        return list(self._own)
+
+    def _holds(self, params: Tensors) -> bool:
+        """Return whether tensors lie in the memory of the model's own parameters."""
+        return all(a.data_ptr() == b.data_ptr() for a, b in zip(params, self._leaves, strict=True))
+
+    def _forward(self, leaves: Tensors, x: torch.Tensor) -> torch.Tensor:
+        if all(a is b for a, b in zip(leaves, self._leaves, strict=True)):
+            out: torch.Tensor = self.model(x)
+        else:
+            tensors = dict(zip(self.names, leaves, strict=True))
+            if self._buffers and not self._holds(leaves):
+                tensors |= {name: buffer.clone() for name, buffer in self._buffers.items()}
+            out = functional_call(self.model, tensors, (x,))
+        return out
+
+    def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
+        """Return logits [1, b, ...]; differentiable with respect to `params`."""
+        return self._forward([p[0] for p in params], x[0]).unsqueeze(0)
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [1, b, f] and the logits, differentiable."""
+        inputs: Tensors = []
+        hook = last_linear(self.model, "MOON").register_forward_pre_hook(lambda _, args: inputs.extend(args))
+        try:
+            logits = self.logits(params, x)
+        finally:
+            hook.remove()
+        return inputs[0].unsqueeze(0), logits
+
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return loss [1] and gradient."""
+        own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
+        leaves = self._leaves if own else _leaves(self.names, [p[0] for p in params], frozen)
+        loss = cross_entropy(self._forward(leaves, batch.x[0]), batch.y[0], reduction="sum")
+        loss = loss * batch.scale[0]
+        return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in _grad(loss, leaves)])
+
+    def states(self, params: Tensors) -> list[Arrays]:
+        """Return the parameters and the model's buffers, copied."""
+        state = state_of(self.model)
+        if not self._holds(params):
+            values = zip(self.names, params, strict=True)
+            state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
+        return [state]
+
+    def train(self, training: bool) -> None:
+        """Set the model's mode."""
+        self.model.train(training)
+
+
+class Layers:
+    """An ``nn.Sequential`` of `LAYERS`, for any number of clients, through autograd.
+
+    Pictures travel as [b, K * channels, height, width], so that a convolution is one with K groups.
+    """
+
+    stacks: ClassVar[bool] = True
+    LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (
+        nn.Conv2d,
+        Conv2d,
+        nn.Flatten,
+        nn.Linear,
+        nn.MaxPool2d,
+        nn.ReLU,
+    )
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.model = model
+        self.layers = list(model)
+        self.names = trainable_names(model)
+        self.device = next(model.parameters()).device
+
+    @classmethod
+    def takes(cls, model: nn.Module) -> bool:
+        """Return whether the model is made of known layers, with all parameters trainable."""
+        if not isinstance(model, nn.Sequential) or not all(p.requires_grad for p in model.parameters()):
+            return False
+        plain = all(type(m) in cls.LAYERS for m in model) and next(iter(model.parameters()), None) is not None
+        linear = [m.bias is not None for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
+        ungrouped = [m.groups == 1 and m.padding_mode == "zeros" for m in model if isinstance(m, nn.Conv2d)]
+        flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
+        return plain and all(linear + ungrouped + flat)
+
+    def load(
+        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
+    ) -> Tensors:
+        """Return K copies of the received parameters, with each client's personal ones in their place."""
+        given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
+        params = [t.expand(clients, *t.shape).clone() for t in given]
+        for k, personal in enumerate(own):
+            for name, p in zip(self.names, params, strict=True):
+                if name in personal:
+                    p[k].copy_(torch.from_numpy(personal[name]))
+        return params
+
+    def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
+        """Return logits [K, b, C]."""
+        return self._through(self.layers, params, x)
+
+    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the last layer's inputs [K, b, f] and the logits [K, b, C]."""
+        last_linear(self.model, "MOON")
+        *body, weight, bias = params
+        z = self._through(self.layers[:-1], body, x)
+        return z, torch.baddbmm(bias.unsqueeze(1), z, weight.transpose(1, 2))
+
+    @staticmethod
+    def _through(layers: Sequence[nn.Module], params: Tensors, x: torch.Tensor) -> torch.Tensor:
+        K, b = x.shape[:2]
+        rest = iter(params)
+        flat = x.dim() == 3
+        h = x if flat else x.transpose(0, 1).flatten(1, 2)
+        for layer in layers:
+            match layer:
+                case nn.Linear():
+                    weight, bias = next(rest), next(rest)
+                    h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
+                case nn.Conv2d():
+                    weight, bias = next(rest).flatten(0, 1), next(rest).flatten()
+                    h = conv2d(h, weight, bias, layer.stride, layer.padding, layer.dilation, groups=K)
+                case nn.Flatten():
+                    h = h if flat else h.reshape(b, K, -1).transpose(0, 1)
+                    flat = True
+                case _:
+                    h = layer(h)
+        return h
+
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return losses [K] and gradient."""
+        leaves = _leaves(self.names, params, frozen)
+        logits = self.logits(leaves, batch.x)
+        each = cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
+        loss = each.view(batch.y.shape).sum(1) * batch.scale
+        return loss.detach(), Dense(_grad(loss.sum(), leaves))
+
+    def states(self, params: Tensors) -> list[Arrays]:
+        """Return views of each client's slice."""
+        whole = [p.cpu().numpy() for p in params]
+        return [dict(zip(self.names, (a[k] for a in whole), strict=True)) for k in range(len(whole[0]))]
+
+    def train(self, training: bool) -> None:
+        """Do nothing: these layers have one way to behave."""
+
+
+class Perceptron(Layers):
+    """Linear layers with ReLU between them, with the backward pass written out."""
+
+    @classmethod
+    def takes(cls, model: nn.Module) -> bool:
+        """Return whether the model is Flatten, then Linear and ReLU in turns, then Linear."""
+        if not super().takes(model) or not isinstance(model, nn.Sequential):
+            return False
+        kinds = [type(m) for m in model]
+        hidden = (len(kinds) - 2) // 2
+        return kinds == [nn.Flatten, *[nn.Linear, nn.ReLU] * hidden, nn.Linear]
+
+    def gradient(
+        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
+    ) -> tuple[torch.Tensor, Gradient]:
+        """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
+        with torch.no_grad():
+            weights, biases = params[::2], params[1::2]
+            inputs = [batch.x.flatten(2)]
+            for W, b in zip(weights[:-1], biases[:-1], strict=True):
+                inputs.append(torch.baddbmm(b.unsqueeze(1), inputs[-1], W.transpose(1, 2)).relu_())
+            logits = torch.baddbmm(biases[-1].unsqueeze(1), inputs[-1], weights[-1].transpose(1, 2))
+            # l = -log p_y;  dl/dz = p - onehot(y)
+            log_p = torch.log_softmax(logits, 2)
+            y = batch.y.unsqueeze(2)
+            scale = batch.scale.view(-1, 1, 1)
+            if batch.padded:
+                scale = scale * (y >= 0)
+                y = y.clamp(min=0)
+            loss = (log_p.gather(2, y) * scale).sum((1, 2)).neg_()
+            delta = log_p.exp_().scatter_add_(2, y, -torch.ones_like(y, dtype=log_p.dtype)).mul_(scale)
+            deltas = [delta]
+            for W, h in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
+                delta = torch.bmm(delta, W).mul_(h.sign())  # ReLU': 0 or 1, as h >= 0
+                deltas.append(delta)
+            return loss, Factored(inputs, deltas[::-1])
+
+
+# How many clients pay on one CPU thread: a perceptron's step gains until its weights leave the cache; a
+# convolution in groups is slower there than one client after another (``make bench``, "stack").
+STACK_CPU = {Perceptron: 8, Layers: 1}
+STACK_GPU = 128
+
+
+def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
+    """Return the program for a model and the most clients that it should take at once.
+
+    Args:
+        model: The model; a `Single` program trains this very instance.
+        stack: Run-config key ``stack``: 0 = as many as pay, 1 = one client after another through autograd.
+    """
+    kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
+    if kind is None or not isinstance(model, nn.Sequential):
+        return Single(model), 1
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
+    return (kind(model), size) if size > 1 else (Single(model), 1)

@@ -1,0 +1,119 @@
+"""What the clients of this machine keep from round to round, run by run, for `bouquet state`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from rich.table import Table
+
+from task.config.read import read_config, state_root
+from task.errors import ConfigError, StateError
+from task.storage.client_state import NO_RUN, SUFFIX, Header, read_header, safe_name
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """The kept state of one run."""
+
+    folder: Path
+    algorithms: tuple[str, ...]
+    clients: int
+    refused: int  # files that are damaged, or of a newer Bouquet
+    newest: int
+    size: int  # bytes of all its files, earlier versions included
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return unquote(self.folder.parent.name)
+
+    @property
+    def id(self) -> str:
+        """Begin of the run's id; "-" if the run had none."""
+        return "-" if self.folder.name == NO_RUN else unquote(self.folder.name)
+
+
+def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
+    """Return the runs with kept state, by name and id.
+
+    Args:
+        state_dir: Run-config key ``state-dir``; "" = the default folder.
+        run: Name of the runs to return, or ``name/id`` of one; "" = all.
+
+    Raises:
+        ConfigError: There is no such run.
+        StateError: The folder cannot be read.
+    """
+    root = state_root(read_config({"state-dir": state_dir}))
+    try:
+        found = [r for f in sorted(root.glob("*/*/")) if (r := _kept_run(f)) is not None]
+    except OSError as err:
+        raise StateError(f"state: {root} cannot be read: {err}") from err
+    name, _, run_id = run.partition("/")
+    chosen = [r for r in found if r.folder.parent.name == safe_name(name) and run_id in ("", r.id)]
+    if run and not chosen:
+        known = ", ".join(f"{r.name}/{r.id}" for r in found) or "no run"
+        raise ConfigError(f"state: expected a run with kept state in {root}, {known}; got {run!r}")
+    return chosen if run else found
+
+
+def _kept_run(folder: Path) -> KeptRun | None:
+    """Return what lies in a folder, or None if nothing in it is kept state."""
+    headers: list[Header] = []
+    refused = size = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # a save that goes on has renamed it
+            size += path.stat().st_size
+            if path.suffix == SUFFIX and "@" not in path.name and not path.name.startswith("."):
+                try:
+                    headers.append(read_header(path))
+                except (ValueError, StateError):
+                    refused += 1
+            elif ".damaged" in path.suffixes:
+                refused += 1
+    if not headers and not refused:
+        return None
+    algorithms = tuple(sorted({h.algorithm for h in headers}))
+    newest = max((h.round for h in headers), default=0)
+    return KeptRun(folder, algorithms, len(headers), refused, newest, size)
+
+
+def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
+    """Delete the kept state of the one run that was chosen.
+
+    Raises:
+        ConfigError: It is not one run, or nobody has said yes.
+        StateError: It cannot be deleted.
+    """
+    if not run or len(runs) != 1:
+        known = ", ".join(f"{r.name}/{r.id}" for r in runs) or "none"
+        raise ConfigError(f"state --delete: expected one run, by name or name/id, of {known}; got {run!r}")
+    (chosen,) = runs
+    if not yes:
+        raise ConfigError(
+            f"state --delete: nothing was deleted. Add --yes to delete what {chosen.clients} clients keep of "
+            f"{chosen.name}/{chosen.id}; if that run is resumed, they begin anew."
+        )
+    try:
+        shutil.rmtree(chosen.folder)
+    except OSError as err:
+        raise StateError(f"state --delete: {chosen.folder} cannot be deleted: {err}") from err
+    with suppress(OSError):  # other runs of the name
+        chosen.folder.parent.rmdir()
+    return chosen
+
+
+def table(runs: Sequence[KeptRun]) -> Table:
+    """Return a row for each run."""
+    made = Table("run", "id", "algorithm")
+    for column in ("clients", "refused", "newest round", "size"):
+        made.add_column(column, justify="right")
+    for r in runs:
+        numbers = f"{r.clients:,}", f"{r.refused:,}", f"{r.newest:,}", f"{r.size / 2**20:,.1f} MiB"
+        made.add_row(r.name, r.id, ", ".join(r.algorithms), *numbers)
+    return made

@@ -1,0 +1,75 @@
+"""What a data set is, where it comes from and who owns which part of it, for `bouquet data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from task.config.knobs import Config
+from task.datasets import DATASETS, load_dataset
+from task.datasets.partition import PARTITIONS, label_counts, load_partition
+from task.storage.files import make_folder
+
+
+def listing() -> list[Table]:
+    """Return the tables of data sets and partitions."""
+    sets = Table("dataset", "what it is", "source", "model", title="data sets")
+    for name, spec in DATASETS.items():
+        sets.add_row(name, spec.description, spec.source, spec.model)
+    parts = Table("partition", "how examples are dealt", title="partitions")
+    for name, text in PARTITIONS.items():
+        parts.add_row(name, text)
+    return [sets, parts]
+
+
+def describe(config: Config, plot: Path) -> list[Table | str]:
+    """Load and partition the data of a run, plot the label counts per client and return tables.
+
+    Raises:
+        DataError: The data cannot be used.
+    """
+    dataset = load_dataset(config.data, config.synthetic, config.seed)
+    partition = load_partition(dataset, config.data, config.seed)
+    sizes = partition.num_train()
+    card = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
+    num_test = len(dataset.y) - dataset.num_train
+    test = f"{num_test:,} in the global test set" if num_test else "no global test set"
+    for key, value in (
+        ("what", dataset.description),
+        ("source", dataset.source),
+        ("examples", f"{dataset.num_train:,} in the training pool, {test}"),
+        ("example", f"{dataset.kind} of shape {list(dataset.input_shape)}, {dataset.num_classes} classes"),
+        ("clients", f"{partition.num_clients:,}"),
+        ("examples a client", f"min {sizes.min():,}, median {np.median(sizes):,.0f}, max {sizes.max():,}"),
+        *((f"skew: {k}", f"{v:.3g}") for k, v in partition.skew.items()),
+    ):
+        card.add_row(key, str(value))
+    counts = label_counts(dataset, partition)
+    plot_label_counts(counts, list(partition.names), plot, f"{dataset.name}, {config.data.partition}")
+    return [card, f"label counts per client: {plot.resolve()}"]
+
+
+def plot_label_counts(counts: np.ndarray, names: list[str], path: Path, title: str) -> None:
+    """Write a heat map of label counts, shape [K clients, C classes].
+
+    Beyond 60 clients the labels of the axis are thinned out; beyond 2,000 only the first are drawn.
+    """
+    from matplotlib.figure import Figure
+
+    shown = counts[:2000]
+    height = min(2.0 + 0.16 * len(shown), 14)
+    figure = Figure(figsize=(2.5 + min(0.5 * counts.shape[1], 9), height), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(shown, aspect="auto", cmap="viridis", interpolation="nearest")
+    step = max(1, len(shown) // 40)
+    axes.set_yticks(range(0, len(shown), step), names[: len(shown) : step], fontsize=7)
+    axes.set_xlabel("class")
+    axes.set_ylabel(
+        "client" if len(shown) == len(counts) else f"client (first {len(shown)} of {len(counts)})"
+    )
+    axes.set_title(title)
+    figure.colorbar(image, ax=axes, label="training examples")
+    make_folder(path.parent)
+    figure.savefig(path, dpi=110)

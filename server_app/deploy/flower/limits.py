@@ -1,0 +1,336 @@
+"""What the SuperLink lets a node do: limits on the Fleet API that act before a request is decoded.
+
+Flower checks a signature on each call's time stamp and that the key belongs to the node id of the request.
+It has no limit on size, count or rate. `Guard` stands before its check of the node and counts by key:
+
+* a frame is at most `FRAME_BYTES` (gRPC refuses a larger one while it arrives);
+* the frames of one reply add up to at most ``max-reply`` bytes; a reply that grows larger is dropped and an
+  error that says so is put in its place, so that the round does not wait for the rest of it;
+* replies come at most ``max-rate`` times a minute, other calls at `CALLS_PER_S`: who is faster is made to
+  wait, and refused if that is not enough;
+* at most `CONCURRENT` calls of one node are served at a time;
+* a captured call that is sent again is refused as long as its time stamp would be accepted.
+
+Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for
+its handshake and an end when no call comes.
+
+`Fleet`, the servicer behind it, refuses replies in another node's name, replies of too many objects, and the
+activation of a node by somebody who does not hold its key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.common.constant import (
+    PUBLIC_KEY_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
+
+from server_app.deploy.host.machine import PLACE_HEADER
+from server_app.deploy.kits.certificates import node_fingerprint
+from server_app.deploy.kits.kit import FILES
+from task.storage.files import write_json
+
+logger = logging.getLogger("flwr")
+
+FRAME_BYTES = 16 * 1024**2  # Flower cuts arrays into objects of 5 MB, each of which is a frame
+SMALL_BYTES = 64 * 1024  # of a frame of somebody who is not registered
+MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
+PLACE_LETTERS = 64
+CONCURRENT = 8
+CALLS_PER_S = 100.0
+LONGEST_WAIT_S = 5.0
+STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
+QUIET_S = 10.0  # between two lines of the log that say the same
+OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
+HANDSHAKE_S = 20.0  # from a connection to the first frame of HTTP/2, as long as a node waits for it
+IDLE_S = 60.0  # without a call; a node calls at least every 9 s
+
+PUSH_MESSAGES, PUSH_OBJECT, ACTIVATE = "PushMessages", "PushObject", "ActivateNode"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one node may send.
+
+    Attributes:
+        max_reply: Bytes of a reply.
+        max_rate: Replies in a minute.
+    """
+
+    max_reply: int
+    max_rate: int
+
+
+@dataclass
+class _Bucket:
+    """Tokens that come at a steady rate and are taken one by each call."""
+
+    rate: float  # tokens/s
+    size: float
+    tokens: float = field(init=False)
+    at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.size
+
+    def take(self) -> float:
+        """Take a token; return in how many seconds it is there."""
+        now = time.monotonic()
+        self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
+        self.at = now
+        if self.tokens < 1 - LONGEST_WAIT_S * self.rate:
+            return LONGEST_WAIT_S + 1  # refused calls take none
+        self.tokens -= 1
+        return max(0.0, -self.tokens / self.rate)
+
+
+class Sender:
+    """What is known of one registered key: its calls, and the reply that it is uploading."""
+
+    def __init__(self, key: bytes, name: str, limits: Limits, heard: float) -> None:
+        self.fingerprint = fingerprint(key)
+        self.name = name
+        self.lock = threading.Lock()
+        self.calls = 0
+        self.replies = _Bucket(limits.max_rate / 60, max(limits.max_rate, 1))
+        self.others = _Bucket(CALLS_PER_S, 10 * CALLS_PER_S)
+        self.left = limits.max_reply  # bytes that may come yet; its upload may be older than this process
+        self.seen: dict[str, float] = {}  # time stamps of its calls, and when they came
+        self.heard = heard  # when its last call came; before the first, when this process began
+        self.place = ""  # where its last call came from, as it said
+
+    def __str__(self) -> str:
+        """Return how the log calls it."""
+        return f"node {self.name} (key {self.fingerprint})"
+
+    def is_replay(self, timestamp: str) -> bool:
+        """Return whether a call with this time stamp came before, and remember it."""
+        now = time.monotonic()
+        with self.lock:
+            while self.seen and now - next(iter(self.seen.values())) > STALE_S:
+                del self.seen[next(iter(self.seen))]
+            if timestamp in self.seen:
+                return True
+            self.seen[timestamp] = now
+            return False
+
+
+class Places:
+    """Where each node was last, by its key's fingerprint; on the disk, for a SuperLink that is killed.
+
+    Args:
+        path: JSON file; None = nothing is kept. One that cannot be read or written costs no more than that a
+            node which is killed together with the SuperLink waits for `fleet.DEAD_S`.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._of: dict[str, str] = {}
+        if path is not None and path.exists():
+            try:
+                self._of = {str(key): str(place) for key, place in json.loads(path.read_bytes()).items()}
+            except (OSError, ValueError, AttributeError) as err:
+                logger.warning("%s: expected the nodes' places in JSON: %s; it is written anew", path, err)
+
+    def of(self, key: str) -> str:
+        """Return the place of a node, "" if none is known."""
+        return self._of.get(key, "")
+
+    def keep(self, key: str, place: str) -> None:
+        """Write down where a node is."""
+        with self._lock:
+            self._of[key] = place
+            if self._path is not None:
+                try:
+                    write_json(self._path, self._of)
+                except OSError as err:
+                    logger.warning("%s cannot be written: %s", self._path, err)
+
+
+class RefusedError(Exception):
+    """A call that is not served; the node gets the status and the text."""
+
+    def __init__(self, text: str, status: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Counts and limits calls by key. It must stand before Flower's authentication.
+
+    Args:
+        limits: Of each node.
+        node_of: Returns the id of the node with a public key, None if there is none.
+        name_of: Returns the name of a node.
+        too_large: Called with node id and text when a reply outgrew its limit.
+        places: What was known of the nodes' places before; None = nothing is, nor is kept.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        node_of: Callable[[bytes], int | None],
+        name_of: Callable[[int], str] = str,
+        too_large: Callable[[int, str], None] = lambda node, text: None,
+        places: Places | None = None,
+    ) -> None:
+        self.limits = limits
+        self.too_large = too_large
+        self._node_of, self._name_of = node_of, name_of
+        self._senders: dict[int, Sender] = {}
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._said: dict[tuple[str, str], float] = {}
+        self._places = places or Places()
+
+    def sender(self, node: int, key: bytes = b"") -> Sender:
+        """Return what is known of a registered node."""
+        with self._lock:
+            if node not in self._senders:
+                self._senders[node] = Sender(key, self._name_of(node), self.limits, self._began)
+                self._senders[node].place = self._places.of(self._senders[node].fingerprint)
+            return self._senders[node]
+
+    def begin_reply(self, node: int) -> None:
+        """Let a node upload the objects of a reply that was accepted."""
+        sender = self.sender(node)
+        with sender.lock:
+            sender.left = self.limits.max_reply
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Any], handler_call_details: Any
+    ) -> grpc.RpcMethodHandler | None:
+        """Return the handler of a call, with the checks before it."""
+        handler = continuation(handler_call_details)
+        method = str(handler_call_details.method).rpartition("/")[2]
+        if handler is None:
+            return None
+        metadata = handler_call_details.invocation_metadata
+        key = get_metadata_bytes(metadata, PUBLIC_KEY_HEADER) or b""
+        stamp = get_metadata_str(metadata, TIMESTAMP_HEADER) or ""
+        place = get_metadata_str(metadata, PLACE_HEADER) or ""
+        if handler.request_deserializer is None:  # Flower has not accepted the signature
+            self._say(fingerprint(key) if key else "none", f"{method} refused: key or time not accepted")
+            return handler
+
+        def serve(raw: bytes, context: grpc.ServicerContext) -> Any:
+            try:
+                with self._checked(method, key, stamp, len(raw), place):
+                    return handler.unary_unary(handler.request_deserializer(raw), context)
+            except RefusedError as err:
+                context.abort(err.status, str(err))
+
+        # Without a deserializer the call comes as bytes.
+        return grpc.unary_unary_rpc_method_handler(serve, response_serializer=handler.response_serializer)
+
+    @contextmanager
+    def _checked(self, method: str, key: bytes, stamp: str, size: int, place: str) -> Iterator[None]:
+        node = self._node_of(key)
+        if node is None:
+            self._say(fingerprint(key), f"{method} refused: the key is not registered, or revoked")
+            if method != ACTIVATE or size > SMALL_BYTES:
+                raise RefusedError("this key is not registered", grpc.StatusCode.UNAUTHENTICATED)
+            yield  # Flower's own refusal has a code that nodes know
+            return
+        sender = self.sender(node, key)
+        if sender.is_replay(stamp):
+            self._say(str(sender), f"{method} refused: the same call came before")
+            raise RefusedError("a call is accepted once; this one was sent again", grpc.StatusCode.ABORTED)
+        with sender.lock:
+            wait_s = (sender.replies if method == PUSH_MESSAGES else sender.others).take()
+            busy = sender.calls >= CONCURRENT
+            if wait_s <= LONGEST_WAIT_S and not busy:
+                sender.calls += 1
+        if busy:
+            self._say(str(sender), f"{method} refused: more than {CONCURRENT} calls at a time")
+            raise RefusedError(f"expected at most {CONCURRENT} calls at a time; got more")
+        if wait_s > LONGEST_WAIT_S:
+            rate = f"{self.limits.max_rate} replies a minute, {CALLS_PER_S:g} other calls a second"
+            self._say(str(sender), f"{method} refused: more than {rate}")
+            raise RefusedError(f"expected at most {rate}; got more")
+        try:
+            if wait_s:
+                time.sleep(wait_s)
+            if method == PUSH_OBJECT:
+                self._count(node, sender, size)
+            yield
+            sender.heard = time.monotonic()
+            if sender.place != (place := place[:PLACE_LETTERS]):
+                sender.place = place
+                self._places.keep(sender.fingerprint, place)
+        finally:
+            with sender.lock:
+                sender.calls -= 1
+
+    def _count(self, node: int, sender: Sender, size: int) -> None:
+        """Count the bytes of a reply, and end it if they are too many."""
+        with sender.lock:
+            before = sender.left
+            sender.left = before - size
+        if sender.left >= 0:
+            return
+        most = self.limits.max_reply
+        text = f"expected at most {most} bytes of a reply (link kit, max-reply); got more"
+        if before >= 0:  # once a reply
+            logger.warning("%s: reply refused: %s", sender, text)
+            self.too_large(node, text)
+        raise RefusedError(text)
+
+    def _say(self, who: str, text: str) -> None:
+        """Log a line, but not the same all the time: whoever is refused might have a log filled."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._said.get((who, text), -QUIET_S) < QUIET_S:
+                return
+            if len(self._said) > 1000:
+                self._said.clear()
+            self._said[who, text] = now
+        logger.warning("fleet: %s: %s", who, text)
+
+
+def raise_files() -> int:
+    """Let this process open `FILES` files, or as many as the system allows; return how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def connections(files: int) -> list[tuple[str, int]]:
+    """Return the options of a gRPC server that bound its connections.
+
+    Args:
+        files: How many files its process may open.
+    """
+    return [
+        ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
+    ]
+
+
+def fingerprint(key: bytes) -> str:
+    """Return the fingerprint of a public key, PEM as a call carries it; "unreadable" if it is none."""
+    try:
+        public = bytes_to_public_key(key)
+        return node_fingerprint(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    except (ValueError, AttributeError):
+        return "unreadable"

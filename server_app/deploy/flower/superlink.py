@@ -1,0 +1,202 @@
+"""Flower's SuperLink in a process of ours: ``python -m server_app.deploy.flower.superlink --max-reply N``.
+
+It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
+(server_app/deploy/flower/limits.py) and checks (fleet.py), the Control API asks for the kit's secret
+(gate.py), messages survive the death of whoever has them (delivery.py), an open log stream does not hold up
+its end, and it ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+from fastapi import FastAPI
+from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
+from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.gate import Gate
+from server_app.deploy.flower.limits import FRAME_BYTES, Guard, Limits, Places, connections, raise_files
+from server_app.deploy.host.processes import end_with_parent
+from task.errors import ConfigError
+
+logger = logging.getLogger("flwr")
+
+# By its name: the package hides the module behind its function.
+stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+servers: Any = importlib.import_module("flwr.supercore.grpc")
+
+FIRST_REQUEST_S = 20.0  # after the TLS handshake
+STREAMS_END_S = 3  # how long open log streams may hold up the end
+SWEEP_S = 60.0
+PLACES = "places.json"  # beside the database
+ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
+NEEDED = {
+    stock: (
+        "SuperLinkLifespan", "FleetServicer", "_run_fleet_api_grpc_rere", "generic_create_grpc_server",
+        "GRPC_MAX_MESSAGE_LENGTH", "uvicorn", "flower_superlink",
+    ),
+    servers: ("grpc",),
+    runtime_handlers: ("pull_messages", "confirm_message_received", "push_object"),
+    SqlLinkState: ("_cleanup_push_session", "_store_generated_message", "store_message_res"),
+}  # fmt: skip
+
+
+def patch(limits: Limits) -> None:
+    """Give Flower's SuperLink, not yet started, the limits and the delivery.
+
+    Raises:
+        ConfigError: This version of Flower is built otherwise.
+    """
+    missing = [
+        f"{getattr(where, '__name__', where)}.{name}"
+        for where, names in NEEDED.items()
+        for name in names
+        if not hasattr(where, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"this version of flwr cannot serve a federation: expected {', '.join(missing)}; got none. "
+            "Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
+        )
+    run_fleet = stock._run_fleet_api_grpc_rere
+
+    class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]
+        """Puts the parts together once the state is there, and before anything is served."""
+
+        def startup(self) -> None:
+            state = self.state_factory.state()
+            if not isinstance(state, SqlLinkState):
+                raise ConfigError("expected --database FILE, in which messages survive; got none")
+            delivery = Delivery(state)
+            delivery.survive()
+            places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
+            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse, places)
+            changes = {
+                "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
+                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, guard),
+                "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
+            }
+            vars(stock).update(changes)
+            vars(runtime_handlers).update(
+                pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
+                confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
+                push_object=push_part(delivery, runtime_handlers.push_object),
+            )
+            threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
+            super().startup()
+            gc.collect()
+            gc.freeze()  # the modules' objects stay; a collection need not look at them
+
+    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn))
+
+
+def serve_fleet(
+    run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
+) -> grpc.Server:
+    """Run the Fleet API with the guard before all others, and bounds on its connections."""
+    bounded = _Grpc(servers.grpc, connections(raise_files()))
+    servers.grpc = bounded
+    try:
+        server = run_fleet(interceptors=[guard, *interceptors], **more)
+    finally:
+        servers.grpc = grpc
+    if not bounded.used:
+        raise ConfigError(
+            "this version of flwr makes its gRPC server elsewhere: its connections are unbounded"
+        )
+    return server
+
+
+class _Grpc:
+    """grpc, which makes servers with further options."""
+
+    def __init__(self, theirs: Any, options: Sequence[tuple[str, int]]) -> None:
+        self._theirs, self._options = theirs, options
+        self.used = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+    def server(self, *args: Any, options: Sequence[tuple[str, Any]], **more: Any) -> grpc.Server:
+        """Make a server."""
+        self.used = True
+        return self._theirs.server(*args, options=[*options, *self._options], **more)
+
+
+class _Names:
+    """The nodes' names, for the log."""
+
+    def __init__(self, state: SqlLinkState) -> None:
+        self._state = state
+
+    def __call__(self, node: int) -> str:
+        found = self._state.get_node_info(node_ids=[node])
+        return (found[0].name if found else "") or str(node)
+
+
+class _Http(HttpToolsProtocol):
+    """A connection that is closed if no request comes on it soon."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request as uvicorn waits for a further one."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(FIRST_REQUEST_S, self.timeout_keep_alive_handler)
+
+
+class _Uvicorn:
+    """uvicorn with the gate before the application; it does not wait for open streams without limit."""
+
+    def __init__(self, theirs: ModuleType) -> None:
+        self._theirs = theirs
+
+    def run(self, *, app: FastAPI, **options: Any) -> None:
+        """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
+        options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
+        self._theirs.run(app=Gate(app), http=_Http, ws="none", **options)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return str(record.msg) not in ROUTINE
+
+
+def _sweep(delivery: Delivery) -> None:
+    pause = threading.Event()
+    while not pause.wait(SWEEP_S):
+        try:
+            delivery.sweep()
+        except Exception as err:  # such as a locked database: the next time
+            logger.warning("cannot delete old messages: %s", err)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the SuperLink until a signal ends it."""
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
+    parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
+    parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
+    ours, theirs = parser.parse_known_args(arguments)
+    patch(Limits(ours.max_reply, ours.max_rate))
+    logger.addFilter(_is_news)
+    os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
+    sys.argv = ["flower-superlink", *theirs]
+    stock.flower_superlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Processes, ports and limits of one machine."""

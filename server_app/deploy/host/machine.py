@@ -1,0 +1,54 @@
+"""What is asked of the machine: who it is, a free port, processes that carry a mark; a value in TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+MARK = "BOUQUET_FEDERATION"
+APP_DIR = Path(__file__).resolve().parents[3]
+MACHINE_ID = Path("/etc/machine-id")
+PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
+TOKENS = "tasks"  # folder of a kit's state: what proves that the tasks are its warm parent's
+UNANSWERED = "no answer: "  # how a report begins of a task that ended before it began to answer
+WORK = "work"  # file that a SuperNode touches when it was given a message
+
+
+def place_of(folder: Path) -> str:
+    """Return a name of a folder on this machine, the same after a restart and no other machine's."""
+    try:
+        machine = MACHINE_ID.read_text("utf-8").strip()
+    except OSError:
+        machine = ""
+    name = "\0".join([machine, socket.gethostname(), str(folder.resolve())])
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def marked(mark: str) -> Iterator[psutil.Process]:
+    """Yield the processes whose environment carries the mark."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+
+
+def free_port() -> int:
+    """Return a TCP port that is free on loopback just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def toml(value: bool | int | float | str) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Kits: keys, certificates and settings for every machine of a federation."""

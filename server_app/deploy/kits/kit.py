@@ -1,0 +1,349 @@
+"""A start kit: the folder that makes a machine the SuperLink or a node, read and checked.
+
+``bouquet provision`` writes kits. Every process of a machine writes only below its kit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
+from task.errors import ConfigError, choose_from
+
+CONFIG = "kit.toml"
+SECRET_BYTES = 48
+LEAST_SECRET_BYTES = 32
+MAX_REPLY = "64M"
+MAX_RATE = 120
+FILES = 65536  # that the SuperLink may have open: each connection to it is one
+# One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
+# examples easiest to reconstruct, an update of one or a few of them, is not.
+MIN_EXAMPLES = 10
+LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
+APPS = ("installed", "any")
+PROOF_OF = b"bouquet: Control API"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What the kits of the SuperLink and of a node have in common.
+
+    Attributes:
+        path: Its folder, absolute.
+    """
+
+    path: Path
+
+    @property
+    def flwr_home(self) -> Path:
+        """FLWR_HOME of its processes."""
+        return self.path / "flwr"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the processes' logs."""
+        return self.path / "logs"
+
+    @property
+    def state(self) -> Path:
+        """Folder of what must survive a restart."""
+        return self.path / "state"
+
+    @property
+    def cache(self) -> Path:
+        """BOUQUET_CACHE of its processes: decoded data and clients' kept state."""
+        return self.path / "cache"
+
+    @property
+    def ca_certificate(self) -> Path:
+        """Certificate of the authority that vouches for the SuperLink."""
+        return self.path / "ca.crt"
+
+    @property
+    def secret(self) -> Path:
+        """The secret, raw bytes, that a SuperExec of this machine proves itself with.
+
+        On the SuperLink's machine, callers of the Control API do so, too; see `proof`.
+        """
+        return self.path / "superexec.secret"
+
+
+@dataclass(frozen=True)
+class LinkKit(Kit):
+    """The kit of the SuperLink.
+
+    Attributes:
+        fleet: HOST:PORT that the Fleet API listens on, the one that faces the network.
+        control: HOST:PORT that the Control and Runtime APIs listen on: loopback or a private network.
+        address: HOST:PORT by which nodes reach the Fleet API.
+        max_reply: Largest reply of a node, bytes.
+        max_rate: Messages that a node may send in a minute.
+    """
+
+    fleet: str
+    control: str
+    address: str
+    max_reply: int
+    max_rate: int
+
+    @property
+    def server_certificate(self) -> Path:
+        """The SuperLink's certificate."""
+        return self.path / "server.crt"
+
+    @property
+    def server_key(self) -> Path:
+        """Private key of the SuperLink's certificate."""
+        return self.path / "server.key"
+
+    @property
+    def database(self) -> Path:
+        """Database of the SuperLink."""
+        return self.state / "link.db"
+
+    @property
+    def runs(self) -> Path:
+        """Folder of result folders."""
+        return self.path / "runs"
+
+    @property
+    def jobs(self) -> Path:
+        """Folder of submitted jobs."""
+        return self.path / "jobs"
+
+    @property
+    def nodes(self) -> Path:
+        """Folder of the public keys of the nodes, ``NAME.pub``."""
+        return self.path / "nodes"
+
+    @property
+    def revoked(self) -> Path:
+        """Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name."""
+        return self.path / "revoked"
+
+    @property
+    def node_keys(self) -> dict[str, Path]:
+        """Public key files of the nodes that may join, by name; read anew at every access.
+
+        A key that also lies in ``revoked`` is left out: copying a newer kit over an older one leaves the
+        older one's files in place, and a revoked key must not come back by that.
+        """
+        gone = {_key_bytes(path) for path in self.revoked_keys}
+        return {p.stem: p for p in sorted(self.nodes.glob("[!.]*.pub")) if _key_bytes(p) not in gone}
+
+    @property
+    def revoked_keys(self) -> tuple[Path, ...]:
+        """Files of revoked public keys; the key itself counts, since its name may have got a new one."""
+        return tuple(sorted(self.revoked.glob("[!.]*.pub")))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a node takes part in, as its site decides.
+
+    Attributes:
+        apps: "installed" runs only an app equal to the installed one; "any" runs what the SuperLink sends.
+        max_rounds: Most training messages that are answered in a run; 0 = no limit.
+        min_examples: Fewest distinct training examples that an update is computed from; 0 = no limit.
+        min_steps: Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
+        run_paths: Whether a run may name files and folders of this machine.
+    """
+
+    apps: str = "installed"
+    max_rounds: int = 0
+    min_examples: int = MIN_EXAMPLES
+    min_steps: int = 0
+    run_paths: bool = False
+
+
+@dataclass(frozen=True)
+class NodeKit(Kit):
+    """The kit of a node.
+
+    Attributes:
+        name: The node's name in the federation.
+        link: HOST:PORT of the SuperLink's Fleet API.
+        policy: What the node takes part in.
+    """
+
+    name: str
+    link: str
+    policy: Policy = field(default_factory=Policy)
+
+    @property
+    def key(self) -> Path:
+        """Private key of the node."""
+        return self.path / "node.key"
+
+    @property
+    def public_key(self) -> Path:
+        """Public key of the node."""
+        return self.path / "node.pub"
+
+    @property
+    def alive(self) -> Path:
+        """File that is touched after each successful exchange with the SuperLink."""
+        return self.state / "alive"
+
+
+def proof(secret: bytes) -> str:
+    """Return what a caller of the Control API shows: it follows from the secret, not the secret from it."""
+    return hmac.new(secret, PROOF_OF, hashlib.sha256).hexdigest()
+
+
+def read_kit(path: str | Path) -> LinkKit | NodeKit:
+    """Read a kit and check that all of it is there.
+
+    Args:
+        path: Its folder.
+
+    Raises:
+        ConfigError: The folder, a file or a key is missing, unknown or unusable, or a private file is open
+            to others.
+    """
+    folder = Path(path).expanduser().resolve()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: expected the folder of a start kit; got {'a file' if folder.exists() else 'none'}. "
+            "`bouquet provision` makes kits"
+        )
+    config = folder / CONFIG
+    table = _read_toml(config)
+    kind = table.get("kind")
+    if kind == "link":
+        kit: LinkKit | NodeKit = _link_kit(folder, config, table)
+        files, private = ("ca.crt", "server.crt"), ("server.key", "superexec.secret")
+        if not (folder / "nodes").is_dir():
+            raise _missing(folder / "nodes", "the folder of the nodes' public keys")
+    elif kind == "node":
+        kit = _node_kit(folder, config, table)
+        files, private = ("ca.crt", "node.pub"), ("node.key", "superexec.secret")
+    else:
+        raise ConfigError(f'{config}: key "kind": expected "link" or "node"; got {kind!r}')
+    for name in (*files, *private):
+        _check_file(folder / name, private=name in private)
+    if (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:
+        raise ConfigError(
+            f"{kit.secret}: expected at least {LEAST_SECRET_BYTES} random bytes; got {size}. "
+            f"Make a new one: head -c {SECRET_BYTES} /dev/urandom > {kit.secret}"
+        )
+    return kit
+
+
+def read_link_kit(path: str | Path) -> LinkKit:
+    """Read the kit of a SuperLink.
+
+    Raises:
+        ConfigError: It is none, or it cannot be used.
+    """
+    kit = read_kit(path)
+    if not isinstance(kit, LinkKit):
+        raise ConfigError(f"{kit.path}: expected the kit of a SuperLink; got that of the node {kit.name!r}")
+    return kit
+
+
+def read_node_kit(path: str | Path) -> NodeKit:
+    """Read the kit of a node.
+
+    Raises:
+        ConfigError: It is none, or it cannot be used.
+    """
+    kit = read_kit(path)
+    if not isinstance(kit, NodeKit):
+        raise ConfigError(f"{kit.path}: expected the kit of a node; got that of the SuperLink {kit.address}")
+    return kit
+
+
+def _read_toml(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _missing(config, "the configuration of a start kit") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise ConfigError(f"{config}: expected a TOML file; got one with an error: {err}") from None
+    except OSError as err:
+        raise ConfigError(f"{config}: expected a readable file; got {err.strerror}") from None
+
+
+def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
+    values = read_table(
+        config,
+        table,
+        {"kind": "", "fleet": "", "control": "", "address": "", "max-reply": "", "max-rate": 0},
+        optional={"max-reply": MAX_REPLY, "max-rate": MAX_RATE},
+    )
+    for key in ("fleet", "control", "address"):
+        read_address(values[key], f'{config}: key "{key}"')
+    host, _ = read_address(values["control"], "")
+    if not is_private(host):
+        raise ConfigError(
+            f'{config}: key "control": expected an address of loopback or of a private network, since '
+            f"it is for this machine's own processes; got {values['control']!r}. "
+            'The usual value is "127.0.0.1:8000"'
+        )
+    size = read_size(values["max-reply"], f'{config}: key "max-reply"')
+    if size > LARGEST:
+        raise ConfigError(
+            f'{config}: key "max-reply": expected less than 2G, which is what gRPC carries; '
+            f"got {values['max-reply']!r}"
+        )
+    if values["max-rate"] < 1:
+        raise ConfigError(f'{config}: key "max-rate": expected at least 1; got {values["max-rate"]}')
+    return LinkKit(folder, values["fleet"], values["control"], values["address"], size, values["max-rate"])
+
+
+def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
+    values = read_table(config, table, {"kind": "", "name": "", "link": "", "policy": {}}, {"policy": {}})
+    try:
+        check_name(values["name"])
+    except ConfigError as err:
+        raise ConfigError(f'{config}: key "name": {err}') from None
+    read_address(values["link"], f'{config}: key "link"')
+    defaults = {
+        "apps": "installed", "max-rounds": 0, "min-examples": MIN_EXAMPLES, "min-steps": 0, "run-paths": False
+    }  # fmt: skip
+    policy = read_table(config, values["policy"], defaults, defaults, "policy.")
+    if policy["apps"] not in APPS:
+        raise ConfigError(choose_from(f'{config}: key "policy.apps"', policy["apps"], APPS))
+    for key in ("max-rounds", "min-examples", "min-steps"):
+        if policy[key] < 0:
+            raise ConfigError(
+                f'{config}: key "policy.{key}": expected 0 (no limit) or more; got {policy[key]}'
+            )
+    return NodeKit(
+        folder, values["name"], values["link"],
+        Policy(**{key.replace("-", "_"): value for key, value in policy.items()}),
+    )  # fmt: skip
+
+
+def _check_file(path: Path, *, private: bool) -> None:
+    if not path.is_file():
+        raise _missing(path, "a file of the kit")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if private and mode not in (0o600, 0o400):
+        raise ConfigError(
+            f"{path}: expected mode 0600, as it is secret; got {mode:04o}. Correct it: chmod 600 {path}"
+        )
+    if not os.access(path, os.R_OK):
+        raise ConfigError(
+            f"{path}: expected a file that this user (uid {os.getuid()}) can read; got one it cannot"
+        )
+
+
+def _missing(path: Path, what: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: expected {what}; got none. Copy the whole folder that `bouquet provision` made"
+    )
+
+
+def _key_bytes(path: Path) -> bytes:
+    """Return the key of a public key file, without the comment behind it."""
+    return b" ".join(path.read_bytes().split()[:2])

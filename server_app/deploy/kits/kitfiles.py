@@ -1,0 +1,89 @@
+"""Kits on disk: built beside their place and renamed, keys never written over, one command at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from task.errors import BouquetError, ConfigError
+from task.storage.files import FILE, make_folder, private, replacing, sync_folder, write_text
+
+MAKING = ".making-"
+# What a killed command leaves: kits that are being built, and files that `task.storage.files` was about to
+# replace.
+LEFT_OVER = (
+    f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",
+    "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
+)  # fmt: skip
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """Give a folder to build `folder` in; when the block ends well, it becomes `folder`, whole."""
+    temp = Path(tempfile.mkdtemp(dir=folder.parent, prefix=MAKING))
+    try:
+        yield temp
+        sync_folder(temp)
+        temp.rename(folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, keep other commands out of it for the block, and sweep what a killed one left.
+
+    Raises:
+        BouquetError: Another command is at work in it.
+    """
+    make_folder(folder)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BouquetError(
+                f"{folder}: another `bouquet provision` works in it. Wait for its end"
+            ) from None
+        for pattern in LEFT_OVER:
+            for left in folder.glob(pattern):
+                shutil.rmtree(left)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not be there yet, durably."""
+    with open(path, "xb", opener=private) as file:
+        os.fchmod(file.fileno(), FILE)  # a umask may take the owner's own rights
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish(path: Path, data: bytes) -> None:
+    """Write a file whole, unless it is there with these bytes."""
+    if not path.exists() or path.read_bytes() != data:
+        with replacing(path) as temp:
+            temp.write_bytes(data)
+
+
+def set_key(config: Path, key: str, value: str) -> None:
+    """Replace the text of a top-level key of a TOML file, and leave everything else as it is.
+
+    Raises:
+        ConfigError: The key is not there, once, as a text on one line.
+    """
+    head, *rest = re.split(r"(?m)^(?=\[)", config.read_text(encoding="utf-8"), maxsplit=1)
+    head, count = re.subn(rf"(?m)^({key}\s*=\s*)(\"[^\"\n]*\"|'[^'\n]*')", rf'\g<1>"{value}"', head)
+    if count != 1:
+        raise ConfigError(f'{config}: key "{key}": expected one line {key} = "..."; got {count}')
+    write_text(config, head + "".join(rest))

@@ -1,0 +1,281 @@
+"""Make the start kits of a federation, add nodes to it, revoke them, renew the SuperLink's certificate.
+
+The folder that it fills stays with whoever provisions; its kits go to the machines::
+
+    OUT/provision.json   what was made: the address, fingerprints, nodes with their dates
+    OUT/ca/              the authority: signs the SuperLink's certificate, needed for nothing else
+    OUT/link/            kit of the SuperLink, with the public keys of the nodes
+    OUT/NAME/            kit of a node
+    OUT/revoked/         kits of revoked nodes
+
+A key is never written over. A kit is built beside its place and renamed, a revocation counts once it is in
+``provision.json``: whatever a killed command leaves is finished by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from server_app.deploy.kits import certificates, templates
+from server_app.deploy.kits.kit import CONFIG, LinkKit, read_link_kit, read_node_kit
+from server_app.deploy.kits.kitfiles import locked, publish, set_key
+from server_app.deploy.kits.make_kits import build_authority, build_link, build_node, sign
+from server_app.deploy.kits.parsing import check_name, read_address
+from server_app.deploy.kits.provision_report import Line, Provisioned
+from server_app.deploy.kits.provision_state import Record, read_record
+from task.errors import BouquetError, ConfigError, choose_from
+from task.storage.files import make_folder, replacing, sync_folder, write_text
+
+DAYS = 365
+
+
+def provision(
+    out: str | Path,
+    link: str = "",
+    nodes: Sequence[str] = (),
+    revoke: Sequence[str] = (),
+    days: int = DAYS,
+    renew: bool = False,
+) -> Provisioned:
+    """Bring a folder of kits to what is asked for; what is there already is kept.
+
+    Args:
+        out: The folder.
+        link: HOST:PORT by which nodes reach the SuperLink; "" = as before. Another one than before is
+            written into the kits that are still here, and another HOST gets a new certificate.
+        nodes: Names of nodes that there must be. One that was revoked gets a new key.
+        revoke: Names of nodes whose keys are no longer good.
+        days: For how long a certificate of the SuperLink that is made now is good.
+        renew: Make a new certificate of the SuperLink, for the same key.
+
+    Raises:
+        ConfigError: A name, the address or the number of days is bad, or the folder does not hold what
+            an earlier call left there.
+        BouquetError: A file could not be written.
+    """
+    names, gone = list(dict.fromkeys(nodes)), list(dict.fromkeys(revoke))
+    for name in (*names, *gone):
+        check_name(name)
+    if both := sorted({*names} & {*gone}):
+        raise ConfigError(
+            f"--node and --revoke: expected different names; got {both[0]!r} in both. For a new key, "
+            "revoke it first and add it with a second command"
+        )
+    if not 1 <= days <= certificates.AUTHORITY_DAYS:
+        raise ConfigError(f"--days: expected 1 to {certificates.AUTHORITY_DAYS}; got {days}")
+    if link:
+        read_address(link, "--link")
+    folder = Path(out).expanduser().resolve()
+    read_record(folder, link)  # refuses before anything is made
+    try:
+        with locked(folder):
+            return _Folder(folder, read_record(folder, link), days).bring(link, names, gone, renew)
+    except OSError as err:
+        raise BouquetError(
+            f"{err.filename or folder}: could not be written: {err.strerror}. Nothing is half made: mend "
+            "it and run the same command again"
+        ) from err
+
+
+class _Folder:
+    """The folder of all kits, locked."""
+
+    def __init__(self, out: Path, record: Record, days: int) -> None:
+        self.out = out
+        self.record = record
+        self.days = days
+        self.lines: list[Line] = []
+        self.remarks: list[str] = []
+
+    def bring(self, link: str, names: Sequence[str], gone: Sequence[str], renew: bool) -> Provisioned:
+        self._check(names, gone)
+        if not (self.out / "link").exists():
+            self._make_link()
+        else:
+            self._keep_link(link or self.record.link, renew)
+        self.record.save()
+        for name in gone:
+            if self.record.nodes[name]["revoked"]:
+                self.remarks.append(f"{name} is revoked since {self.record.nodes[name]['revoked']}")
+            else:
+                self.record.nodes[name]["revoked"] = certificates.now().isoformat()
+                self.record.save()
+                self.lines.append(self._line(name, "revoked"))
+        self._settle_revoked()
+        for name in names:
+            self._add(name)
+        told = {line.name for line in self.lines}
+        self.lines += [
+            self._line(n, "kept") for n in self.record.nodes if n not in told and not self.record.revoked(n)
+        ]
+        self._remark_expiry()
+        return Provisioned(self.out, self.record.link, (self._link_line(), *self.lines), tuple(self.remarks))
+
+    def _check(self, names: Sequence[str], gone: Sequence[str]) -> None:
+        for name in gone:
+            if name not in self.record.nodes:
+                raise ConfigError(choose_from("--revoke: unknown node", name, self.record.nodes))
+        known = {n.lower(): n for n in (*names, *self.record.nodes)}
+        for name in (*names, *self.record.nodes):
+            if (other := known[name.lower()]) != name:
+                raise ConfigError(
+                    f"--node: expected names that differ by more than capitals; got {name!r} and {other!r}"
+                )
+
+    # The SuperLink
+
+    def _make_link(self) -> None:
+        authority = self.out / "ca"
+        done = "kept" if authority.exists() else "new"
+        if not authority.exists():
+            build_authority(authority, self.days)
+        self.lines.append(Line("ca", done, self._until("ca/ca.crt")))
+        build_link(self.out / "link", authority, self.record.link, self.days)
+        self.done, self.changed = "new", {"."}
+
+    def _keep_link(self, link: str, renew: bool) -> None:
+        kit = self._kit()
+        self.done, self.changed = "kept", set[str]()
+        if (self.out / "ca").exists():
+            self.lines.append(Line("ca", "kept", self._until("ca/ca.crt")))
+        moved = link != self.record.link
+        new_host = read_address(link, "--link")[0] != read_address(self.record.link, "link")[0]
+        if moved:
+            self._check_port(kit, link)
+        if renew or new_host:
+            with replacing(kit.server_certificate) as temp:
+                key = kit.server_key.read_bytes()
+                temp.write_bytes(sign(self.out / "ca", kit.ca_certificate, key, link, self.days))
+            self.done = "certificate renewed"
+            self.changed.add("server.crt")
+        if moved:
+            self._move(kit, link)
+            self.done = f"address changed from {self.record.link}" + (", new certificate" if new_host else "")
+            self.changed |= {CONFIG, "README.txt"}
+            self.record.link = link
+
+    def _check_port(self, kit: LinkKit, link: str) -> None:
+        port = link.rsplit(":", 1)[1]
+        if port == kit.control.rsplit(":", 1)[1]:
+            raise ConfigError(
+                f"--link: expected another port than {kit.control} of the Control API; got {port}. Choose "
+                f'another, or change the key "control" in {kit.path / CONFIG}'
+            )
+
+    def _move(self, kit: LinkKit, link: str) -> None:
+        """Write another address into the kits that are here, and leave the rest of their files as edited."""
+        for name, entry in self.record.nodes.items():
+            folder = self.out / name
+            if not entry["revoked"] and folder.exists():
+                _point(folder, link)
+                self.lines.append(self._line(name, "address changed", CONFIG, "README.txt"))
+            elif not entry["revoked"]:
+                self.lines.append(self._line(name, "kept"))
+                self.remarks.append(f'{name}: its kit is not here: set link = "{link}" in its {CONFIG}')
+        interface, listens = kit.fleet.rsplit(":", 1)
+        if listens == self.record.link.rsplit(":", 1)[1]:  # else something between the two forwards ports
+            set_key(kit.path / CONFIG, "fleet", f"{interface}:{link.rsplit(':', 1)[1]}")
+        set_key(kit.path / CONFIG, "address", link)
+        write_text(kit.path / "README.txt", templates.link_texts(link)["README.txt"])
+
+    # The nodes
+
+    def _add(self, name: str) -> None:
+        entry = self.record.nodes.get(name)
+        if entry and not entry["revoked"]:
+            return
+        folder, listed = self.out / name, self._kit().nodes / f"{name}.pub"
+        if listed.exists() and not (folder.exists() and listed.read_bytes() == self._complete(folder)):
+            raise ConfigError(
+                f"{listed}: expected no key of {name}, to make one; got one made elsewhere. Move it away"
+            )
+        if not folder.exists():
+            build_node(folder, self.record.link, self._kit().ca_certificate.read_bytes())
+        public = self._complete(folder)
+        fingerprint = certificates.node_fingerprint(public)
+        earlier = [] if entry is None else [*entry["earlier"], {k: entry[k] for k in entry if k != "earlier"}]
+        if fingerprint in {old["fingerprint"] for old in earlier}:
+            raise ConfigError(
+                f"{folder}: expected no folder, to make a new kit; got one with the revoked key {fingerprint}"
+                ". Move it away"
+            )
+        if read_node_kit(folder).link != self.record.link:  # a killed command made it
+            _point(folder, self.record.link)
+        publish(listed, public)
+        self.record.nodes[name] = {
+            "fingerprint": fingerprint,
+            "created": certificates.now().isoformat(),
+            "revoked": None,
+            "earlier": earlier,
+        }
+        self.record.save()
+        done = "new"
+        if earlier:
+            done = "new key"
+            self.remarks.append(
+                f"{name} was revoked on {earlier[-1]['revoked']} and is let in again, with a new key only"
+            )
+        self.lines.append(self._line(name, done, "."))
+        self.changed.add("nodes")
+
+    def _complete(self, folder: Path) -> bytes:
+        """Return the public key of a node's kit, once it is a complete one of this federation."""
+        kit = read_node_kit(folder)
+        if (
+            kit.name != folder.name
+            or kit.ca_certificate.read_bytes() != self._kit().ca_certificate.read_bytes()
+        ):
+            raise ConfigError(
+                f"{folder}: expected the kit of {folder.name} of this federation; got that of {kit.name} of "
+                "another one. Move it away"
+            )
+        return kit.public_key.read_bytes()
+
+    def _settle_revoked(self) -> None:
+        """Bring the folders to what the record says of revoked nodes."""
+        kit = self._kit()
+        for name in filter(self.record.revoked, self.record.nodes):
+            public, folder = kit.nodes / f"{name}.pub", self.out / name
+            fingerprint = self.record.nodes[name]["fingerprint"]
+            nth = len(self.record.nodes[name]["earlier"]) + 1
+            as_revoked = name if nth == 1 else f"{name}~{nth}"
+            if public.exists() and certificates.node_fingerprint(public.read_bytes()) == fingerprint:
+                make_folder(kit.revoked)
+                publish(kit.revoked / f"{as_revoked}.pub", public.read_bytes())
+                public.unlink()
+                sync_folder(kit.nodes)
+                self.changed.add("revoked")
+            if folder.exists() and certificates.node_fingerprint(self._complete(folder)) == fingerprint:
+                away = self.out / "revoked" / as_revoked
+                if away.exists():
+                    raise ConfigError(
+                        f"{folder}: expected no folder, as {away} has its revoked key. Delete it"
+                    )
+                make_folder(away.parent)
+                folder.rename(away)
+                sync_folder(self.out)
+
+    # What is told
+
+    def _kit(self) -> LinkKit:
+        return read_link_kit(self.out / "link")
+
+    def _until(self, path: str) -> str:
+        facts = certificates.certificate_facts((self.out / path).read_bytes())
+        return f"good until {facts['expires'][:10]}"
+
+    def _line(self, name: str, done: str, *changed: str) -> Line:
+        return Line(name, done, self.record.nodes[name]["fingerprint"], changed)
+
+    def _link_line(self) -> Line:
+        return Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
+
+    def _remark_expiry(self) -> None:
+        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
+
+
+def _point(folder: Path, link: str) -> None:
+    """Write another address of the SuperLink into a node's kit."""
+    set_key(folder / CONFIG, "link", link)
+    write_text(folder / "README.txt", templates.node_texts(folder.name, link)["README.txt"])

@@ -1,0 +1,96 @@
+"""What a call of ``bouquet provision`` did, and what to do next with it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from server_app.deploy.kits.kit import CONFIG
+from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.kits.templates import place
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Line:
+    """What happened to one folder.
+
+    Attributes:
+        name: The folder, below the one that was provisioned.
+        done: What happened: "new", "kept", "revoked" ...
+        key: The fingerprint of a node's key, or until when a certificate is good.
+        changed: Files and folders in it that its machine needs again; "." = all of it.
+    """
+
+    name: str
+    done: str
+    key: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """What a call of `provision` did.
+
+    Attributes:
+        out: The folder.
+        link: The SuperLink's address.
+        lines: One line per folder.
+        remarks: What whoever provisions should know.
+    """
+
+    out: Path
+    link: str
+    lines: tuple[Line, ...]
+    remarks: tuple[str, ...]
+
+
+def table(result: Provisioned) -> Table:
+    """Return what was done to each folder, and where it belongs."""
+    from rich.table import Table
+
+    made = Table(title=str(result.out))
+    for header in ("folder", "done", "key or certificate", "belongs on"):
+        made.add_column(header, overflow="fold")
+    for line in result.lines:
+        made.add_row(line.name, line.done, line.key, _place(result, line))
+    return made
+
+
+def next_steps(result: Provisioned) -> Iterator[str]:
+    """Yield, for each machine whose kit has changed, the commands that bring it there and start it."""
+    for line in result.lines:
+        here, there, machine = result.out / line.name, place(line.name), _machine(result, line)
+        kind = "link" if line.name == "link" else "node"
+        if "." in line.changed:
+            yield f"{line.name}: rsync -a {shlex.quote(f'{here}/')} {machine}:{there}/"
+            yield f"{line.name}: there, bouquet {kind} {there}{' --data PATH' if kind == 'node' else ''}"
+            continue
+        # kit.toml may have been edited there, by the site: it is not copied over.
+        if files := [shlex.quote(str(here / file)) for file in line.changed if file != CONFIG]:
+            yield f"{line.name}: rsync -a {' '.join(files)} {machine}:{there}/"
+        if CONFIG in line.changed:
+            keys = "address and the port of fleet" if kind == "link" else "link"
+            yield f"{line.name}: there, set {keys} in {there}/{CONFIG} to {result.link}"
+        if {CONFIG, "server.crt"} & {*line.changed}:
+            yield f"{line.name}: there, systemctl restart bouquet-{kind}"
+
+
+def _machine(result: Provisioned, line: Line) -> str:
+    if line.name != "link":
+        return line.name
+    host, _ = read_address(result.link, "link")
+    return f"[{host}]" if ":" in host else host
+
+
+def _place(result: Provisioned, line: Line) -> str:
+    if line.name == "ca":
+        return "no machine: keep it safe"
+    if line.done == "revoked":
+        return "no machine: delete it there"
+    return f"{_machine(result, line)}:{place(line.name)}"

@@ -1,0 +1,82 @@
+"""``provision.json``: what was made in a folder of kits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.kits import certificates
+from server_app.deploy.kits.kit import read_link_kit
+from task.errors import ConfigError
+from task.storage.files import write_json
+
+RECORD = "provision.json"
+
+
+@dataclass
+class Record:
+    """What was made in a folder of kits.
+
+    Attributes:
+        out: The folder.
+        link: HOST:PORT of the SuperLink.
+        nodes: By name: ``fingerprint`` of the public key, ``created`` and ``revoked`` (a time or none) and
+            ``earlier``, the same of the keys that this name had before.
+    """
+
+    out: Path
+    link: str
+    nodes: dict[str, dict[str, Any]]
+
+    def revoked(self, name: str) -> bool:
+        """Return whether the newest key of a node is revoked."""
+        return bool(self.nodes[name]["revoked"])
+
+    def save(self) -> None:
+        """Write the record, unless it is there as it is."""
+        link = self.out / "link"
+        table = {
+            "link": self.link,
+            "ca": certificates.certificate_facts((link / "ca.crt").read_bytes()),
+            "server": certificates.certificate_facts((link / "server.crt").read_bytes()),
+            "nodes": self.nodes,
+        }
+        path = self.out / RECORD
+        if not path.exists() or json.loads(path.read_text(encoding="utf-8")) != table:
+            write_json(path, table)
+
+
+def read_record(out: Path, link: str) -> Record:
+    """Read the record of a folder.
+
+    Args:
+        out: The folder.
+        link: HOST:PORT of a folder where nothing is yet.
+
+    Raises:
+        ConfigError: The record is damaged, there is none of the SuperLink's kit beside it, or there is
+            nothing yet and no address is given.
+    """
+    path, kit = out / RECORD, out / "link"
+    if not path.exists():
+        # A command that was killed early can leave the kit without its record.
+        link = read_link_kit(kit).address if kit.exists() else link
+        if not link:
+            raise ConfigError("--link: expected HOST:PORT by which nodes reach the SuperLink; got none")
+        return Record(out, link, {})
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        record = Record(out, table["link"], table["nodes"])
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{path}: expected what `bouquet provision` wrote; got a damaged file. Bring back a copy, or "
+            "provision into another folder"
+        ) from None
+    if not kit.exists():
+        raise ConfigError(
+            f"{kit}: expected the SuperLink's kit; got none. A copy must stay here, as the public keys of "
+            "the nodes are added to it"
+        )
+    return record

@@ -1,0 +1,144 @@
+"""The texts of a start kit: its configuration, its five lines of advice, its systemd unit."""
+
+from __future__ import annotations
+
+from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MIN_EXAMPLES
+from server_app.deploy.kits.parsing import read_address
+
+HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
+CONTROL_PORT = 8000
+
+LINK_CONFIG = """\
+kind = "link"
+fleet = "{any}:{port}"  # where the Fleet API listens: the only one that faces the network
+control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network
+address = "{link}"  # by which nodes reach the Fleet API
+max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
+max-rate = {max_rate}  # messages of a node in a minute
+"""
+
+NODE_CONFIG = """\
+kind = "node"
+name = "{name}"
+link = "{link}"  # the SuperLink's Fleet API
+
+[policy]  # what this site takes part in; 0 = no limit
+apps = "installed"  # installed = only an app equal to the one installed here; any = what the SuperLink sends
+max-rounds = 0  # training messages answered in one run
+min-examples = {min_examples}  # fewest examples of this site's data that one update is computed from
+min-steps = 0  # fewest local steps that it is computed in, unless each step takes all examples
+run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
+"""
+
+LINK_README = """\
+1. This folder makes a machine the SuperLink {link}. Its *.key and *.secret are secret: mode 0600.
+2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
+3. Start: bouquet link {kit}, or as a service: cp {kit}/bouquet-link.service /etc/systemd/system/ \
+&& systemctl enable --now bouquet-link (it expects /opt/bouquet/bin/bouquet)
+4. Open TCP port {port} to the nodes, nothing else. Submit on this machine: bouquet run --link {kit} -r demo
+5. Look: bouquet status {kit}. When nodes are added or revoked, copy nodes/ and revoked/ again.
+"""
+
+NODE_README = """\
+1. This folder makes a machine the node {name} of {link}. Its *.key and *.secret are secret: mode 0600.
+2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
+3. Start: bouquet node {kit} --data PATH, or as a service: \
+cp {kit}/bouquet-node.service /etc/systemd/system/ \
+&& systemctl enable --now bouquet-node (it expects /opt/bouquet/bin/bouquet and {home}/data)
+4. No port need be open. kit.toml, [policy], says what this site takes part in.
+5. Key lost or stolen? Tell whoever made this kit: bouquet provision --out DIR --revoke {name}
+"""
+
+# No MemoryDenyWriteExecute: torch compiles code. PrivateDevices only where no GPU is needed.
+UNIT = """\
+[Unit]
+Description={description}
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+User=bouquet
+ExecStart={command}
+Restart=always
+RestartSec=5
+TimeoutStopSec=30
+KillMode=mixed
+WorkingDirectory={kit}
+Environment=HOME={kit}/cache
+UMask=0077
+LimitCORE=0
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+ProtectSystem=strict
+ReadWritePaths={kit}
+ProtectHome=read-only
+PrivateTmp=yes
+{more}ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def place(name: str) -> str:
+    """Return where the kit of this name lies on its machine."""
+    return f"{HOME}/{name}"
+
+
+def link_texts(link: str) -> dict[str, str]:
+    """Return the text files of the SuperLink's kit, by file name.
+
+    Args:
+        link: HOST:PORT by which nodes reach it.
+    """
+    host, port = read_address(link, "the SuperLink's address")
+    kit = place("link")
+    return {
+        "kit.toml": LINK_CONFIG.format(
+            any="[::]" if ":" in host else "0.0.0.0",
+            port=port,
+            control=CONTROL_PORT if port != CONTROL_PORT else CONTROL_PORT + 1,
+            link=link,
+            max_reply=MAX_REPLY,
+            max_rate=MAX_RATE,
+        ),
+        "README.txt": LINK_README.format(link=link, kit=kit, port=port),
+        "bouquet-link.service": UNIT.format(
+            description=f"Bouquet SuperLink {link}",
+            command=f"/opt/bouquet/bin/bouquet link {kit}",
+            kit=kit,
+            more=f"PrivateDevices=yes\nLimitNOFILE={FILES}\n",
+        ),
+    }
+
+
+def node_texts(name: str, link: str) -> dict[str, str]:
+    """Return the text files of a node's kit, by file name.
+
+    Args:
+        name: The node's name.
+        link: HOST:PORT of the SuperLink.
+    """
+    kit = place(name)
+    return {
+        "kit.toml": NODE_CONFIG.format(name=name, link=link, min_examples=MIN_EXAMPLES),
+        "README.txt": NODE_README.format(name=name, link=link, kit=kit, home=HOME),
+        "bouquet-node.service": UNIT.format(
+            description=f"Bouquet node {name} of {link}",
+            command=f"/opt/bouquet/bin/bouquet node {kit} --data {HOME}/data",
+            kit=kit,
+            more="",
+        ),
+    }

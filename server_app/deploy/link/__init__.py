@@ -1,0 +1,1 @@
+"""The server's machine: its processes, its queue of jobs, its state."""

@@ -1,0 +1,41 @@
+"""Which files a run on a link may name: those of the link's kit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from task.config.knobs import Value
+from task.config.read import flatten
+from task.errors import ConfigError
+
+KIT = "BOUQUET_KIT"  # in the environment of every process of a link's kit: its folder
+PATHS = ("runs-dir", "data-path", "data-dir", "cache-dir", "state-dir")
+
+
+def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
+    """Return run-config keys whose paths are absolute and lie in a kit; relative ones begin there.
+
+    Only names count: a link that the kit's owner puts into the kit leads wherever it leads.
+
+    Args:
+        keys: Run-config keys.
+        kit: Folder of the link's kit.
+
+    Raises:
+        ConfigError: A path leads out of the kit.
+    """
+    flat = flatten(keys)
+    for key in PATHS:
+        if given := flat.get(key):
+            path = Path(os.path.normpath(kit / str(given)))
+            if not path.is_relative_to(kit):
+                raise ConfigError(
+                    f'run-config key "{key}": expected a path below {kit}, the kit of the link that '
+                    "runs this; "
+                    f"got {given!r}. Put the file there, or a symbolic link to it"
+                )
+            flat[key] = str(path)
+    return flat

@@ -1,0 +1,209 @@
+"""Submits a job to a link and follows it: the same progress and the same closing table as a simulation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.link.confined import confined
+from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
+from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, round_lines
+from server_app.results.folder import RunFolder
+from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.progress import Progress, closing_table
+from task.config.knobs import Config
+from task.config.read import read_config
+from task.datasets import DATASETS
+from task.errors import BouquetError, ConfigError
+from task.spec.algorithms import ALGORITHMS
+from task.spec.selections import cohort_size
+
+LOOK_S = 0.25
+
+
+def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
+    """Queue a run at a link.
+
+    Args:
+        kit: The link's kit.
+        keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
+        overwrite: Delete the run of this name first.
+
+    Raises:
+        ConfigError: A key is wrong or names a file outside the kit, a job of this name is not over, its
+            folder holds a run, or there is none to resume.
+    """
+    if "runs-dir" in keys:
+        raise ConfigError(
+            f'run-config key "runs-dir": expected none with --link, whose results lie in {kit.runs}; '
+            f"got {keys['runs-dir']!r}"
+        )
+    config = read_config(confined(keys, kit.path))
+    jobs = Jobs(kit.jobs, kit.runs)
+    name = config.output.run_name
+    if name.startswith("."):
+        raise ConfigError(f'run-config key "run-name": expected no dot in the first place; got {name!r}')
+    if name:
+        jobs.check_over(name)
+        if overwrite:
+            remove_run(kit.runs, name)
+    name = folder_of_run(config, kit.runs, jobs.active).name
+    keys = {**derived(kit, config, name), **keys, "run-name": name}
+    keys["num-server-rounds"] = config.server.num_server_rounds
+    return jobs.submit(name, keys)
+
+
+def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
+    """Return the keys that follow from the enrolled nodes, unless the user gives them.
+
+    A run begins with a majority of the nodes, and a round needs replies of as many clients, or of a majority
+    of those that it asks, if these are fewer. A run that is resumed keeps its number of replies.
+
+    Args:
+        kit: The link's kit.
+        config: The run.
+        name: Of the run.
+    """
+    enrolled, server, data = len(kit.node_keys), config.server, config.data
+    majority = enrolled // 2 + 1
+    clients = data.num_clients or enrolled
+    if DATASETS[data.dataset].own:
+        clients = min(clients, enrolled) if data.data_path else enrolled
+    asked = cohort_size(server.fraction_train, clients)
+    if server.drop_stragglers:
+        asked -= round(server.stragglers * asked)
+    if ALGORITHMS[config.algorithm].pooled or server.selection == "fedcs":
+        asked = 1  # fedcs may find a single client that is quick enough
+    least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
+    if config.output.resume:
+        least = RunFolder(kit.runs / name).config().get("run", {}).get("min-replies", least)
+    return {"min-nodes": majority, "min-replies": least}
+
+
+def attach(kit: LinkKit, name: str) -> Job:
+    """Return a job to follow.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    jobs = Jobs(kit.jobs, kit.runs)
+    job = jobs.read(name)
+    if job is None:
+        names = ", ".join(j.name for j in jobs.all()) or "none"
+        raise ConfigError(f"--attach: expected the name of a job ({names}); got {name!r}")
+    return job
+
+
+def follow(kit: LinkKit, job: Job) -> None:
+    """Show a job's progress until it is over.
+
+    Raises:
+        BouquetError: It ended without a result, and why.
+        KeyboardInterrupt: The user has seen enough; the job goes on.
+    """
+    jobs = Jobs(kit.jobs, kit.runs)
+    config = read_config(dict(job.keys))
+    folder = kit.runs / job.name
+    with Progress(config.output.progress, config.server.num_server_rounds, _title(config)) as progress:
+        job = _watch(kit, jobs, job, progress)
+    if job.state != FINISHED or not jobs.has_result(job):
+        raise BouquetError(f"job {job.name} {job.state}: {job.reason or 'no reason given'}")
+    result = RunFolder(folder).result()
+    assert result is not None
+    if config.output.progress != "none":
+        closing_table(result, folder.resolve())
+
+
+def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
+    """Show what happens until the job is over; return it as it then is."""
+    fresh = not job.attempts and not job.keys.get("resume", False)
+    rounds = Rounds(kit.runs / job.name / "rounds.jsonl", fresh=fresh)
+    said: tuple[object, ...] = ()
+    warned: set[str] = set()
+    if read_status(kit)["state"] == RED and not job.ended:
+        progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
+    while True:
+        now = jobs.read(job.name)
+        if now is None or now.id != job.id:
+            raise BouquetError(f"job {job.name}: its file was replaced or deleted; it is not known how it is")
+        words = _words(now)
+        if words != said:
+            progress.message(str(words[-1]))
+            said = words
+        if now.state != QUEUED:
+            for line in node_lines(read_status(kit)["nodes"]):
+                if line not in warned:
+                    warned.add(line)
+                    progress.message(line, YELLOW)
+            for row in rounds.new():
+                for line in round_lines(now.name, row, now.keys.get("min-replies", 1)):
+                    progress.message(line, YELLOW)
+                progress.round_done(row)
+        if now.ended:
+            return now
+        time.sleep(LOOK_S)
+
+
+def _words(job: Job) -> tuple[object, ...]:
+    """Return what there is to say of a job's state, last the sentence."""
+    if job.state == QUEUED:
+        return job.state, f"job {job.name} is queued"
+    if job.state == RUNNING and job.reason and job.attempts:
+        return job.attempts, job.reason, f"attempt {job.attempts}, after: {job.reason}"
+    return job.state, job.attempts, f"job {job.name} is {job.state}"
+
+
+class Rounds:
+    """The lines of a growing rounds.jsonl, each once, also when a resumed run cuts it back.
+
+    Args:
+        path: The file.
+        fresh: Whether a file that is there now belongs to an earlier run.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        self._path = path
+        self._file = _identity(path) if fresh else None
+        self._offset, self._last = 0, -1
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows that came since the last call."""
+        if self._file is not None:
+            if _identity(self._path) == self._file:
+                return
+            self._file = None
+        try:
+            with self._path.open("rb") as file:
+                file.seek(0, 2)
+                if file.tell() < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in lines[:-1]:
+            self._offset += len(line) + 1
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut back and written anew between two looks
+                self._offset = 0
+                return
+            if row["round"] > self._last:
+                self._last = row["round"]
+                yield row
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _title(config: Config) -> str:
+    return f"{ALGORITHMS[config.algorithm].title} · {config.data.dataset} · {config.model}"

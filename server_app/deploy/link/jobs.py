@@ -1,0 +1,211 @@
+"""Jobs of a link: what somebody wants run, and how far it is. One JSON file each, ``jobs/NAME.json``.
+
+``bouquet run --link`` writes a new one; from then on only the link changes it. To stop a job it is asked by a
+file ``jobs/NAME.stop``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from task.errors import ConfigError, StateError
+from task.storage.files import sync_folder, write_json, write_text
+
+QUEUED, RUNNING, FINISHED, FAILED, STOPPED = "queued", "running", "finished", "failed", "stopped"
+ENDED = (FINISHED, FAILED, STOPPED)
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run.
+
+    Attributes:
+        name: Of the result folder.
+        keys: Run-config keys, without runs-dir.
+        id: Differs between jobs that had one name after the other.
+        state: "queued", "running", "finished", "failed" or "stopped".
+        reason: Why the last attempt ended; of a failed job, why there will be no other.
+        runs: Numbers of Flower's runs so far, one for each attempt.
+        attempts: How often it was submitted.
+        result_before: Time of change, in ns, of a result.json that was there before; 0 = none.
+        folder_before: Identity of the run whose folder was there before; "" = none.
+        created: Seconds since 1970.
+        updated: Seconds since 1970.
+    """
+
+    name: str
+    keys: Mapping[str, Value]
+    id: str
+    state: str = QUEUED
+    reason: str = ""
+    runs: tuple[int, ...] = ()
+    attempts: int = 0
+    result_before: int = 0
+    folder_before: str = ""
+    created: float = 0.0
+    updated: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ENDED
+
+
+class Jobs:
+    """The jobs of a link.
+
+    Args:
+        folder: Where they lie.
+        runs: Folder of the result folders.
+    """
+
+    def __init__(self, folder: Path, runs: Path) -> None:
+        self.folder = folder
+        self.runs = runs
+
+    def path(self, name: str) -> Path:
+        """Return the file of a job."""
+        return self.folder / f"{name}.json"
+
+    def submit(self, name: str, keys: Mapping[str, Value]) -> Job:
+        """Queue a job.
+
+        Raises:
+            ConfigError: One of this name is queued or running.
+        """
+        self.check_over(name)
+        now = time.time()
+        job = Job(
+            name, dict(keys), uuid.uuid4().hex, created=now, updated=now,
+            result_before=self.result_time(name), folder_before=self.folder_id(name),
+        )  # fmt: skip
+        self._stop_file(name).unlink(missing_ok=True)
+        self.write(job)
+        return job
+
+    def active(self, name: str) -> bool:
+        """Return whether a job of this name is queued or running."""
+        job = self.read(name)
+        return job is not None and not job.ended
+
+    def check_over(self, name: str) -> None:
+        """Refuse a name whose job is not over.
+
+        Raises:
+            ConfigError: One of this name is queued or running.
+        """
+        job = self.read(name)
+        if job is not None and not job.ended:
+            raise ConfigError(
+                f'run-config key "run-name": expected a name that no job has which is {job.state}; '
+                f"got {name!r}. Watch that job with --attach {name}, end it with --stop {name}, or choose "
+                f"another --run-name"
+            )
+
+    def read(self, name: str) -> Job | None:
+        """Return a job, None if there is none of this name.
+
+        Raises:
+            StateError: Its file is damaged.
+        """
+        path = self.path(name)
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            fields = {field.name for field in dataclasses.fields(Job)}
+            known = {key: v for key, v in value.items() if key in fields}
+            return Job(**{**known, "runs": tuple(int(run) for run in known.get("runs", ()))})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, AttributeError) as err:
+            raise StateError(
+                f"{path}: expected the file of a job; got one that cannot be read "
+                f"({type(err).__name__}: {err}). Delete it and submit the run again, with --resume"
+            ) from None
+
+    def write(self, job: Job) -> None:
+        """Replace the file of a job."""
+        write_json(self.path(job.name), dataclasses.asdict(job))
+
+    def update(self, job: Job, **changes: object) -> Job:
+        """Change a job and write it down."""
+        changed = dataclasses.replace(job, **changes, updated=time.time())  # type: ignore[arg-type]
+        self.write(changed)
+        return changed
+
+    def all(self) -> list[Job]:
+        """Return the jobs, the oldest first; those whose file is damaged are left out."""
+        found = []
+        for path in self.folder.glob("*.json") if self.folder.is_dir() else ():
+            try:
+                job = self.read(path.stem)
+            except StateError:
+                continue
+            if job is not None:
+                found.append(job)
+        return sorted(found, key=lambda job: (job.created, job.name))
+
+    def damaged(self) -> list[str]:
+        """Return what is wrong with files that cannot be read."""
+        wrong = []
+        for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
+            try:
+                self.read(path.stem)
+            except StateError as err:
+                wrong.append(str(err))
+        return wrong
+
+    def ask_to_stop(self, name: str) -> None:
+        """Ask the link to end a job; what it has so far stays.
+
+        Raises:
+            ConfigError: There is none of this name that could be ended.
+        """
+        job = self.read(name)
+        if job is None or job.ended:
+            names = ", ".join(j.name for j in self.all() if not j.ended) or "none"
+            raise ConfigError(
+                f"--stop: expected a job that is queued or running ({names}); got {name!r}"
+                + (f", which has {job.state}" if job else "")
+            )
+        write_text(self._stop_file(name), job.id + "\n")
+
+    def shall_stop(self, job: Job) -> bool:
+        """Return whether somebody asked to end this job."""
+        try:
+            return self._stop_file(job.name).read_text(encoding="utf-8").strip() == job.id
+        except OSError:
+            return False
+
+    def stopped(self, name: str) -> None:
+        """Forget that somebody asked to end it."""
+        self._stop_file(name).unlink(missing_ok=True)
+        sync_folder(self.folder)
+
+    def _stop_file(self, name: str) -> Path:
+        return self.folder / f"{name}.stop"
+
+    def has_result(self, job: Job) -> bool:
+        """Return whether the result folder has a result of this job."""
+        return self.result_time(job.name) not in (0, job.result_before)
+
+    def result_time(self, name: str) -> int:
+        """Return when a run's result.json was changed, in ns; 0 if there is none."""
+        try:
+            return (self.runs / name / "result.json").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def folder_id(self, name: str) -> str:
+        """Return the identity of the run whose folder is there, "" if there is none."""
+        try:
+            config = json.loads((self.runs / name / "config.json").read_text(encoding="utf-8"))
+            return str(config.get("id", ""))
+        except (OSError, ValueError, AttributeError):
+            return ""

@@ -1,0 +1,238 @@
+"""Brings jobs to their end: submits, watches the run's state and the result, submits again.
+
+The facts that count are three: what the SuperLink says of the run, whether somebody holds the lock of the
+result folder (the ServerApp does, for its life), and whether ``result.json`` of this job is there. A run that
+ended without it goes on from its last checkpoint, after a pause that grows while there is no progress; a
+wrong key, bad data or a damaged checkpoint would end it again, so these are final. What a full disk ends is
+tried until there is room, however often. One job runs at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server_app.deploy.link.control import Control, LinkError, NodeState, RunState
+from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
+from server_app.results.folder import RunFolder
+from server_app.run.run_lock import is_held
+from task.errors import PASSES, BouquetError, ConfigError
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+MOST_FRUITLESS = 10  # attempts without a new round
+ASK_S = 5.0  # between questions about a run whose ServerApp is alive
+LOST_S = 3.0  # a run whose folder nobody holds for so long has no ServerApp any more
+CLOSING_S = 30.0  # how long a ServerApp may take after its result
+MUSTER_S = 15.0  # how long a new run waits for nodes that are not online
+REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
+POLICY = "policy"  # how a refusal to run anything but the installed app begins
+FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server_app.app.main names them
+
+
+@dataclass
+class _Attempt:
+    """What is known of the running job's last attempt, in this process only."""
+
+    job: str  # id
+    held: bool = False  # somebody held the folder's lock
+    asked: float = -ASK_S  # when the SuperLink was asked for the run
+    free_since: float = 0.0
+    result_since: float = 0.0
+    first_seen: float = 0.0  # when its turn came
+    ended: float = 0.0  # when it was found to be over; 0 = it is not
+    due: float = 0.0
+    seen: set[int] = field(default_factory=set)  # nodes that were online since it was over
+    fruitless: int = 0
+    rounds: int = -1  # bytes of rounds.jsonl when it was last over
+
+
+class Runner:
+    """Looks after the jobs of a link.
+
+    Args:
+        jobs: The jobs.
+        control: The SuperLink.
+        fab: The app's bundle.
+        tell: Takes one line about what happened.
+        clock: Seconds, for pauses.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        control: Control,
+        fab: bytes,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.jobs, self.control, self._tell, self._clock = jobs, control, tell, clock
+        self._fab = fab
+        self._attempt: _Attempt | None = None
+
+    def look(self, nodes: list[NodeState]) -> None:
+        """Look once at the jobs; bring the oldest that has not ended a step further.
+
+        Args:
+            nodes: Of the SuperLink.
+
+        Raises:
+            LinkError: The SuperLink does not answer; nothing is lost, look again later.
+        """
+        waiting = [job for job in self.jobs.all() if not job.ended]
+        for job in waiting:
+            if self.jobs.shall_stop(job):
+                self._stop(job)
+                return
+        if not waiting:
+            return
+        job = min(waiting, key=lambda j: (j.state != RUNNING, j.created))
+        if self._attempt is None or self._attempt.job != job.id:
+            # A job that runs when this process begins has lost its ServerApp with the process before it.
+            self._attempt = _Attempt(job.id, held=job.state == RUNNING, first_seen=self._clock())
+        if job.state == QUEUED:
+            away = any(node.registered and not node.online for node in nodes)
+            if not away or self._clock() - self._attempt.first_seen >= MUSTER_S:
+                self._submit(job, self._attempt)
+        elif self._attempt.ended:
+            self._again(job, self._attempt, nodes)
+        else:
+            self._watch(job, self._attempt)
+
+    def _submit(self, job: Job, attempt: _Attempt, least: int = 0) -> None:
+        """Start a run.
+
+        Args:
+            job: Of which job.
+            attempt: The one before it.
+            least: Nodes that must be there before it goes on; 0 = as many as the job says.
+        """
+        folder = self.jobs.runs / job.name
+        keys = dict(job.keys) | {"runs-dir": str(self.jobs.runs), "run-name": job.name}
+        if job.attempts and self.jobs.folder_id(job.name) not in ("", job.folder_before):
+            keys["resume"] = True  # the folder is this job's, not that of one before it
+        if least:
+            keys["min-nodes"] = least
+        self.jobs.write(job)  # a run that could not be noted, on a full disk, must not begin
+        try:
+            for run in self.control.unfinished(job.name, str(self.jobs.runs)):
+                self.control.stop(run)  # submitted, and then the link was killed before it was noted
+            run = self.control.start(self._fab, keys)
+        except ConfigError as err:
+            self._end(job, FAILED, str(err))
+            return
+        self._attempt = _Attempt(job.id, fruitless=attempt.fruitless, rounds=_size(folder / "rounds.jsonl"))
+        self.jobs.update(job, state=RUNNING, runs=(*job.runs, run), attempts=job.attempts + 1)
+        self._tell(f"job {job.name}: attempt {job.attempts + 1}, run {run}")
+
+    def _watch(self, job: Job, attempt: _Attempt) -> None:
+        now = self._clock()
+        held = is_held(self.jobs.runs / job.name)
+        if self.jobs.has_result(job):
+            attempt.result_since = attempt.result_since or now
+            if not held or now - attempt.result_since > CLOSING_S:
+                self._end(job, FINISHED, "")
+            return
+        if held and now - attempt.asked < ASK_S:
+            return  # its ServerApp is alive
+        attempt.asked = now
+        run = self.control.run(job.runs[-1]) if job.runs else None
+        if run is None or run.finished:
+            if self.jobs.has_result(job):  # since a moment ago
+                return
+            self._over(job, attempt, run or RunState("finished", "failed", "the SuperLink does not know it"))
+            return
+        attempt.held = attempt.held or held
+        if held or not attempt.held:
+            attempt.free_since = 0.0
+            return
+        attempt.free_since = attempt.free_since or now
+        if now - attempt.free_since > LOST_S:
+            self.control.stop(job.runs[-1])
+            self._over(job, attempt, RunState("finished", "failed", "its ServerApp was killed"))
+
+    def _over(self, job: Job, attempt: _Attempt, run: RunState) -> None:
+        """An attempt is over without a result."""
+        reason = run.details.removeprefix("ServerApp failed with exception: ") or f"the run {run.how}"
+        kind, _, text = reason.partition(": ")
+        if kind in FINAL:
+            self._end(job, FAILED, text)
+            return
+        if kind == POLICY:
+            self._end(job, FAILED, f"{text}. The app was changed since the link was started: start it anew")
+            return
+        if run.how == STOPPED and "killed" not in run.details:
+            self._end(job, STOPPED, "stopped at the SuperLink")
+            return
+        rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
+        if rounds > attempt.rounds:
+            attempt.fruitless = 0
+        elif kind != PASSES:
+            attempt.fruitless += 1
+        if attempt.fruitless >= MOST_FRUITLESS:
+            self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")
+            return
+        pause_s = min(FIRST_PAUSE_S * 2 ** max(attempt.fruitless - 1, 0), LONGEST_PAUSE_S)
+        pause_s = LONGEST_PAUSE_S if kind == PASSES else pause_s
+        attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
+        self.jobs.update(job, reason=reason)
+        self._tell(
+            f"job {job.name}: run {job.runs[-1] if job.runs else '?'} ended without a result: {reason}"
+        )
+
+    def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
+        """Submit again, once the pause is over and the nodes of the run were there."""
+        now = self._clock()
+        attempt.seen |= {node.id for node in nodes if node.online}  # the run waits for one that fails again
+        if now < attempt.due:
+            return
+        wanted = self._participants(job)
+        may_come = {node.id for node in nodes if node.registered}
+        if (wanted & may_come) - attempt.seen and now - attempt.ended < REUNION_S:
+            return
+        self._submit(job, attempt, least=len(wanted & may_come & attempt.seen))
+
+    def _participants(self, job: Job) -> set[int]:
+        """Return the nodes of the job's last round."""
+        try:
+            return {int(row["node"]) for row in RunFolder(self.jobs.runs / job.name).nodes()}
+        except (BouquetError, KeyError, TypeError, ValueError):  # a file that is not ours
+            return set()
+
+    def _stop(self, job: Job) -> None:
+        if job.runs:
+            self.control.stop(job.runs[-1])
+        self._end(job, STOPPED, "stopped by the user")
+        self.jobs.stopped(job.name)
+
+    def _end(self, job: Job, state: str, reason: str) -> None:
+        self.jobs.update(job, state=state, reason=reason)
+        self._attempt = None
+        self._tell(f"job {job.name} {state}" + (f": {reason}" if reason else ""))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def bundle() -> bytes:
+    """Return the app as a bundle that a SuperLink takes.
+
+    Raises:
+        BouquetError: The app's folder is not here.
+    """
+    from flwr.cli.build import build_fab_from_disk
+
+    from server_app.deploy.host.machine import APP_DIR
+
+    try:
+        return build_fab_from_disk(APP_DIR)
+    except Exception as err:
+        raise BouquetError(f"{APP_DIR}: expected the app's folder; got {type(err).__name__}: {err}") from None
+
+
+__all__ = ["LinkError", "Runner", "bundle"]

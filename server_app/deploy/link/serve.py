@@ -1,0 +1,273 @@
+"""``bouquet link``: the SuperLink and the SuperExec of its ServerApps, started, watched and kept up.
+
+The warden here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
+SuperLink: it lets the nodes of the kit in, turns revoked ones out, and looks after the jobs. What both know
+is written to ``state/status.json`` every `WRITE_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from server_app.deploy.host.machine import TOKENS
+from server_app.deploy.host.processes import Child, Warden, only_one, say
+from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
+from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.link.confined import KIT
+from server_app.deploy.link.control import Control, LinkError, NodeState, public_key
+from server_app.deploy.link.jobs import Jobs
+from server_app.deploy.link.runner import Runner, bundle
+from server_app.deploy.link.status import Seen, write_status
+from task.errors import BouquetError, ConfigError
+from task.storage.files import make_folder
+
+SUPERLINK, WARM = "superlink", "warm"
+LOOK_S = 0.5
+NODES_S = 2.0  # between looks at the SuperLink's health, its nodes and the kit's keys
+WRITE_S = 2.0
+STARTS_S = 60.0  # until a new SuperLink must have answered
+SILENT_S = 20.0  # without a good answer, until it is restarted
+ANSWER_S = 5.0
+SMALLEST_DISK = 64 * 1024**2  # bytes
+
+
+class Keeper:
+    """Talks to the SuperLink: health, nodes and jobs. `run` is for a thread of its own.
+
+    Args:
+        kit: The link's kit.
+        fab: The app's bundle.
+    """
+
+    def __init__(self, kit: LinkKit, fab: bytes) -> None:
+        self.kit = kit
+        self.seen = Seen()
+        self.control = Control(kit, ANSWER_S)
+        self.jobs = Jobs(kit.jobs, kit.runs)
+        self._runner = Runner(self.jobs, self.control, fab, say)
+        self._looked_at = -NODES_S
+        self._told: set[str] = set()
+        self._wrong: list[str] = []  # with the kit's keys
+
+    def run(self, over: threading.Event) -> None:
+        """Look until the event is set."""
+        while not over.wait(LOOK_S):
+            try:
+                self.look()
+            except Exception as err:  # whatever it is: this thread must go on
+                self.seen.trouble = f"{type(err).__name__}: {err}"
+
+    def look(self) -> None:
+        """Look once."""
+        try:
+            if time.monotonic() - self._looked_at >= NODES_S:
+                self.control.check()
+                check_database(self.kit.database)
+                self.seen.nodes = self._register()
+                self.seen.answered = self._looked_at = time.monotonic()
+                self.seen.trouble, self.seen.warnings = "", self._wrong + self.jobs.damaged()
+            self._runner.look(self.seen.nodes)
+        except (LinkError, sqlite3.Error) as err:
+            self.seen.trouble = str(err)
+
+    def _register(self) -> list[NodeState]:
+        """Let the nodes of the kit in and turn the revoked ones out; return all that are registered."""
+        self._wrong, changed = [], False
+        nodes = self.control.nodes()
+        by_key = {node.key: node for node in nodes}
+        for name, path in self.kit.node_keys.items():
+            try:
+                key = public_key(path)
+            except ConfigError as err:
+                self._warn(str(err))
+                continue
+            node = by_key.get(key)
+            if node is None:
+                self.control.register(name, key)
+                changed = True
+                say(f"node {name} (key {node_fingerprint(path.read_bytes())}) may join")
+            elif not node.registered:
+                self._warn(
+                    f"{path}: expected a key that was never revoked; got one that was. Give the node a new "
+                    f"one: bouquet provision --out DIR --revoke {name} --node {name}"
+                )
+        for path in self.kit.revoked_keys:
+            try:
+                node = by_key.get(public_key(path))
+            except ConfigError as err:
+                self._warn(str(err))
+                continue
+            if node is not None and node.registered:
+                self.control.unregister(node.id)
+                changed = True
+                say(f"node {node.name} (key {node_fingerprint(path.read_bytes())}) is revoked and turned out")
+        nodes = self.control.nodes() if changed else nodes
+        return [node for node in nodes if node.registered]
+
+    def _warn(self, text: str) -> None:
+        self._wrong.append(text)
+        if text not in self._told:
+            self._told.add(text)
+            say(text)
+
+
+def run_link(kit: LinkKit) -> None:
+    """Run a link until SIGTERM or Ctrl-C.
+
+    Raises:
+        ConfigError: A certificate has expired.
+        BouquetError: Another process runs it already, or its ports are taken.
+    """
+    for text in check_kit(kit.path):
+        say(text)
+    for folder in (kit.state, kit.logs, kit.flwr_home, kit.runs, kit.jobs, kit.cache):
+        make_folder(folder)
+    with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
+        end_leftovers(kit.path)
+        _apart_from_proxies()
+        over = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
+        keeper = Keeper(kit, bundle())
+        with Warden(kit.logs) as warden:
+            env = environment(kit)
+            superlink = Child(SUPERLINK, superlink_command(kit), env)
+            superlink.health = lambda: health(superlink, keeper.seen)
+            warden.add(superlink)
+            warden.add(Child(WARM, warm_command(kit), env))
+            threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
+            say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
+            warden.run(over, Writer(kit, warden, keeper))
+            say("stopping")
+        keeper.control.close()
+
+
+def health(child: Child, seen: Seen) -> str:
+    """Return why the SuperLink must be restarted, "" if it need not be."""
+    now = time.monotonic()
+    silent_s = now - max(seen.answered, child.started)
+    allowed_s = SILENT_S if seen.answered > child.started else STARTS_S
+    if silent_s <= allowed_s:
+        return ""
+    return f"no good answer for {silent_s:.0f} s ({seen.trouble or 'no answer at all'})"
+
+
+class Writer:
+    """Writes the status file, from the warden's thread, which never waits for anybody."""
+
+    def __init__(self, kit: LinkKit, warden: Warden, keeper: Keeper) -> None:
+        self._kit, self._warden, self._keeper = kit, warden, keeper
+        self._due = 0.0
+        self._failed = ""
+
+    def __call__(self) -> None:
+        """Write it if it is time to."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + WRITE_S
+        seen = self._keeper.seen
+        try:
+            seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))
+            seen.certificates = kit_findings(self._kit.path)
+            write_status(self._kit, seen, list(self._warden.children.values()), self._keeper.jobs)
+            self._failed = ""
+        except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so
+            if str(err) != self._failed:
+                say(f"cannot write the status: {err}")
+            self._failed = str(err)
+
+
+def _full(folder: Path) -> str:
+    """Return what is wrong with the disk of a folder, "" if nothing is."""
+    free = shutil.disk_usage(folder).free
+    if free >= SMALLEST_DISK:
+        return ""
+    least = SMALLEST_DISK // 1024**2
+    return f"{folder}: expected at least {least} MB of free disk; got {free // 1024**2} MB"
+
+
+def superlink_command(kit: LinkKit) -> list[str]:
+    """Return what starts the SuperLink."""
+    host, port = read_address(kit.control, "control")
+    return [
+        sys.executable, "-m", "server_app.deploy.flower.superlink",
+        "--max-reply", str(kit.max_reply), "--max-rate", str(kit.max_rate),
+        "--host", host, "--port", str(port), "--fleet-api-address", kit.fleet,
+        "--ssl-ca-certfile", str(kit.ca_certificate), "--ssl-certfile", str(kit.server_certificate),
+        "--ssl-keyfile", str(kit.server_key), "--enable-supernode-auth", "--database", str(kit.database),
+        "--isolation", "process", "--superexec-auth-secret-file", str(kit.secret),
+        "--disable-runtime-dependency-installation",
+    ]  # fmt: skip
+
+
+def warm_command(kit: LinkKit) -> list[str]:
+    """Return what starts the SuperExec of ServerApps."""
+    return [
+        sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-serverapp",
+        "--runtime", kit.control, "--root-certificates", str(kit.ca_certificate),
+        "--secret", str(kit.secret), "--preload", "server_app.app", "--tasks", str(kit.state / TOKENS),
+    ]  # fmt: skip
+
+
+def environment(kit: LinkKit) -> dict[str, str]:
+    """Return what the processes of a link have in their environment beside this process's own."""
+    return {
+        KIT: str(kit.path),
+        "FLWR_HOME": str(kit.flwr_home),
+        "BOUQUET_CACHE": str(kit.cache),
+        "FLWR_TELEMETRY_ENABLED": os.environ.get("FLWR_TELEMETRY_ENABLED", "0"),
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _apart_from_proxies() -> None:
+    """Let no HTTP proxy of the environment come between this machine and itself."""
+    for name in ("NO_PROXY", "no_proxy"):
+        others = [part for part in os.environ.get(name, "").split(",") if part]
+        os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
+
+
+def check_database(path: Path) -> None:
+    """Return if somebody could write to the database within a second.
+
+    Raises:
+        sqlite3.Error: Nobody could: it is locked, full or damaged.
+    """
+    if not path.exists():  # the SuperLink makes it
+        return
+    with closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=1.0, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("ROLLBACK")
+
+
+def end_leftovers(kit: Path) -> None:
+    """End the processes of this kit that a killed link left behind."""
+    left = [process for process in psutil.process_iter() if _environ(process).get(KIT) == str(kit)]
+    for process in left:
+        say(f"ending process {process.pid}, left behind by a link that was killed")
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(left, timeout=10)
+
+
+def _environ(process: psutil.Process) -> Mapping[str, str]:
+    try:
+        return {} if process.pid == os.getpid() else process.environ()
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return {}

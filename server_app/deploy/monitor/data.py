@@ -1,0 +1,249 @@
+"""What the monitor knows: the runs, jobs and status of a folder, as plain objects.
+
+Nothing is written, locked or kept open. A file that is missing, damaged or gone meanwhile is no error: what
+is wrong with it is told under "problems".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import tomllib
+from collections import OrderedDict
+from itertools import islice
+from pathlib import Path
+
+from server_app.deploy.link.status import RED
+from server_app.deploy.monitor.files import Row, last_rows, modified, problem, read_lines, read_object
+from server_app.deploy.monitor.rows import (
+    ClientTable,
+    config_row,
+    job_row,
+    mapping,
+    node_row,
+    number,
+    objects,
+    process_row,
+    round_row,
+    text,
+    texts,
+)
+from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
+from task.errors import ConfigError
+
+MOST_RUNS = 200  # in the list, the latest
+KEPT_TABLES = 8
+LOOK_BACK = 50  # rounds, for the last accuracy
+OLD_S = 15.0  # a status that is older was written by a link that is no longer there
+LONGEST_NAME = 250  # bytes, with room for ".json"
+OPEN_STATES = ("queued", "running", "failed", "stopped")
+
+
+class GoneError(Exception):
+    """There is no such run (any more)."""
+
+
+class Watched:
+    """The folder that the monitor looks at: a link's kit, or a folder of result folders.
+
+    Which of the two is decided at each look, so that it need not exist yet.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        ConfigError: It is a file, one run's result folder, or the kit of a node.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self._tables: OrderedDict[Path, ClientTable] = OrderedDict()
+        self._lock = threading.Lock()
+        hint = "give the kit of a link, or the folder that holds result folders"
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"monitor: expected a folder; got the file {path}: {hint}")
+        if (self.path / CONFIG).exists():
+            raise ConfigError(
+                f"monitor: {path} is the result folder of one run: {hint}, here {self.path.parent}"
+            )
+        if self._kind() == "node":
+            raise ConfigError(f"monitor: {path} is the kit of a node, which holds no runs: {hint}")
+
+    def _kind(self) -> str:
+        """Return "link" or "node" for a kit, "" for a folder of result folders."""
+        try:
+            return str(tomllib.loads((self.path / "kit.toml").read_text("utf-8")).get("kind", "link"))
+        except FileNotFoundError:
+            # In a container the certificates and keys of a kit need not be there.
+            return "link" if any(os.path.isdir(self.path / name) for name in ("state", "jobs")) else ""
+        except (OSError, ValueError):
+            return "link"
+
+    def _place(self) -> Row:
+        missing = [] if os.path.isdir(self.path) else [f"The folder {self.path} does not exist (yet)."]
+        return {"folder": str(self.path), "kit": bool(self._kind()), "now": time.time(), "problems": missing}
+
+    def _runs_dir(self) -> Path:
+        return self.path / "runs" if self._kind() else self.path
+
+    def _job_path(self, name: str) -> Path:
+        return self.path / "jobs" / f"{name}.json"
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a run, whatever a browser sent as its name."""
+        if not _is_name(name):
+            return False
+        job = bool(self._kind()) and os.path.isfile(self._job_path(name))
+        return job or _is_run(self._runs_dir() / name)
+
+    def _run_path(self, name: str) -> Path:
+        if not self.has(name):
+            raise GoneError(name)
+        return self._runs_dir() / name
+
+    def _names(self, problems: list[str]) -> list[str]:
+        """Return the names of runs: result folders, and jobs that have none yet."""
+        names = {name for name in _listing(self._runs_dir(), problems) if _is_run(self._runs_dir() / name)}
+        if self._kind():
+            jobs = _listing(self.path / "jobs", problems)
+            names |= {name.removesuffix(".json") for name in jobs if name.endswith(".json")}
+        wrong = [name for name in names if not _is_name(name) and not name.startswith(".")]
+        problems += [f"Not shown, since its name is not printable: {name!a}" for name in sorted(wrong)]
+        return [name for name in names if _is_name(name)]
+
+    def runs(self) -> Row:
+        """Return the list of runs, the latest first."""
+        answer = self._place()
+        runs = [self._summary(name) for name in self._names(answer["problems"])]
+        runs.sort(key=lambda run: (run["updated"] or 0.0, run["name"]), reverse=True)
+        return answer | self._health() | {"count": len(runs), "runs": runs[:MOST_RUNS]}
+
+    def run(self, name: str) -> Row:
+        """Return one run.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        path = self._run_path(name)
+        config = config_row(read_object(path / CONFIG, []) or {})
+        return self._place() | self._health() | {"run": self._summary(name), "config": config}
+
+    def _summary(self, name: str) -> Row:
+        path, problems = self._runs_dir() / name, list[str]()
+        config = read_object(path / CONFIG, problems) or {}
+        finished = read_object(path / RESULT, problems) is not None
+        written = read_object(self._job_path(name), problems) if self._kind() else None
+        job = None if written is None else job_row(written)
+        keys = mapping((written or {}).get("keys")) | mapping(config.get("run"))
+        rows = list(islice(last_rows(path / ROUNDS), LOOK_BACK))
+        accuracy, on = _accuracy(rows)
+        # A job may be queued for a run that has finished before.
+        state = job["state"] if job and job["state"] in OPEN_STATES else ""
+        files = (path / ROUNDS, path / CONFIG, path / RESULT, self._job_path(name))
+        return {
+            "name": name,
+            "state": state or ("finished" if finished else "unfinished"),
+            **{key: text(keys.get(key)) for key in ("algorithm", "dataset", "model")},
+            "round": number(rows[0].get("round")) if rows else None,
+            "of": number(keys.get("num-server-rounds")),
+            "accuracy": accuracy,
+            "measured_on": on,
+            "started": text(config.get("started")),
+            "updated": modified(*files),
+            "job": job,
+            "problems": problems,
+        }
+
+    def rounds(self, name: str, after: int, mark: str) -> Row:
+        """Return the rounds that are new.
+
+        Args:
+            name: Of the run.
+            after: What the answer before said, 0 at first.
+            mark: Likewise, "" at first.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        chunk = read_lines(self._run_path(name) / ROUNDS, after, mark)
+        return {
+            "rounds": [round_row(row) for row in chunk.rows],
+            **{key: getattr(chunk, key) for key in ("after", "mark", "anew", "more", "problems")},
+        }
+
+    def clients(self, name: str) -> Row:
+        """Return the clients of a run with their last numbers, those with the lowest accuracies if many.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        path = self._run_path(name) / CLIENTS
+        with self._lock:
+            table = self._tables.pop(path, None) or ClientTable(path)
+            self._tables[path] = table
+            while len(self._tables) > KEPT_TABLES:
+                self._tables.popitem(last=False)
+            return table.look()
+
+    def nodes(self) -> Row:
+        """Return what the link last wrote about its nodes and processes."""
+        answer = self._place()
+        status = read_object(self._status_path, answer["problems"])
+        found = status or {}
+        written, old = self._age(found)
+        return answer | {
+            "there": status is not None,
+            "written": written,
+            "old": old,
+            **self._health(),
+            "address": text(found.get("address")),
+            "nodes": [node_row(node, old=old) for node in objects(found.get("nodes"))],
+            "processes": [process_row(process, old=old) for process in objects(found.get("processes"))],
+        }
+
+    @property
+    def _status_path(self) -> Path:
+        return self.path / "state" / "status.json"
+
+    def _age(self, status: Row) -> tuple[float | int | None, bool]:
+        """Return when a status was written, and whether the link has been silent for long since."""
+        written = number(status.get("written")) or modified(self._status_path)
+        return written, written is not None and time.time() - written > OLD_S
+
+    def _health(self) -> Row:
+        """Return the state of the link, "" of a folder without one, and what somebody should look at."""
+        status = read_object(self._status_path, []) or {}
+        _, old = self._age(status)
+        late = ["The link is not running, or stands still: this is its last word."] if old else []
+        state = RED if old else text(status.get("state"))
+        return {"state": state, "warnings": late + texts(status.get("warnings"))}
+
+
+def _listing(folder: Path, problems: list[str]) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as err:
+        problems.append(problem(folder, err))
+        return []
+
+
+def _is_name(name: str) -> bool:
+    """Return whether this can be the name of something right below a folder."""
+    fits = len(name) > 0 and name.isprintable() and len(name.encode()) <= LONGEST_NAME
+    return fits and not name.startswith(".") and not {"/", "\\"} & {*name}
+
+
+def _is_run(path: Path) -> bool:
+    return any(os.path.isfile(path / name) for name in (CONFIG, ROUNDS, RESULT))
+
+
+def _accuracy(rows: list[Row]) -> tuple[float | int | None, str]:
+    """Return the last accuracy, the server's if it has any, and where it was measured."""
+    for key, on in (("accuracy", "server"), ("client_accuracy", "clients")):
+        for row in rows:
+            if (value := number(row.get(key))) is not None:
+                return value, on
+    return None, ""

@@ -1,0 +1,180 @@
+"""What the monitor shows of a line or object that it read: some keys, of the right kind, of bounded size.
+
+Nothing that is missing or of another kind is an error: it becomes None, "" or 0. Names and reasons that came
+from clients are passed on as text; the page never takes them for anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from server_app.deploy.monitor.files import Row, read_lines
+
+MOST_TEXT = 1000  # characters of one text
+MOST_CLIENTS = 100_000  # of one run, to keep numbers of
+SHOWN_CLIENTS = 500
+MOST_QUARANTINED = 200  # of one round
+MOST_PHASES = 20
+BUSY_S = 0.5  # of reading clients.jsonl, for one answer
+
+# Run-config keys that are shown. No paths, no free text.
+SHOWN = (
+    "algorithm", "dataset", "model", "partition", "num-clients", "num-server-rounds", "fraction-train",
+    "local-epochs", "batch-size", "learning-rate", "selection", "min-replies", "enough-replies",
+    "round-timeout", "target-accuracy", "seed",
+)  # fmt: skip
+VERSIONS = ("bouquet", "flwr", "torch", "python")
+ROUND_NUMBERS = (
+    "round", "accuracy", "loss", "client_accuracy", "client_loss", "train_loss", "asked", "answered",
+    "population", "bytes_down", "bytes_up",
+)  # fmt: skip
+CLIENT_NUMBERS = ("accuracy", "loss", "train_loss", "examples", "round")
+QUARANTINED_TEXTS = ("client", "field", "expected", "got", "reason")
+
+
+def number(value: object) -> float | int | None:
+    """Return a number that JSON can hold, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e300 and math.isfinite(value) else None
+
+
+def text(value: object) -> str:
+    """Return a text of bounded length; "" for None."""
+    if value is None:
+        return ""
+    words = value if isinstance(value, str) else json.dumps(value, default=str)
+    return words if len(words) <= MOST_TEXT else words[:MOST_TEXT] + " …"
+
+
+def mapping(value: object) -> Row:
+    """Return an object, {} if it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: object) -> list[Row]:
+    """Return the objects of a list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def texts(value: object) -> list[str]:
+    """Return the texts of a list."""
+    return [text(item) for item in value] if isinstance(value, list) else []
+
+
+def config_row(config: Mapping[str, object]) -> dict[str, str]:
+    """Return what is shown of config.json."""
+    keys, versions = mapping(config.get("run")), mapping(config.get("environment"))
+    shown = {key: text(keys[key]) for key in SHOWN if key in keys}
+    return shown | {key: text(versions[key]) for key in VERSIONS if versions.get(key)}
+
+
+def round_row(row: Row) -> Row:
+    """Return what is shown of a line of rounds.jsonl."""
+    dropped = objects(row.get("quarantined"))
+    seconds = list(mapping(row.get("seconds")).items())[:MOST_PHASES]
+    return {
+        **{key: number(row.get(key)) for key in ROUND_NUMBERS},
+        "skipped": row.get("skipped") is True,
+        "seconds": {text(phase): number(spent) for phase, spent in seconds},
+        "quarantined_count": len(dropped),
+        "quarantined": [
+            {key: text(entry.get(key)) for key in QUARANTINED_TEXTS} for entry in dropped[:MOST_QUARANTINED]
+        ],
+    }
+
+
+def node_row(node: Row, *, old: bool) -> Row:
+    """Return what is shown of a node; by an old status it is not known whether it is online."""
+    return {
+        "name": text(node.get("name")),
+        "online": None if old else _truth(node.get("online")),
+        "last_seen": number(node.get("last_seen")),
+        "clients": number(node.get("clients")),
+        "examples": number(node.get("examples")),
+        "app_version": text(node.get("app_version")),
+        "problem": text(node.get("problem")),
+    }
+
+
+def process_row(process: Row, *, old: bool) -> Row:
+    """Return what is shown of a process of the link; by an old status it is not known whether it runs."""
+    return {
+        "name": text(process.get("name")),
+        "running": None if old else _truth(process.get("running")),
+        **{key: number(process.get(key)) for key in ("pid", "restarts", "uptime_s")},
+    }
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def job_row(job: Row) -> Row:
+    """Return what is shown of a job; its run-config keys are not."""
+    return {key: text(job.get(key)) for key in ("state", "reason")} | {
+        "attempts": number(job.get("attempts"))
+    }
+
+
+class ClientTable:
+    """The last numbers of each client of a run, kept up while clients.jsonl grows.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._clear()
+
+    def _clear(self) -> None:
+        self._after, self._mark = 0, ""
+        self._rows: dict[str, Row] = {}
+        self._problems: dict[str, None] = {}
+        self._left_out = False
+
+    def look(self) -> Row:
+        """Read what is new, for at most about `BUSY_S` seconds, and return the table."""
+        until, more = time.monotonic() + BUSY_S, True
+        while more and time.monotonic() < until:
+            chunk = read_lines(self._path, self._after, self._mark)
+            if chunk.anew:
+                self._clear()
+            self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
+            self._problems |= dict.fromkeys(chunk.problems)
+            for row in chunk.rows:
+                self._add(row)
+        rows = sorted(self._rows.values(), key=lambda row: row["name"])
+        if len(rows) > SHOWN_CLIENTS:
+            rows.sort(key=lambda row: math.inf if row["accuracy"] is None else row["accuracy"])
+        return {
+            "clients": rows[:SHOWN_CLIENTS],
+            "count": len(rows),
+            "left_out": self._left_out,
+            "more": more,
+            "problems": list(self._problems)[:SHOWN_CLIENTS],
+        }
+
+    def _add(self, line: Row) -> None:
+        name, metrics = text(line.get("name")), mapping(line.get("metrics"))
+        row = self._rows.get(name)
+        if row is None:
+            if len(self._rows) >= MOST_CLIENTS:
+                self._left_out = True
+                return
+            row = {"name": name, "trained": 0, **dict.fromkeys(CLIENT_NUMBERS)}
+            self._rows[name] = row
+        if line.get("phase") == "train":
+            row["trained"] += 1
+            row["train_loss"] = number(metrics.get("train-loss"))
+            row["examples"] = number(line.get("examples"))
+            accuracy, loss = number(metrics.get("test-accuracy")), None
+        else:
+            accuracy, loss = number(metrics.get("accuracy")), number(metrics.get("loss"))
+        if accuracy is not None or loss is not None:
+            row |= {"accuracy": accuracy, "loss": loss, "round": number(line.get("round"))}

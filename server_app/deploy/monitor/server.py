@@ -1,0 +1,261 @@
+"""A local web page about runs and nodes: ``bouquet monitor KIT-or-RUNS-DIR``.
+
+One process of the standard library that reads files and changes nothing. It has no accounts, so it listens on
+loopback unless told otherwise. (uvicorn and starlette come with Flower 1.39, but as its own affair: it pins
+them to one minor version and the next release may drop them; eight read-only routes need neither.)
+
+Pages: ``/`` the runs, ``/runs/NAME`` one run, ``/nodes`` the nodes; ``/app.js``, ``/app.css``, ``/icon.svg``.
+No page holds data: they come as JSON, every 2 s, all of it made by `server_app.deploy.monitor.data`:
+
+::
+
+  /api/runs                 folder, kit, now, problems, state, warnings, count,
+                            runs: [name, state, algorithm, dataset, model, round, of, accuracy,
+                            measured_on, started, updated, job, problems]
+  /api/runs/NAME            folder, kit, now, problems, state, warnings, run: as above, config: what is no
+                            secret
+  /api/runs/NAME/rounds?after=N&mark=M
+                            rounds: the new ones; after, mark: to be given next time; anew: the file was cut
+                            or replaced, so drop what you have; more: ask again at once; problems
+  /api/runs/NAME/clients    clients: [name, accuracy, loss, train_loss, examples, round, trained], count,
+                            left_out, more: still being read, problems
+  /api/nodes                folder, kit, now, problems, there, written, old, state, address, warnings,
+                            nodes: [name, online, last_seen, clients, examples, app_version, problem],
+                            processes: [name, running, pid, restarts, uptime_s]
+
+The link's state is "green", "yellow" (it works, but without some nodes or clients) or "red", and "" in a
+folder without a link; the warnings say why. Times are seconds since 1970, but for "started", which is ISO
+8601; what was not measured is null. An error is ``{"error": "..."}``, with status 400 (no Host, bad number),
+404 (no such run), 405 (not GET or HEAD) or 421.
+
+A request must name the machine by an address, ``localhost``, the machine's own name or the given host: a
+foreign page that lets its own name point here (DNS rebinding) gets 421 and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+import sys
+import threading
+import traceback
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from server_app.deploy.monitor.data import GoneError, Watched
+from server_app.deploy.monitor.pages import PAGES
+from server_app.deploy.monitor.plots import PLOTS
+from server_app.deploy.monitor.script import SCRIPT
+from server_app.deploy.monitor.shell import ICON, PAGE, STYLE
+from server_app.results.folder import to_json
+from task.errors import ConfigError
+
+MOST_CONNECTIONS = 64
+SILENT_S = 20.0  # a connection that says nothing for so long is closed
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+STATIC = {
+    "app.js": ("text/javascript; charset=utf-8", (SCRIPT + PLOTS + PAGES).encode()),
+    "app.css": ("text/css; charset=utf-8", STYLE.encode()),
+    "icon.svg": ("image/svg+xml", ICON.encode()),
+}
+
+
+class Monitor(ThreadingHTTPServer):
+    """The server; `server_address` tells the port.
+
+    Args:
+        watched: What to show.
+        host: Name or address to listen on.
+        port: 0 = any free one.
+
+    Raises:
+        ConfigError: The port is in use, or the address is not this machine's.
+    """
+
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(self, watched: Watched, host: str, port: int) -> None:
+        self.watched = watched
+        self.names = {"localhost", host.lower(), socket.gethostname().lower()}
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), Handler)
+        except (OSError, OverflowError) as err:
+            in_use = isinstance(err, OSError) and err.errno == errno.EADDRINUSE
+            advice = "something listens there already; choose another --port" if in_use else f"{err}"
+            raise ConfigError(f"monitor: cannot listen on --host {host} --port {port}: {advice}") from None
+
+    def server_bind(self) -> None:
+        """Bind, without the look-up of the machine's name that the standard library adds."""
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection, or close it if there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away; anything else is a fault of ours."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            traceback.print_exc()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection."""
+
+    server: Monitor
+    protocol_version = "HTTP/1.1"
+    server_version = "bouquet"
+    sys_version = ""
+    timeout = SILENT_S
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what follows is no request of its own
+        if not _names_us(self.headers.get_all("Host") or [], self.server.names):
+            missing = "Host" not in self.headers
+            self.send_error(400 if missing else 421, "expected the name or address of this machine as Host")
+            return
+        try:
+            status, kind, body = self._route()
+        except GoneError:
+            status, kind, body = 404, JSON, to_json({"error": "there is no such run (any more)"})
+        except ValueError as err:
+            status, kind, body = 400, JSON, to_json({"error": str(err)})
+        except Exception:
+            traceback.print_exc()
+            status, kind, body = 500, JSON, to_json({"error": "a fault of the monitor: see its terminal"})
+        self._send(status, kind, body)
+
+    def do_HEAD(self) -> None:
+        """Answer like GET, without the body."""
+        self.do_GET()
+
+    def _route(self) -> tuple[int, str, bytes]:
+        parts = urlsplit(self.path)
+        # Split first: an escaped slash belongs to a name, and no name holds one.
+        steps = [unquote(step) for step in parts.path.split("/")[1:]]
+        watched, query = self.server.watched, parse_qs(parts.query)
+        match steps:
+            case [""] | ["nodes"]:
+                return 200, HTML, PAGE.encode()
+            case ["runs", name]:
+                return (200 if watched.has(name) else 404), HTML, PAGE.encode()
+            case [name] if name in STATIC:
+                return (200, *STATIC[name])
+            case ["api", "runs"]:
+                found = watched.runs()
+            case ["api", "runs", name]:
+                found = watched.run(name)
+            case ["api", "runs", name, "rounds"]:
+                after, mark = query.get("after", ["0"])[-1], query.get("mark", [""])[-1]
+                if not (after.isascii() and after.isdigit() and len(after) < 19):
+                    raise ValueError("after: expected a whole number")
+                found = watched.rounds(name, int(after), mark)
+            case ["api", "runs", name, "clients"]:
+                found = watched.clients(name)
+            case ["api", "nodes"]:
+                found = watched.nodes()
+            case _:
+                return 404, JSON, to_json({"error": "there is no such page"})
+        return 200, JSON, to_json(found)
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if status == 405:
+            self.send_header("Allow", "GET, HEAD")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is none of ours, in the one shape of our errors."""
+        # The standard library knows no method that we do not have, and calls it "not implemented".
+        status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
+        self.close_connection = True
+        self._send(
+            status, JSON, to_json({"error": status.phrase if code == 501 else message or status.phrase})
+        )
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print no line per request: a page asks every two seconds."""
+
+
+def _names_us(hosts: list[str], names: set[str]) -> bool:
+    """Return whether the Host header names this machine; an address cannot be rebound."""
+    if len(hosts) != 1:
+        return False
+    try:
+        host = urlsplit(f"//{hosts[0]}").hostname or ""
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.rstrip(".") in names
+    return True
+
+
+def serve(path: Path, host: str, port: int) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        path: A link's kit or a folder of result folders.
+        host: Name or address to listen on.
+        port: 0 = any free one.
+
+    Raises:
+        ConfigError: See `Watched` and `Monitor`.
+    """
+    with contextlib.suppress(KeyboardInterrupt), Monitor(Watched(path), host, port) as monitor:
+        where = f"[{host}]" if ":" in host else host
+        if not _is_loopback(str(monitor.server_address[0])):
+            print(
+                f"warning: --host {host} lets everybody who reaches this machine read the page: it has no "
+                "password and no encryption. Prefer 127.0.0.1 and `ssh -L`.",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+        print(f"monitor of {path}: http://{where}:{monitor.server_port}/ (Ctrl-C ends it)", flush=True)
+        monitor.serve_forever()
+    print("monitor stopped", file=sys.stderr)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -1,0 +1,1 @@
+"""A node's machine: its processes, its data, what its owner allows."""

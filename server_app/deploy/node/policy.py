@@ -1,0 +1,106 @@
+"""What the owner of a node allows: which code, how many rounds, of how many examples, and when."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Context, Message
+
+from server_app.deploy.host.processes import say
+from task.errors import RefusedError, local
+from task.storage.files import private
+
+HOOK_S = 10.0  # that a hook may take
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the owner of this machine allows.
+
+    Attributes:
+        apps: "installed" or "any": which code may run.
+        max_rounds: Training messages of a run that are answered; 0 = no limit.
+        min_examples: Fewest examples that an update is computed from; 0 = no limit. The installed app sees to
+            it (`client_app.owner`); of another nobody can say.
+        min_steps: Fewest local steps that it is computed in, likewise.
+        may_train: Program that is asked before each training task; "" = none.
+        threads: Most threads of a task; 0 = no limit.
+        audit: File to which refusals are appended; None = only the log.
+    """
+
+    apps: str = "installed"
+    max_rounds: int = 0
+    min_examples: int = 0
+    min_steps: int = 0
+    may_train: str = ""
+    threads: int = 0
+    audit: Path | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a task asks for: its message without the content, and of whom."""
+
+    message: Message
+    context: Context
+
+    @property
+    def trains(self) -> bool:
+        """Whether the message asks for training."""
+        return self.message.metadata.message_type.partition(".")[0] == "train"
+
+
+def may_train(
+    order: Order, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
+) -> None:
+    """Refuse a training that the site does not want.
+
+    Args:
+        order: What is asked.
+        context: Its context.
+        site: What is allowed.
+        trained: Training messages so far, by run.
+        installed: Whether the run's app is the installed one.
+
+    Raises:
+        RefusedError: With the reason.
+    """
+    if site.max_rounds and trained.get(context.run_id, 0) >= site.max_rounds:
+        raise RefusedError(f"policy: max-rounds = {site.max_rounds} of this run are done")
+    for key, least in (("min-examples", site.min_examples), ("min-steps", site.min_steps)):
+        if least and not installed:
+            raise RefusedError(f"policy: {key} = {least}; another app's cannot be counted, so expected 0")
+    if site.may_train:
+        ask(site.may_train)
+
+
+def ask(hook: str) -> None:
+    """Ask a program whether to train now; exit code 0 means yes.
+
+    Raises:
+        RefusedError: With what it printed; the server hears of its standard output alone.
+    """
+    try:
+        answer = subprocess.run(
+            [hook], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HOOK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedError(f"not training: {local(hook)} did not answer within {HOOK_S:g} s") from None
+    except OSError as err:
+        raise RefusedError(f"not training: {local(hook)} cannot be run: {err.strerror}") from None
+    if answer.returncode:
+        said = answer.stdout.strip()[-200:] or f"exit code {answer.returncode}"
+        noise = answer.stderr.strip()[-200:]
+        raise RefusedError(f"not training: {local(hook)} said {said}{local(f' ({noise})') if noise else ''}")
+
+
+def audit(site: Site, line: str) -> None:
+    """Write down that something was refused."""
+    say(f"audit: {line}")
+    if site.audit is not None:
+        with open(site.audit, "a", opener=private, encoding="utf-8") as file:
+            print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)

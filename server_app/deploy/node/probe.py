@@ -1,0 +1,131 @@
+"""Why a SuperLink cannot be reached: one connection and TLS handshake at a time, in a thread of its own.
+
+Flower tries again and again, and says nothing of why.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from server_app.deploy.kits.certificates import Finding, ends_when
+
+WAIT_S = 2.0  # for a connection, and for a handshake
+SLOW_S = 4.0  # a look that takes longer, as that for a name can, is trouble in itself
+SILENT = "timeout: nothing answers. Is the address right, and does a firewall let it pass?"
+EXPIRED, TOO_EARLY, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look found.
+
+    Attributes:
+        answers: Whether the port answers at all.
+        trouble: Why no TLS connection came about, "" if one did.
+        findings: What is to be said of the SuperLink's certificate.
+    """
+
+    answers: bool
+    trouble: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+class Probe:
+    """Looks at a SuperLink's port.
+
+    Args:
+        address: Host and port.
+        authority: Certificate file of the authority that must vouch for it.
+    """
+
+    def __init__(self, address: tuple[str, int], authority: Path) -> None:
+        self.address, self.authority = address, authority
+        self._found: Found | None = None
+        self._began = 0.0
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Begin to look, unless a look is under way."""
+        if self._thread is None or not self._thread.is_alive():
+            self._began = time.monotonic()
+            self._thread = threading.Thread(target=self._look, name="probe", daemon=True)
+            self._thread.start()
+
+    @property
+    def found(self) -> Found | None:
+        """What the last look found; None while the first is under way."""
+        looking = self._thread is not None and self._thread.is_alive()
+        if looking and time.monotonic() - self._began > SLOW_S:
+            return Found(False, SILENT)
+        return self._found
+
+    def wait(self) -> Found:
+        """Look, and return what was found."""
+        self.look()
+        if self._thread is not None:
+            self._thread.join()
+        return self._found or Found(False)
+
+    def _look(self) -> None:
+        self._found = look(self.address, self.authority)
+
+
+def look(address: tuple[str, int], authority: Path) -> Found:
+    """Connect to a SuperLink once and say what is wrong with that."""
+    host = address[0]
+    try:
+        plain = socket.create_connection(address, timeout=WAIT_S)
+    except socket.gaierror as err:
+        return Found(False, f'no such host: the name "{host}" cannot be resolved: {err.strerror}.')
+    except TimeoutError:
+        return Found(False, SILENT)
+    except ConnectionRefusedError:
+        return Found(False, "connection refused. Is the link running, and the port right?")
+    except OSError as err:
+        return Found(
+            False, f"{(err.strerror or str(err)).lower()}. Is the address right, and the network up?"
+        )
+    with plain:
+        return _shake_hands(plain, address, authority)
+
+
+def _shake_hands(plain: socket.socket, address: tuple[str, int], authority: Path) -> Found:
+    host = address[0]
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        context.set_alpn_protocols(["h2"])
+        with context.wrap_socket(plain, server_hostname=host) as tls:
+            certificate = ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"")
+            return Found(True, "", ends_when("the link's certificate", certificate.encode()))
+    except ssl.SSLCertVerificationError as err:
+        why = _unverified(err, address, authority)
+    except TimeoutError:
+        why = "timeout: what listens there does not answer. Is it a link?"
+    except ssl.SSLError as err:
+        why = f"what listens there speaks no TLS ({err.reason or err}). Is the port right?"
+    except OSError as err:
+        why = f"{(err.strerror or str(err)).lower()}. Is it a link?"
+    return Found(True, f"TLS handshake failed: {why}")
+
+
+def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], authority: Path) -> str:
+    """Say why a certificate is no good."""
+    whose, cure = "the link's certificate", "ask whoever runs the link for bouquet provision --renew"
+    if err.verify_code == EXPIRED:
+        try:
+            served = ends_when(whose, ssl.get_server_certificate(address, timeout=WAIT_S).encode())
+        except OSError:
+            served = ()
+        ended = [finding.text for finding in served if finding.fatal]
+        return f"{ended[0] if ended else f'{whose}, or {authority}, has expired'}: {cure}."
+    if err.verify_code == TOO_EARLY:
+        clock = time.strftime("%Y-%m-%d %H:%M")
+        return f"{whose} is not valid yet by this machine's clock, {clock}. Set it right."
+    if err.verify_code in (WRONG_NAME, WRONG_ADDRESS):
+        return f"{whose} is not for {address[0]}: use the address that it was made for."
+    return f"{authority} does not vouch for {whose} ({err.verify_message}). Is this kit of this federation?"

@@ -1,0 +1,150 @@
+"""A whole federation on this machine: one link and several nodes, with kits, TLS and node keys, as deployed.
+
+What `make federation` runs. It is the README's deployment in small: the same commands, on loopback and free
+ports, with kits in a temporary folder. At the end, or at Ctrl-C, all of it is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.host.machine import APP_DIR, free_port
+from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import follow
+from server_app.deploy.link.status import RED, read_status
+from task.errors import BouquetError, ConfigError
+from task.storage.files import make_folder, private, write_text
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 15.0
+
+
+@dataclass
+class Federation:
+    """A running federation.
+
+    Attributes:
+        kit: The link's.
+        processes: ``bouquet link`` and each ``bouquet node``, by name.
+    """
+
+    kit: LinkKit
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, *command: str) -> None:
+        """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
+        with open(self._log(name), "ab", opener=private) as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "server_app.cli.main", *command],
+                cwd=APP_DIR, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, keys: Mapping[str, Any]) -> None:
+        """Submit a run and follow it to its end.
+
+        Args:
+            keys: Run-config keys, but ``runs-dir``.
+
+        Raises:
+            BouquetError: It ended without a result, or a process of the federation has ended.
+        """
+        try:
+            # The nodes are this command's own, so that all of them come.
+            all_nodes = {"min-nodes": len(self.kit.node_keys)}
+            follow.follow(self.kit, follow.submit(self.kit, all_nodes | dict(keys)))
+        except BouquetError:
+            self.check()
+            raise
+
+    def check(self) -> None:
+        """Refuse to go on if a process has ended.
+
+        Raises:
+            BouquetError: Naming the process, with the end of what it printed.
+        """
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise BouquetError(f"{name} ended with exit code {process.returncode}:\n{self.logs(name)}")
+
+    def logs(self, name: str = "") -> str:
+        """Return the ends of the logs of one of `processes`, or of all."""
+        names = [name] if name else list(self.processes)
+        files = [
+            path for n in names for path in (self._log(n), *sorted((self._kits / n / "logs").glob("*.log")))
+        ]
+        return "".join(f"== {p.name}\n{p.read_text(errors='replace')[-2000:]}\n" for p in files if p.exists())
+
+    def stop(self) -> None:
+        """Stop every process; return when none is left."""
+        for process in self.processes.values():
+            process.terminate()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()  # what it started ends with it
+                process.wait()
+
+    @property
+    def _kits(self) -> Path:
+        return self.kit.path.parent
+
+    def _log(self, name: str) -> Path:
+        return self._kits / f"{name}.log"
+
+
+@contextmanager
+def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Federation]:
+    """Start a link and nodes; stop all of it at the end of the block.
+
+    Args:
+        nodes: Options of ``bouquet node`` by the node's name.
+        runs: Where result folders are written.
+
+    Raises:
+        BouquetError: A process did not come up.
+    """
+    if not (APP_DIR / "pyproject.toml").exists():
+        raise ConfigError(
+            f"a federation needs the app's folder: expected {APP_DIR / 'pyproject.toml'}; got none"
+        )
+    make_folder(runs)
+    with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as folder:
+        kits = Path(folder, "kits")
+        provision(kits, f"127.0.0.1:{free_port()}", list(nodes))
+        config = kits / "link" / "kit.toml"
+        ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
+        lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
+        write_text(config, "\n".join(lines) + "\n")
+        (kits / "link" / "runs").symlink_to(runs.resolve(), target_is_directory=True)
+        fed = Federation(read_link_kit(kits / "link"))
+        try:
+            fed.start("link", "link", str(kits / "link"))
+            for name, options in nodes.items():
+                fed.start(name, "node", str(kits / name), *options)
+            _await_link(fed)
+            yield fed
+        finally:
+            fed.stop()
+
+
+def _await_link(fed: Federation) -> None:
+    """Return when the SuperLink answers."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while read_status(fed.kit)["state"] == RED:
+        fed.check()
+        if time.monotonic() > deadline:
+            raise BouquetError(f"the SuperLink did not answer in {START_TIMEOUT_S:g} s:\n{fed.logs('link')}")
+        time.sleep(0.1)

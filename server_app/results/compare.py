@@ -1,0 +1,289 @@
+"""Several runs side by side: a table and one plot, for `bouquet compare`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from server_app.results.folder import RunFolder
+from server_app.results.summary import (
+    MEASURED,
+    Clients,
+    Row,
+    gather,
+    has_accuracy,
+    measured_on,
+    scale_bytes,
+    summarise,
+)
+from task.errors import ConfigError
+from task.numerics.metrics import mean_and_std
+from task.storage.files import make_folder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":")  # further groups have the same colours again
+
+WHERE = {
+    "server": "on the server's test set",
+    "clients": "on the clients' own test data before local training, mean over the examples",
+}
+
+# Keys in which runs of one set-up may differ: the seed, and what changes no number.
+FREE = frozenset(
+    {"seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir"}
+    | {"state-dir", "min-nodes", "min-replies", "round-timeout", "roll-call-timeout", "device", "stack"}
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is compared of one result folder."""
+
+    path: Path
+    rounds: list[Row]
+    clients: Clients
+    config: Row  # every run-config key with its value
+
+
+Groups = Mapping[str, Sequence[Run]]
+
+
+def groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
+    """Return the runs by group; names that differ in a last ``-number`` are seeds of one.
+
+    Raises:
+        ConfigError: A path is no result folder, or holds no rounds.
+    """
+    found: dict[str, list[Run]] = {}
+    for path in paths:
+        folder = RunFolder(path)
+        config = folder.config()
+        rounds = folder.rounds(unfinished=True) if config else []
+        if not rounds:
+            raise ConfigError(f"compare: expected a result folder with rounds; got {path}")
+        run = Run(path, rounds, gather(folder.clients(unfinished=True)), config.get("run") or {})
+        found.setdefault(re.sub(r"-\d+$", "", path.name), []).append(run)
+    return found
+
+
+def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
+    """Return whose evaluations are compared, "server" or "clients", and remarks on it.
+
+    Args:
+        curves: As from `groups`.
+        on: What is wanted; None = the headline of all runs, or the clients' where the headlines differ.
+
+    Raises:
+        ConfigError: A run lacks that evaluation.
+    """
+    runs = [run for group in curves.values() for run in group]
+    headlines = {str(run.path): measured_on(run.rounds) for run in runs}
+    for path, headline in headlines.items():
+        if headline is None:
+            raise ConfigError(
+                f"compare: {path}: expected rounds with an accuracy; got {MEASURED['server'][0]} and "
+                f"{MEASURED['clients'][0]} null in all of rounds.jsonl: leave this run out, or run it again "
+                f"with evaluate-every or fraction-evaluate > 0"
+            )
+    mixed = len(set(headlines.values())) > 1
+    wanted = on or ("clients" if mixed else measured_on(runs[0].rounds) or "server")
+    lacking = [str(run.path) for run in runs if not has_accuracy(run.rounds, wanted)]
+    if lacking and on:
+        other = "clients" if on == "server" else "server"
+        raise ConfigError(
+            f"compare --on {on}: {lacking[0]}: expected rounds with {MEASURED[on][0]}; got only "
+            f"{MEASURED[other][0]}: choose --on {other}, or leave this run out"
+        )
+    if lacking:
+        personal = next(path for path, headline in headlines.items() if headline == "clients")
+        raise ConfigError(
+            f"compare: expected accuracies measured at one place; {personal} has only the clients' and "
+            f"{lacking[0]} only the server's: run the latter with fraction-evaluate > 0, or leave one out"
+        )
+    if mixed and not on:
+        return wanted, ["Some runs have no accuracy on the server's test set: the clients' are compared."]
+    return wanted, []
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers: its header, where in a run's summary they are, and how they are written."""
+
+    header: str
+    value: Callable[[Row], float | None]
+    scale: float = 1.0
+    decimals: int = 3
+
+
+def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return header, a line per group, and remarks; a column that is empty for all is left out.
+
+    Args:
+        curves: As from `groups`.
+        on: As from `choose`.
+        target: Accuracy to count rounds, bytes and seconds to.
+    """
+    found = {
+        name: [summarise(run.rounds, run.clients, run.config, [target], on) for run in runs]
+        for name, runs in curves.items()
+    }
+    goal, percent = str(float(target)), f"{100 * target:g} %"
+    every = [result for results in found.values() for result in results]
+    moved = [result["bytes_to_target"][goal] for result in every]
+    size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
+    columns = [
+        Column("final accuracy (%)", lambda r: r["accuracy"], 100, 2),
+        Column("best accuracy (%)", lambda r: r["best_accuracy"], 100, 2),
+        Column("final loss (nats)", lambda r: r["loss"]),
+        Column("mean over clients (%)", lambda r: r["clients"]["mean"], 100, 2),
+        Column("worst tenth of clients (%)", lambda r: r["clients"]["worst_decile"], 100, 2),
+        Column("Jain index", lambda r: r["clients"]["jain"]),
+        Column("after local training (%)", lambda r: r["clients_after"]["weighted_mean"], 100, 2),
+        Column(f"rounds to {percent}", lambda r: r["rounds_to_target"][goal], 1, 1),
+        Column(f"{unit} to {percent}", lambda r: r["bytes_to_target"][goal], 1 / size, 1),
+        Column(f"seconds to {percent}", lambda r: r["seconds_to_target"][goal], 1, 1),
+    ]
+    columns = [column for column in columns if any(column.value(result) is not None for result in every)]
+    lines = [
+        [name, str(len(results)), _rounds(results), *(_cell(column, results) for column in columns)]
+        for name, results in found.items()
+    ]
+    remarks = [f"Accuracy and loss: {WHERE[on]}."]
+    if len(every) > len(found):
+        remarks.append("± is the sample standard deviation over seeds.")
+    if not any(m is not None for m in moved):
+        remarks.append(f"No run reached {percent}; --target sets another accuracy.")
+    return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves)
+
+
+def _rounds(results: Sequence[Row]) -> str:
+    numbers = sorted({result["rounds"] for result in results})
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _cell(column: Column, results: Sequence[Row]) -> str:
+    """Return mean and deviation; if only some seeds have a number, how many: their mean would flatter."""
+    values = [value * column.scale for r in results if (value := column.value(r)) is not None]
+    if not values:
+        return "-"
+    if len(values) < len(results):
+        return f"{len(values)} of {len(results)} seeds"
+    mean, std = mean_and_std(values)
+    text = f"{mean:.{column.decimals}f}"
+    return text if std is None else f"{text} ± {std:.{column.decimals}f}"
+
+
+def _unlike(curves: Groups) -> list[str]:
+    """Return a remark on each group whose runs are no seeds of one set-up."""
+    found = []
+    for name, runs in curves.items():
+        keys = sorted(set.intersection(*(set(run.config) for run in runs)) - FREE)
+        differ = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
+        if differ:
+            found.append(f"Beware: the runs of {name} are taken for seeds but differ in {', '.join(differ)}.")
+        seeds = [run.config.get("seed") for run in runs]
+        if len(set(seeds)) < len(seeds):
+            found.append(f"Beware: two runs of {name} have the same seed.")
+    return found
+
+
+def terminal_tables(header: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> list[Table]:
+    """Return the table, in as many parts below each other as a terminal of this width needs."""
+    columns = list(zip(header, *lines, strict=True))
+    # A header is broken between words, a number never; a long name of a run is.
+    widths = [max(*map(len, head.split()), *map(len, cells)) for head, *cells in columns]
+    widths[0] = min(widths[0], 30)
+    parts, used = [[0]], widths[0] + 2
+    for i in range(1, len(columns)):
+        if used + widths[i] + 2 > width and parts[-1] != [0]:
+            parts.append([0])
+            used = widths[0] + 2
+        parts[-1].append(i)
+        used += widths[i] + 2
+    tables = []
+    for part in parts:
+        out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        for i in part:
+            name = Text(header[i])
+            out.add_column(name, justify="right" if i else "left", width=widths[i], overflow="fold")
+        for line in lines:
+            out.add_row(*(Text(line[i]) for i in part))
+        tables.append(out)
+    return tables
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], remarks: Sequence[str]) -> str:
+    """Return the table as Markdown, the remarks below it."""
+    rows = [header, ["---", *["---:"] * (len(header) - 1)], *lines]
+    text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([*text, "", " ".join(remarks)])
+
+
+def plot(curves: Groups, on: str, path: Path) -> None:
+    """Draw `figure` into a file; the ending of its name is the format."""
+    make_folder(path.parent)
+    try:
+        figure(curves, on).savefig(path, dpi=110)
+    except ValueError as err:  # matplotlib's word for an ending that it does not know
+        raise ConfigError(f"compare --plot {path}: expected a name such as both.png; {err}") from None
+
+
+def figure(curves: Groups, on: str) -> Figure:
+    """Return accuracy and loss by round, and the sorted accuracies of single clients where there are any.
+
+    By round: the mean over seeds at the rounds that all of them measured, and the range as a band. Clients:
+    those of the last evaluation, of all seeds together.
+    """
+    from matplotlib.figure import Figure
+
+    accuracy, loss = MEASURED[on]
+    single = any(run.clients.before for runs in curves.values() for run in runs)
+    out = Figure(figsize=(15 if single else 10, 4.4), layout="constrained")
+    panels = out.subplots(1, 3 if single else 2)
+    looks = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    where = "server's test set" if on == "server" else "clients' own test data"
+    for i, (name, runs) in enumerate(curves.items()):
+        colour, dash = looks[i % len(looks)]
+        style = {"color": colour, "linestyle": dash}
+        label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
+        _by_round(panels[0], runs, accuracy, 100, style | {"label": label})
+        _by_round(panels[1], runs, loss, 1, style)
+        values = 100 * np.sort(np.concatenate([[], *(_last_accuracies(run) for run in runs)]))
+        if len(values):
+            share = 100 * (np.arange(len(values)) + 0.5) / len(values)
+            panels[2].plot(share, values, **style)
+    titles = [("round", f"accuracy (%), {where}"), ("round", f"loss (nats), {where}")]
+    titles.append(("clients, sorted (% of them)", "accuracy (%) of single clients, own test data"))
+    for axes, (x, y) in zip(panels, titles, strict=False):
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.3)
+    out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)
+    return out
+
+
+def _by_round(axes: Axes, runs: Sequence[Run], key: str, scale: float, style: dict[str, Any]) -> None:
+    series = [{r["round"]: r[key] for r in run.rounds if r.get(key) is not None} for run in runs]
+    x = sorted(set.intersection(*(set(s) for s in series)))
+    y = scale * np.array([[s[i] for i in x] for s in series], dtype=np.float64)
+    marker = "o" if len(x) <= 25 else ""  # a single point is no line
+    axes.plot(x, y.mean(0), marker=marker, markersize=3.5, **style)
+    axes.fill_between(x, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _last_accuracies(run: Run) -> NDArray[np.float64]:
+    last = max(run.clients.before, default=None)
+    return np.array([] if last is None else run.clients.before[last].accuracy, dtype=np.float64)

@@ -1,0 +1,329 @@
+"""The result folder of a run: the one place that writes it and the one place that reads it.
+
+::
+
+    runs/<run-name>/
+      config.json          every run-config key, versions, git commit, seed    before round 1
+      rounds.jsonl         one object a round                                  grows
+      clients.jsonl        one object per client and evaluation                grows
+      nodes.json           the nodes of the last round, what each has, and who is left out and why
+      .lock                held by the process that writes here (server_app/run/run_lock.py)
+      checkpoint/          (server_app/run/checkpoint.py)
+      model.safetensors    the final model                                     at the end
+      result.json          what `summarise` makes of it all; a run that has it is finished
+      report.html, plots/  (server_app/results/report.py)
+
+Names and keys are public. Whole files are replaced atomically; the two growing files only ever get whole
+lines at their end, and a resumed run cuts them back to its checkpoint. All JSON is strict: NaN and
+infinity become null.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import tomllib
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server_app.results.summary import Row, summarise
+from task.errors import ConfigError, StateError
+from task.storage.files import private, replacing, write_safetensors
+
+__all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
+
+CONFIG = "config.json"
+ROUNDS = "rounds.jsonl"
+CLIENTS = "clients.jsonl"
+RESULT = "result.json"
+MODEL = "model.safetensors"
+NODES = "nodes.json"
+CHECKPOINT = "checkpoint"
+
+_CODE = Path(__file__).resolve().parents[2]
+
+
+class RunFolder:
+    """One result folder.
+
+    Args:
+        path: The folder; it need not exist for reading what is not there (no rounds, no result).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
+        """Make the folder of a run that starts, or take up the one of a run that goes on.
+
+        `server_app.run.naming` chooses the folder: one without a run that has begun, or the run to go on
+        with.
+
+        Args:
+            path: The folder, runs-dir/run-name.
+            config: What config.json is to hold: under "run" every run-config key with its value.
+                "seed", "started", "id" and "environment" are added where they are missing.
+            resume: Go on with what is there. Call `truncate` next. A resume may also lengthen a finished run.
+
+        Raises:
+            ConfigError: The folder cannot be made.
+        """
+        folder = cls(path)
+        known = {"seed": config["run"].get("seed"), "started": _now(), "id": uuid.uuid4().hex}
+        known["environment"] = environment()
+        record = known | dict(config)
+        if resume and (folder.path / CONFIG).exists():
+            before = folder.config()
+            record["resumed"] = [*before.get("resumed", []), record["started"]]
+            record |= {k: before[k] for k in ("started", "id") if k in before}
+        try:
+            folder._write(CONFIG, record)
+        except OSError as err:
+            raise ConfigError(
+                f'run-config keys "runs-dir" and "run-name": cannot write the result folder {path}: {err}'
+            ) from None
+        return folder
+
+    def begun(self) -> bool:
+        """Return whether the folder holds a run with something to lose: a round, a checkpoint or a result."""
+        checkpoint = self.path / CHECKPOINT
+        kept = checkpoint.is_dir() and any(checkpoint.iterdir())
+        return self.finished() or kept or _size(self.path / ROUNDS) > 0
+
+    def finished(self) -> bool:
+        """Return whether the folder holds the result of a run."""
+        return (self.path / RESULT).exists()
+
+    def append_round(self, row: Mapping[str, Any]) -> None:
+        """Add one line to rounds.jsonl."""
+        # A resumed run that was finished is unfinished again once it has a further round.
+        (self.path / RESULT).unlink(missing_ok=True)
+        self._append(ROUNDS, [row])
+
+    def append_clients(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add one line per row to clients.jsonl."""
+        self._append(CLIENTS, rows)
+
+    def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        lines = b"".join(to_json(row) for row in rows)
+        if lines:
+            with open(self.path / name, "ab", opener=private) as file:
+                file.write(lines)
+
+    def write_nodes(
+        self, nodes: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Write nodes.json: the nodes that take part, and those that are online and do not."""
+        self._write(NODES, {"nodes": list(nodes), "left_out": list(left_out)})
+
+    def offsets(self) -> dict[str, int]:
+        """Return the length in bytes of the two growing files, for the checkpoint.
+
+        They are on the disk when this returns: a checkpoint must not outlive the rounds it counts on.
+        """
+        for name in (ROUNDS, CLIENTS):
+            if (self.path / name).exists():
+                with (self.path / name).open("ab") as file:
+                    os.fsync(file.fileno())
+        return {"rounds": _size(self.path / ROUNDS), "clients": _size(self.path / CLIENTS)}
+
+    def truncate(self, offsets: Mapping[str, int]) -> None:
+        """Cut the growing files back to a checkpoint, half-written lines included.
+
+        Args:
+            offsets: What `offsets` returned when the checkpoint was written; zeros if there is none.
+
+        Raises:
+            StateError: A file is shorter than at the checkpoint, or was changed since.
+        """
+        for name, key in ((ROUNDS, "rounds"), (CLIENTS, "clients")):
+            path, length = self.path / name, offsets[key]
+            if _size(path) < length:
+                raise _changed(path, length)
+            if not path.exists():
+                continue
+            with path.open("r+b") as file:
+                file.seek(max(length - 1, 0))
+                if length > 0 and file.read(1) != b"\n":
+                    raise _changed(path, length)
+                file.truncate(length)
+                os.fsync(file.fileno())
+
+    def finish(self, result: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write model.safetensors and then, as the sign that the run is finished, result.json.
+
+        Args:
+            result: See `summarise`.
+            arrays: The final model. Equal arrays give equal bytes: nothing of the run is in the file.
+        """
+        write_safetensors(self.path / MODEL, arrays)
+        self._write(RESULT, result)
+
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        with replacing(self.path / name) as temp:
+            temp.write_bytes(to_json(value, indent=2))
+
+    def config(self) -> Row:
+        """Return config.json, or {} if there is none."""
+        return _read_object(self.path / CONFIG) or {}
+
+    def result(self) -> Row | None:
+        """Return result.json, or None while the run is not finished."""
+        return _read_object(self.path / RESULT)
+
+    def nodes(self) -> list[Row]:
+        """Return the nodes of the last round, [] if there was none."""
+        return list((_read_object(self.path / NODES) or {}).get("nodes", []))
+
+    def left_out(self) -> list[Row]:
+        """Return the nodes that were online in the last round and took no part, with "name" and "reason"."""
+        return list((_read_object(self.path / NODES) or {}).get("left_out", []))
+
+    def rounds(self, *, unfinished: bool = False) -> list[Row]:
+        """Return the rows of rounds.jsonl.
+
+        Args:
+            unfinished: Leave out a last line without its newline: the trace of a killed or still
+                writing process.
+
+        Raises:
+            StateError: A line is not a JSON object; names the file and the line.
+        """
+        return _read_lines(self.path / ROUNDS, unfinished)
+
+    def clients(self, *, unfinished: bool = False) -> list[Row]:
+        """Return the rows of clients.jsonl; see `rounds`."""
+        return _read_lines(self.path / CLIENTS, unfinished)
+
+
+def to_json(value: Any, *, indent: int | None = None) -> bytes:
+    """Return strict JSON that ends in a newline: NaN and infinity are null, NumPy values plain."""
+    text = json.dumps(_strict(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    # A lone surrogate (a badly encoded client name) becomes a JSON escape instead of ending the run.
+    return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _read_object(path: Path) -> Row | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return _parse(data, str(path))
+
+
+def _read_lines(path: Path, unfinished: bool) -> list[Row]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    *lines, tail = data.split(b"\n")  # not splitlines: a name may hold other separators
+    if tail and not unfinished:
+        lines.append(tail)
+    return [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
+
+
+def _parse(data: bytes, where: str) -> Row:
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        value = json.loads(data, parse_constant=refuse)
+    except ValueError as err:  # also UnicodeDecodeError and JSONDecodeError
+        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r} ({err})") from None
+    if not isinstance(value, dict):
+        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r}")
+    return value
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _changed(path: Path, length: int) -> StateError:
+    return StateError(
+        f"{path}: expected at least the {length} bytes, whole lines, that the checkpoint counts on; got "
+        f"{_size(path)} bytes or a line that goes on there: the file was changed after the checkpoint. "
+        f"Put it back, or start anew under another --run-name"
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def environment() -> Row:
+    """Return what a run's numbers may depend on: versions, machine, and the commit of the code.
+
+    Versions are read from package metadata, so nothing is imported. "git_commit" and "git_dirty" are
+    None unless this very file is tracked by a git checkout (in an installed app bundle it is not).
+    """
+    commit = dirty = None
+    # A checkout around the code need not be ours: a home folder may be one.
+    if _git("ls-files", "--error-unmatch", "server_app/results/folder.py") is not None:
+        commit = _git("rev-parse", "HEAD")
+        parts = ("task", "strategies", "client_app", "server_app", "pyproject.toml")
+        changes = _git("status", "--porcelain", "--", *parts)
+        dirty = None if changes is None else changes != ""
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "flwr": _version("flwr"),
+        "numpy": _version("numpy"),
+        "bouquet": _own_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "git_commit": commit,
+        "git_dirty": dirty,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _own_version() -> str | None:
+    """Return the version of the code that runs: an app bundle is not an installed package."""
+    try:
+        project = tomllib.loads((_CODE / "pyproject.toml").read_text("utf-8"))["project"]
+    except (OSError, KeyError, ValueError):
+        return _version("bouquet")
+    return str(project["version"]) if project.get("name") == "bouquet" else _version("bouquet")
+
+
+def _git(*arguments: str) -> str | None:
+    # Inside a git hook GIT_DIR and its like name another checkout.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(_CODE), *arguments],
+            env=env, capture_output=True, text=True, timeout=5, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

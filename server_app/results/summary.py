@@ -1,0 +1,307 @@
+"""What a run amounts to: the content of result.json, and its headline numbers in words.
+
+Pure functions of the rows that `server_app.results.folder` reads and writes. A run's accuracy and loss are
+those of the central evaluation where it has one. A personalised run has none, because no single model is its
+result; there they are the clients' on their own test data, weighted by examples.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from task.numerics.metrics import crossing, rounds_to_target, spread, weighted_mean
+
+Row = dict[str, Any]
+
+TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
+
+# Where accuracy and loss were measured, the headline first, with their keys in rounds.jsonl.
+MEASURED = {"server": ("accuracy", "loss"), "clients": ("client_accuracy", "client_loss")}
+
+
+def has_accuracy(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
+    """Return whether any round has an accuracy measured there, see `MEASURED`."""
+    return any(_number(row.get(MEASURED[on][0])) is not None for row in rounds)
+
+
+def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return where the headline accuracy of these rounds was measured: THE rule; None if nowhere."""
+    return next((on for on in MEASURED if has_accuracy(rounds, on)), None)
+
+
+@dataclass
+class Scores:
+    """Accuracies of clients in one round, and how many test examples are behind each."""
+
+    accuracy: array[float] = field(default_factory=lambda: array("d"))
+    examples: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def weighted_mean(self) -> float:
+        """The mean in which every test example counts once."""
+        return weighted_mean(self.accuracy, self.examples)
+
+
+@dataclass
+class Clients:
+    """What the lines of clients.jsonl come to.
+
+    Attributes:
+        before: By round, the clients' accuracies in its evaluation, before the next local training.
+        after: By round, those of the models that clients ended their local training of this round with.
+        times: By client, in how many rounds it took part: its training reply was used.
+    """
+
+    before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    after: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    times: Counter[str] = field(default_factory=Counter)
+
+
+def gather(lines: Iterable[Row]) -> Clients:
+    """Read the rows of clients.jsonl in one pass. A client without test examples has no accuracy."""
+    found = Clients()
+    for line in lines:
+        metrics = line.get("metrics") or {}
+        if line.get("phase") == "train":
+            found.times[line["name"]] += 1
+            rounds = found.after
+            accuracy, examples = metrics.get("test-accuracy"), metrics.get("test-examples")
+        else:
+            rounds = found.before
+            accuracy, examples = metrics.get("accuracy"), line.get("examples")
+        value, count = _number(accuracy), _number(examples)
+        if value is not None and count is not None and count > 0:
+            scores = rounds[line["round"]]
+            scores.accuracy.append(value)
+            scores.examples.append(count)
+    return found
+
+
+def summarise(
+    rounds: Sequence[Row],
+    clients: Iterable[Row] | Clients,
+    config: Mapping[str, Any],
+    targets: Iterable[float] = TARGETS,
+    on: str | None = None,
+) -> Row:
+    """Return what result.json holds.
+
+    "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
+    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" tell how the
+    clients differ, before and after local training. The x of "..._to_target" is interpolated as in
+    `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
+    and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
+    of device speeds (`strategies.selection.devices`), not measured.
+
+    Args:
+        rounds: Rows of rounds.jsonl, in order.
+        clients: Rows of clients.jsonl, or what `gather` made of them.
+        config: Every run-config key with its value.
+        targets: Accuracies; the run's own target-accuracy joins them.
+        on: "server" or "clients", to go by that evaluation; None = by `measured_on`.
+    """
+    seen = clients if isinstance(clients, Clients) else gather(clients)
+    on = on or measured_on(rounds)
+    keys = MEASURED[on or "server"]
+    own = config.get("target-accuracy") or 0.0
+    goals = sorted({float(t) for t in targets} | ({float(own)} if own > 0 else set()))
+    number = [row["round"] for row in rounds]
+    accuracy = [_number(row.get(keys[0])) for row in rounds]
+    seconds = np.cumsum([_seconds(row) for row in rounds]).tolist()
+    moved = np.cumsum([row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in rounds]).tolist()
+    simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
+    measured = [(a, -r) for a, r in zip(accuracy, number, strict=True) if a is not None]
+    best = max(measured, default=None)  # the first round that reached the best
+    final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
+    return {
+        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
+        "rounds": number[-1] if number else 0,
+        "measured_on": on,
+        "accuracy": _number(final.get(keys[0])),
+        "loss": _number(final.get(keys[1])),
+        "best_accuracy": best[0] if best else None,
+        "best_round": -best[1] if best else None,
+        "train_loss": _number(_last(rounds, "train_loss").get("train_loss")),
+        "client_accuracy": _number(local.get("client_accuracy")),
+        "client_loss": _number(local.get("client_loss")),
+        "rounds_to_target": {str(t): rounds_to_target(number, accuracy, t) for t in goals},
+        "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
+        "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
+        "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},
+        "bytes_up": sum(row.get("bytes_up", 0) for row in rounds),
+        "bytes_down": sum(row.get("bytes_down", 0) for row in rounds),
+        "seconds": seconds[-1] if seconds else 0.0,
+        "simulated_seconds": simulated[-1] if simulated else 0.0,
+        "clients": _over_clients(seen.before),
+        "clients_after": _over_clients(seen.after),
+        "participation": participation(rounds, seen.times),
+        "quarantined": sum(len(row.get("quarantined", [])) for row in rounds),
+        "skipped": sum(bool(row.get("skipped")) for row in rounds),
+        "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
+    }
+
+
+def _over_clients(rounds: Mapping[int, Scores]) -> Row:
+    """Return how the clients of the last round with accuracies differ, and which round was best.
+
+    "mean", "std", "worst_decile" and "jain" count every client once, "weighted_mean" every test example.
+    The best round is the first with the highest weighted mean; both its means are told.
+    """
+    means = {number: rounds[number].weighted_mean for number in sorted(rounds)}
+    last = max(rounds, default=None)
+    best = max(means, key=lambda number: means[number], default=None)
+    values = [] if last is None else rounds[last].accuracy
+    return {
+        "round": last,
+        "count": len(values),
+        **spread(values),
+        "weighted_mean": None if last is None else means[last],
+        "best_round": best,
+        "best_weighted_mean": None if best is None else means[best],
+        "best_mean": None if best is None else spread(rounds[best].accuracy)["mean"],
+    }
+
+
+def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
+    """Return how often clients took part.
+
+    Args:
+        rounds: Rows of rounds.jsonl.
+        times: As in `Clients`.
+
+    Returns:
+        ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
+        ``most``, how often the busiest did; ``jain``, the index over the population; ``histogram``, number of
+        clients by how often they took part, 0 included, ascending.
+    """
+    population = max([row.get("population") or 0 for row in rounds] + [len(times)])
+    counts = [*times.values(), *[0] * (population - len(times))]
+    return {
+        "population": population,
+        "clients": len(times),
+        "most": max(counts, default=0),
+        "jain": spread(counts)["jain"],
+        "histogram": {str(n): k for n, k in sorted(Counter(counts).items())},
+    }
+
+
+def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
+    """Return the rows of the last round in which clients reported this metric in this phase."""
+    rows = [
+        row
+        for row in clients
+        if row.get("phase") == phase and _number(row.get("metrics", {}).get(metric)) is not None
+    ]
+    last = max((row["round"] for row in rows), default=None)
+    return [row for row in rows if row["round"] == last]
+
+
+def _last(rounds: Sequence[Row], *keys: str) -> Row:
+    """Return the last row that has any of the keys: a loss that went to NaN hides no accuracy."""
+    return next(
+        (row for row in reversed(rounds) if any(_number(row.get(key)) is not None for key in keys)), {}
+    )
+
+
+def _seconds(row: Row) -> float:
+    seconds = row.get("seconds") or {}
+    phases = (v for k, v in seconds.items() if k != "total")
+    return float(seconds["total"] if seconds.get("total") is not None else sum(phases))
+
+
+def _number(value: Any) -> float | None:
+    if type(value) is float:  # nearly always, and in long runs millions of times
+        return value if math.isfinite(value) else None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers a reader looks for first, as (label, text); what was not measured is left out."""
+    run = [result.get(key) for key in ("algorithm", "dataset", "model") if result.get(key)]
+    before, after = result.get("clients") or {}, result.get("clients_after") or {}
+    personal = result.get("measured_on") == "clients"
+    where = " (clients)" if personal else ""
+    reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
+    best = result.get("best_accuracy")
+    took = result.get("participation") or {}
+    chosen = result.get("selection") not in (None, "uniform")
+    rows = [
+        ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
+        ("Rounds", f"{result.get('rounds', 0)}" + _more(result.get("skipped"), "skipped")),
+        ("Accuracy, final", _add(short(result.get("accuracy")), where)),
+        ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
+        ("Loss, final", _add(short(result.get("loss")), where)),
+        ("Client accuracy, final", "" if personal else short(result.get("client_accuracy"))),
+        ("Train loss, final", short(result.get("train_loss"))),
+        ("Rounds to accuracy", ", ".join(reached)),
+        ("Sent to clients", human_bytes(result.get("bytes_down", 0))),
+        ("Received from clients", human_bytes(result.get("bytes_up", 0))),
+        ("Time", human_seconds(result.get("seconds", 0.0))),
+        ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
+        ("Took part", _share(took)),
+        ("Quarantined replies", str(result.get("quarantined", 0))),
+    ]
+    if before.get("mean") is not None:
+        rows += [
+            ("Accuracy over clients", f"mean {short(before['mean'])}, std {short(before['std'])}"),
+            ("Worst tenth of clients", short(before["worst_decile"])),
+            ("Jain index", short(before["jain"])),
+        ]
+    if after.get("mean") is not None:
+        means = f"{short(after['weighted_mean'])}, over clients mean {short(after['mean'])}"
+        rows.append(("After local training", f"{means}, std {short(after['std'])}"))
+    return [(label, text) for label, text in rows if text]
+
+
+def _share(took: Mapping[str, Any]) -> str:
+    if not took.get("clients"):
+        return ""
+    most = took["most"]
+    return f"{took['clients']} of {took['population']} clients, at most {most} time{'s' if most > 1 else ''}"
+
+
+def _add(text: str, more: str) -> str:
+    return text + more if text else ""
+
+
+def _more(count: object, what: str) -> str:
+    return f" ({count} {what})" if count else ""
+
+
+def short(value: float | None) -> str:
+    """Return a number with three decimals, or three digits where those would say nothing; "" for None."""
+    if value is None:
+        return ""
+    plain = value == 0 or 0.01 <= abs(value) < 1000
+    return f"{value:.3f}" if plain else f"{value:.3g}"
+
+
+def scale_bytes(largest: float) -> tuple[float, str]:
+    """Return the decimal unit in which numbers up to this one are best read, as (bytes, name)."""
+    units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")]
+    return next(((size, name) for size, name in units if largest >= size), (1.0, "B"))
+
+
+def human_bytes(count: float) -> str:
+    """Return for example "12.3 MB"."""
+    size, name = scale_bytes(count)
+    return f"{count / size:.0f} B" if size == 1 else f"{count / size:.1f} {name}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return for example "0.42 s", "42.0 s" or "1:02:03"."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    return str(datetime.timedelta(seconds=round(seconds)))

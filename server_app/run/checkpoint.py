@@ -1,0 +1,122 @@
+"""Checkpoints: the state after a round, whole or not at all.
+
+``checkpoint/round-N.safetensors`` holds the arrays; ``checkpoint/latest.json`` names the file that
+counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While
+that state has not proved itself (`strategies.engine.recovery`) the file of the one to go back to stays, and
+``good`` says of it what the rest says of the latest. The JSON is renamed into place last and is what makes
+a checkpoint valid; a crash before that leaves the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from strategies.engine.journal import Snapshot
+from task.errors import StateError
+from task.numerics.arrays import Arrays, sha256
+from task.storage.files import write_json, write_safetensors
+
+
+class Checkpoint:
+    """The checkpoint of one run.
+
+    Args:
+        folder: The run's ``checkpoint/``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.latest = folder / "latest.json"
+        self._known: dict[int, dict[str, Any]] = {}  # by round, what the JSON says of its file
+
+    def write_arrays(self, snapshot: Snapshot) -> Path:
+        """Write the arrays of a snapshot; they count once `commit` names them."""
+        path = self.folder / f"round-{snapshot.round}.safetensors"
+        write_safetensors(path, snapshot.arrays)
+        return path
+
+    def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
+        """Make `path` the checkpoint; of the earlier files only that of the state to go back to stays."""
+        meta = {snapshot.round: _meta(snapshot, path)}
+        good = snapshot.good
+        if good is not None:
+            # With a checkpoint after every round its file is there.
+            meta[good.round] = self._known.get(good.round) or _meta(good, self.write_arrays(good))
+        told = {**meta[snapshot.round], "extra": dict(extra)}
+        write_json(self.latest, told if good is None else {**told, "good": meta[good.round]})
+        self._known = meta
+        for old in self.folder.glob("round-*.safetensors"):
+            if old.name not in {m["file"] for m in meta.values()}:
+                old.unlink(missing_ok=True)
+
+    def read(self) -> tuple[Snapshot, dict[str, Any]] | None:
+        """Return the last snapshot and what `commit` was given beside it; None if there is none.
+
+        Raises:
+            StateError: The checkpoint is damaged; nothing is changed on disk.
+        """
+        if not self.latest.exists():
+            return None
+        try:
+            meta = json.loads(self.latest.read_text(encoding="utf-8"))
+            extra, good = dict(meta["extra"]), meta.get("good")
+        except (OSError, ValueError, KeyError, TypeError) as err:
+            raise _damaged(self.latest, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
+        back = self._read(good) if good is not None else None
+        snapshot = replace(self._read(meta), good=back)
+        self._known = {snapshot.round: {k: v for k, v in meta.items() if k not in ("extra", "good")}}
+        if back is not None:
+            self._known[back.round] = good
+        return snapshot, extra
+
+    def _read(self, meta: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot that `_meta` describes."""
+        path = self.latest
+        try:
+            path = self.folder / meta["file"]
+            arrays: Arrays = {}
+            with safe_open(path, framework="np") as file:
+                for key in file.keys():  # noqa: SIM118 - not a dict
+                    arrays[key] = file.get_tensor(key)
+            found, wanted = sha256(arrays), meta["sha256"]
+            snapshot = Snapshot(
+                int(meta["round"]), arrays, {k: _number(v) for k, v in meta["numbers"].items()}
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as err:
+            raise _damaged(path, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
+        if found != wanted:
+            raise _damaged(path, f"checksum {wanted[:12]}", found[:12])
+        return snapshot
+
+
+def _meta(snapshot: Snapshot, path: Path) -> dict[str, Any]:
+    """Return what the JSON says of a snapshot and its file."""
+    # repr keeps every bit, and infinity; a rule may have computed a number with NumPy.
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in snapshot.numbers.items()}
+    numbers = {k: repr(v) for k, v in plain.items()}
+    return {
+        "round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays), "numbers": numbers
+    }  # fmt: skip
+
+
+def _number(text: str) -> bool | int | float:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _damaged(path: Path, expected: str, got: str) -> StateError:
+    return StateError(
+        f"{path}: expected {expected}; got {got}. Nothing was changed. Put a backup in its place, or start "
+        "the run anew under another --run-name."
+    )

@@ -1,0 +1,40 @@
+"""Central evaluation: the global model on the global test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+
+from task.datasets import Dataset
+from task.numerics.evaluate import evaluate
+from task.wire import messages as wire
+
+
+def central_evaluation(
+    model: torch.nn.Module, dataset: Dataset, device: torch.device
+) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
+    """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
+
+    The test set is decoded into memory once. On a CPU this process's torch is set to one thread: the
+    batches are shared among Python threads, one per core.
+    """
+    rows = dataset.test_rows
+    if rows.stop <= rows.start:
+        return None
+    model = model.to(device)
+    threads = 1
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+    x, y = dataset.inputs(rows).to(device), dataset.targets(rows).to(device)
+
+    def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        received = wire.read_arrays(arrays)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(torch.from_numpy(received[name]))
+        return MetricRecord(dict(evaluate(model, x, y, threads=threads)))
+
+    return evaluate_fn

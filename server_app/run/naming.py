@@ -1,0 +1,138 @@
+"""Which folder a run takes: a run is never renamed, and never written over unless the user says so."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from server_app.results.folder import CONFIG, RunFolder
+from server_app.run.run_lock import LOCK, holding, is_held
+from task.config.knobs import Config
+from task.errors import ConfigError
+
+MOST_LISTED = 9
+
+
+def folder_of_run(config: Config, runs: Path, busy: Callable[[str], bool] = lambda name: False) -> Path:
+    """Return the folder of a run that starts or goes on.
+
+    A run that was given no name takes that of its algorithm, data set and seed; the next ones are called
+    NAME.2, NAME.3, ... With ``resume`` it is the last of them.
+
+    Args:
+        config: The run.
+        runs: Folder of the result folders.
+        busy: Whether a name will be taken by a run that has not begun.
+
+    Raises:
+        ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
+    """
+    name = config.run_name
+    path = runs / one_folder(name)
+    numbered = {1: path} | _numbered(path)
+    if config.output.resume:
+        there = [n for n in numbered if (numbered[n] / CONFIG).exists()]
+        if config.output.run_name or not there:
+            check_there(path)
+            return path
+        return numbered[max(there)]
+    if config.output.run_name:
+        check_free(path)
+        return path
+    if not _taken(path) and not busy(name):
+        return path
+    number = max(numbered)
+    while number in numbered or busy(f"{name}.{number}"):
+        number += 1
+    return path.with_name(f"{name}.{number}")
+
+
+def one_folder(name: str) -> str:
+    """Return the name of a run, or refuse one that would leave the folder of the runs.
+
+    Raises:
+        ConfigError: It is not the name of one folder.
+    """
+    if Path(name).name != name or name in (".", ".."):
+        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
+    return name
+
+
+def _numbered(path: Path) -> dict[int, Path]:
+    """Return by number the folders NAME.2, NAME.3, ... that are there."""
+    pattern = re.compile(re.escape(path.name) + r"\.([2-9]|[1-9]\d+)")
+    try:
+        found = [(pattern.fullmatch(p.name), p) for p in path.parent.iterdir()]
+    except OSError:
+        return {}
+    return {int(match[1]): p for match, p in found if match}
+
+
+def _taken(path: Path) -> bool:
+    return RunFolder(path).begun() or is_held(path)
+
+
+def check_there(path: Path) -> None:
+    """Refuse to go on with a run that is not there.
+
+    Raises:
+        ConfigError: Naming the folder and the runs that are there.
+    """
+    if (path / CONFIG).exists():
+        return
+    try:
+        names = sorted(p.name for p in path.parent.iterdir() if (p / CONFIG).exists())
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, 1)
+    listed = ", ".join(names[:MOST_LISTED]) or "no runs"
+    listed += f" and {len(names) - MOST_LISTED} more" if names[MOST_LISTED:] else ""
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    raise ConfigError(
+        f"--resume (resume=true): expected a run to go on with in {path}; got none. {path.parent} has "
+        f"{listed}.{meant} A new run starts without --resume."
+    )
+
+
+def check_free(path: Path) -> None:
+    """Refuse to start a run in the folder of another.
+
+    Raises:
+        ConfigError: It holds one that has begun, saying what to do.
+    """
+    folder = RunFolder(path)
+    if folder.begun():
+        kind = "a finished" if folder.finished() else "an unfinished"
+        raise ConfigError(
+            f'run-config key "run-name": expected a name that no run has; got "{path.name}", and {path} '
+            f"holds {kind} run. Go on with it with --resume (resume=true), choose another --run-name, or "
+            "delete the folder (--overwrite does)"
+        )
+
+
+def remove_run(runs: Path, name: str) -> None:
+    """Delete the result folder of a run, if it is there.
+
+    Args:
+        runs: Folder of the result folders.
+        name: Of the run.
+
+    Raises:
+        BouquetError: A run writes into it.
+        ConfigError: It is no result folder, or cannot be deleted.
+    """
+    path = runs / one_folder(name)
+    if not path.exists():
+        return
+    if not (path / CONFIG).exists() and any(p.name != LOCK for p in path.iterdir()):
+        raise ConfigError(
+            f"--overwrite: expected the result folder of a run; got {path}, which has no {CONFIG}"
+        )
+    with holding(path, 0.0):
+        try:
+            shutil.rmtree(path)
+        except OSError as err:
+            raise ConfigError(f"--overwrite: cannot delete {path}: {err}") from None

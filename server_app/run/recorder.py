@@ -1,0 +1,132 @@
+"""The journal of a deployed run: result folder, checkpoint, best model and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from server_app.results.folder import RunFolder
+from server_app.run.checkpoint import Checkpoint
+from server_app.run.progress import Progress
+from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.rounds import Clock
+from strategies.membership.client_registry import LeftOut, Participant
+from task.errors import StateError
+from task.storage.files import write_safetensors
+from task.wire.messages import Quarantined
+
+
+class Recorder(Journal):
+    """Writes what the round loop tells.
+
+    Args:
+        folder: The run's result folder.
+        progress: The live progress.
+        every: Rounds between checkpoints; 0 = only after the last.
+        resume: Whether to go on from the folder's checkpoint.
+    """
+
+    def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:
+        self.folder = folder
+        self.progress = progress
+        self.every = every
+        self.resume = resume
+        self.run_id = str(folder.config()["id"])
+        self.checkpoint = Checkpoint(folder.path / "checkpoint")
+        self.snapshot: Snapshot | None = None
+        self.best = -1.0
+        self.nodes: list[list[dict[str, Any]]] = [[], []]
+
+    @property
+    def best_path(self) -> Path:
+        """The model with the best central accuracy so far."""
+        return self.folder.path / "checkpoint" / "best.safetensors"
+
+    def restore(self) -> Snapshot | None:
+        """Return the last checkpoint, the journal files cut back to it.
+
+        Raises:
+            StateError: The checkpoint or a journal file is damaged.
+        """
+        found = self.checkpoint.read() if self.resume else None
+        if found is None:
+            if self.resume:
+                self.folder.truncate({"rounds": 0, "clients": 0})
+            return None
+        snapshot, extra = found
+        self.folder.truncate(extra["offsets"])
+        rounds = self.folder.rounds()
+        if not rounds or rounds[-1]["round"] != snapshot.round:
+            got = rounds[-1]["round"] if rounds else "none"
+            raise StateError(
+                f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
+                f"checkpoint does; got {got}. Restore both from one backup."
+            )
+        self.best = max((r["accuracy"] for r in rounds if r["accuracy"] is not None), default=-1.0)
+        self.snapshot = snapshot
+        self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
+        self.progress.round_done(rounds[-1])
+        return snapshot
+
+    def reached(self, target: float) -> bool:
+        """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""
+        best = self.best
+        if best < 0:
+            seen = (row["client_accuracy"] for row in self.folder.rounds())
+            best = max((a for a in seen if a is not None), default=best)
+        return 0 < target <= best
+
+    def trained(self) -> bool:
+        """Return whether any round so far was not skipped."""
+        return any(row["round"] and not row["skipped"] for row in self.folder.rounds())
+
+    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+        """Write down who takes part and who does not, when that has changed."""
+        rows = [
+            {"node": str(n.node), "clients": n.clients, "examples": n.examples, "version": n.version}
+            for n in nodes
+        ]
+        others = [{"node": str(n.node), "name": n.name, "reason": n.reason} for n in left_out]
+        if [rows, others] != self.nodes:
+            self.folder.write_nodes(rows, others)
+            self.nodes = [rows, others]
+
+    def replies(self, server_round: int, answered: int, asked: int) -> None:
+        """Move the progress bar."""
+        self.progress.replies(server_round, answered, asked)
+
+    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+        """Say who was dropped and why, above the bar; the row holds the same."""
+        for line in lines:
+            self.progress.message(f"quarantined: {line}")
+
+    def round_done(
+        self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
+    ) -> None:
+        """Write the clients' lines, the arrays, the round's line and then the checkpoint, in this order.
+
+        A crash anywhere leaves the former checkpoint and lines after it, which a resume cuts off.
+        """
+        self.folder.append_clients(clients)
+        self.snapshot = snapshot
+        accuracy = row["accuracy"]
+        if accuracy is not None and accuracy > self.best:
+            self.best = accuracy
+            model = {
+                k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")
+            }
+            write_safetensors(self.best_path, model)
+        due = self.every and row["round"] % self.every == 0
+        path = self.checkpoint.write_arrays(snapshot) if due else None
+        clock.lap("checkpoint")
+        self.folder.append_round(row)
+        if path is not None:
+            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets()})
+        self.progress.round_done(row)
+
+    def close(self) -> None:
+        """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened."""
+        if self.snapshot is not None:
+            path = self.checkpoint.write_arrays(self.snapshot)
+            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets()})

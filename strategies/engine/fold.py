@@ -1,0 +1,268 @@
+"""Check the replies of a round and fold the good ones in as they come; quarantine the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Message
+
+from strategies.engine.state import Reduced
+from task.errors import FieldError, StateError
+from task.numerics.arrays import Arrays
+from task.numerics.reduce import REDUCTIONS, Reduction
+from task.spec.entry import Algorithm
+from task.wire import checks
+from task.wire import messages as wire
+from task.wire.messages import NodeReply, Quarantined
+from task.wire.norms import NormBound
+
+
+@dataclass
+class Folded:
+    """What a round's replies came to."""
+
+    reduced: Reduced | None  # None if no reply was good
+    quarantined: list[Quarantined]
+    metrics: dict[str, dict[str, float]]  # by client: its scalars, num-examples among them
+    bytes_up: int
+
+
+@dataclass
+class Fold:
+    """Folds one round.
+
+    Args:
+        entry: The algorithm's catalogue entry.
+        like: Per upward field, arrays of the expected names, shapes and dtypes.
+        asked: By message id: the node's clients.
+        server_round: Round t.
+        on_reply: Called with the number of clients answered so far after each reply.
+        where: By message id: the node, as logs call it.
+        limits: By client, upper limits of some of its scalars, below those of the catalogue.
+        bound: On a client's update.
+    """
+
+    entry: Algorithm
+    like: Mapping[str, Mapping[str, np.ndarray]]
+    asked: Mapping[str, Sequence[str]]
+    server_round: int
+    on_reply: Callable[[int], None] = lambda answered: None
+    where: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    bytes_up: int = 0
+
+    def __post_init__(self) -> None:
+        self._reductions: dict[str, Reduction] = {
+            f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in self.entry.up
+        }
+        self._open = set(self.asked)  # messages without an answer
+
+    @property
+    def answered(self) -> int:
+        """Clients whose replies were good."""
+        return len(self.metrics)
+
+    def run(self, replies: Iterable[Message], enough: int = 0) -> None:
+        """Take replies until there are no more, or `enough` clients answered (0 = all)."""
+        for reply in replies:
+            self.take(reply)
+            self.on_reply(self.answered)
+            if enough and self.answered >= enough:
+                break
+
+    def take(self, reply: Message) -> None:
+        """Check one node's reply and fold it in, or quarantine its clients."""
+        message_id = reply.metadata.reply_to_message_id
+        if message_id not in self._open:
+            return  # a second answer to the same message, or one of an earlier round
+        self._open.discard(message_id)
+        clients = self.asked[message_id]
+        if reply.has_error():
+            reason = wire.one_line(reply.error.reason, f"error code {reply.error.code}")
+            self._reject(clients, "", "a reply", reason)
+            return
+        try:
+            add = self._checked(reply, clients)
+        except FieldError as bad:
+            self._reject(clients, bad.field, bad.expected, bad.got)
+        except StateError:  # ours
+            raise
+        except Exception as err:  # whatever somebody else's bytes lead to is their reply's fault
+            reason = wire.one_line(str(err), type(err).__name__)
+            self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
+        else:
+            add()
+
+    def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
+        """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        size, most = wire.payload_bytes(reply.content), most_bytes(self.entry, self.like, len(clients))
+        self.bytes_up += size
+        if size > most:
+            raise FieldError("", f"at most {most} bytes, for what the catalogue says", f"{size}")
+        answer = wire.read_reply(reply.content, clients, self.server_round)
+        self._check_clients(answer, clients)
+        rows = {c: {k: v[i] for k, v in answer.scalars.items()} for i, c in enumerate(answer.clients)}
+        for client, row in rows.items():
+            checks.check_scalars(self.entry, row, self.limits.get(client))
+        fold: Callable[[], None] = lambda: None  # noqa: E731
+        if answer.upload is not None:
+            (client,) = answer.clients
+            fold = self._plain(client, answer.upload.arrays, rows[client])
+        elif rows:
+            fold = self._merged(answer, rows)
+
+        def add() -> None:
+            fold()
+            self.metrics |= rows
+            self.quarantined += answer.failed
+
+        return add
+
+    def _check_clients(self, answer: NodeReply, asked: Sequence[str]) -> None:
+        told = [*answer.clients, *(q.client for q in answer.failed)]
+        if sorted(told) != sorted(asked):
+            odd = sorted({*told} - {*asked}) or sorted({*asked} - {*told}) or sorted(told)
+            got = f"{len(told)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
+            raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
+
+    def _weight(self, row: Mapping[str, float]) -> int:
+        return int(row[wire.NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
+
+    def _plain(
+        self, client: str, arrays: Mapping[str, Arrays], row: Mapping[str, float]
+    ) -> Callable[[], None]:
+        self._check_fields(arrays)
+        checked, weight = {}, self._weight(row)
+        for f in self.entry.up:
+            peaks = checks.check_arrays(f.name, arrays[f.name], self.like[f.name])
+            checked[f.name] = self._reductions[f.name].check(arrays[f.name], weight, client, peaks)
+            self.bound.check(f, arrays[f.name], row)
+
+        def fold() -> None:
+            for name, part in arrays.items():
+                self._reductions[name].add(part, weight, client, checked[name])
+
+        return fold
+
+    def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
+        self._check_fields(answer.partials)
+        checked, weights = {}, {client: self._weight(row) for client, row in rows.items()}
+        for f in self.entry.up:
+            records = answer.partials[f.name]
+            check_partial(f.name, f.reduce, records, self.like[f.name], weights)
+            checked[f.name] = self._reductions[f.name].check_merge(records, len(weights))
+            if f.reduce == "stack":
+                for client, row in rows.items():
+                    self.bound.check(f, {k: a for k, a in records[client].items() if k}, row)
+            else:
+                self.bound.check_sum(f, records, list(weights.values()), list(rows.values()))
+
+        def fold() -> None:
+            for name, records in answer.partials.items():
+                self._reductions[name].merge(records, sum(weights.values()), len(weights), checked[name])
+
+        return fold
+
+    def _check_fields(self, got: Mapping[str, object]) -> None:
+        want = {f.name for f in self.entry.up}
+        if got.keys() != want:
+            field_name = min(want ^ got.keys())
+            raise FieldError(field_name[: wire.LONGEST], f"the records {sorted(want)}", f"{sorted(got)[:20]}")
+
+    def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
+        got = wire.one_line(got)
+        self.quarantined += [Quarantined(c, self.server_round, field_name, expected, got) for c in clients]
+
+    def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
+        """Close the round.
+
+        Args:
+            late: What to say of clients that did not answer: what was expected of them.
+            lr: eta_t.
+            trainable: Names of the model's parameters.
+        """
+        for message_id in sorted(self._open):
+            node = self.where.get(message_id)
+            self._reject(self.asked[message_id], "", late, f"none from {node}" if node else "none")
+        self._open.clear()
+        self.quarantined.sort(key=lambda q: (q.client, q.field))
+        clients = tuple(sorted(self.metrics))
+        if not clients:
+            return Folded(None, self.quarantined, {}, self.bytes_up)
+        names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
+        scalars = {k: [self.metrics[c].get(k, math.nan) for c in clients] for k in names}
+        counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
+        weights = np.array([self._weight(self.metrics[c]) for c in clients], np.int64)
+        arrays = {name: r.result() for name, r in self._reductions.items()}
+        reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights)
+        return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
+
+
+def check_partial(
+    name: str,
+    reduce: str,
+    records: Mapping[str, Arrays],
+    like: Mapping[str, np.ndarray],
+    weights: Mapping[str, int],
+) -> None:
+    """Refuse a node's merged reduction whose records are not what `Reduction.partial` writes.
+
+    Args:
+        name: The field.
+        reduce: How it is reduced.
+        records: What came.
+        like: Arrays of the expected names, shapes and dtypes.
+        weights: By client of the answer its weight, as its example count says.
+
+    Raises:
+        FieldError: Naming record and array.
+    """
+    if reduce == "stack":
+        if records.keys() != weights.keys():
+            raise FieldError(name, f"one record for each of {len(weights)} clients", f"{len(records)}")
+        want = {c: {**like, "": np.array(0, np.int64)} for c in weights}
+    else:
+        floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
+        got = records.get("high", {})
+        wide = {k: np.int64 if a.dtype == np.int64 else np.int32 for k, a in got.items()}
+        high = {k: _as(a, wide.get(k, np.int32) if k in floats else np.int64) for k, a in like.items()}
+        want = {"high": high, "low": {k: _as(a, np.int32) for k, a in floats.items()}}
+        if records.keys() - want.keys() or (floats and "low" not in records):
+            raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)[:20]}")
+    for part, arrays in want.items():
+        checks.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
+    if reduce == "stack":
+        for client, weight in weights.items():
+            if int(records[client][""]) != weight:
+                told = f"{int(records[client][''])}"
+                raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", told)
+
+
+def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], clients: int) -> int:
+    """Return the bytes that a node's reply for so many clients may have at most.
+
+    Args:
+        entry: The message's contract.
+        like: Per upward field, arrays of the expected names, shapes and dtypes.
+        clients: That were asked for.
+    """
+    most = (1 << 20) + (clients << 14)  # scalars, and lines on clients that failed
+    for f in entry.up:
+        arrays = like[f.name]
+        around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
+        # A partial sum is an int64 and an int32 for each number.
+        sums = sum(max(a.nbytes, 12 * a.size) for a in arrays.values()) + 2 * around
+        stack = clients * (sum(a.nbytes for a in arrays.values()) + around)
+        most += max(stack, sums) if f.reduce == "stack" else sums
+    return most
+
+
+def _as(a: np.ndarray, dtype: type) -> np.ndarray:
+    """Return an array of a's shape and another dtype that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), a.shape)

@@ -1,0 +1,95 @@
+"""What the round loop tells the outside, and what it can be restored from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strategies.engine.state import Number, S, ServerState, dump_state, load_state
+from task.errors import NodesError
+from task.numerics.arrays import Arrays
+from task.wire.messages import Quarantined
+
+if TYPE_CHECKING:
+    from strategies.engine.rounds import Clock
+    from strategies.membership.client_registry import LeftOut, Participant
+
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that the next round depends on.
+
+    All random numbers come from (seed, round), so there is no generator state to keep.
+    """
+
+    round: int
+    arrays: Arrays
+    numbers: dict[str, Number]
+    good: Snapshot | None = None
+    """What the run goes back to if clients diverge from this state (`strategies.engine.recovery`)."""
+
+    @staticmethod
+    def of(
+        server_round: int, state: ServerState, memory: Arrays | None = None, good: Snapshot | None = None
+    ) -> Snapshot:
+        """Take a snapshot after a round; arrays are shared, not copied (states are never written to).
+
+        Args:
+            server_round: Round t.
+            state: The rule's state.
+            memory: What is no part of it, under names of its own (``selection/...``, ``recovery/...``).
+            good: What to go back to.
+        """
+        arrays, numbers = dump_state(state)
+        return Snapshot(server_round, arrays | (memory or {}), numbers, good)
+
+    def state(self, cls: type[S]) -> S:
+        """Rebuild the rule's state."""
+        return load_state(cls, self.arrays, self.numbers)
+
+
+class Journal:
+    """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
+
+    run_id: str = ""
+    """Identity of the run, the same after a resume; "" = each start is a run of its own."""
+
+    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+        """The roll was called: `nodes` take part, and those of `left_out` are online and do not."""
+
+    def replies(self, server_round: int, answered: int, asked: int) -> None:
+        """A reply came in."""
+
+    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+        """Replies were dropped; `lines` say whose and why."""
+        for line in lines:
+            logger.warning("quarantined: %s", line)
+
+    def round_done(
+        self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
+    ) -> None:
+        """A round is over; what is done here is booked on the phase ``checkpoint``."""
+        logger.info(
+            "round %d: loss %s, accuracy %s, %d of %d clients",
+            row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
+        )  # fmt: skip
+
+    def restore(self) -> Snapshot | None:
+        """Return the snapshot to go on from, or None to begin anew."""
+        return None
+
+    def trained(self) -> bool:
+        """Return whether the restored run had trained in any of its rounds."""
+        return False
+
+    def nothing_trained(self, error: NodesError) -> None:
+        """The last round is over, and no round had enough good replies; who returns has the run end well."""
+        raise error
+
+    def reached(self, target: float) -> bool:
+        """Return whether the restored run had reached the target accuracy (0 = no target)."""
+        return False

@@ -1,0 +1,216 @@
+"""The phase engine: it alone writes messages, sends them, checks and folds the replies, and counts the bytes.
+
+A phase is opened (one message per node), streamed (sent; replies come as they come) and closed (what was good
+is reduced, the rest quarantined). `run` does all three. Flower's verbs need the steps one by one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from strategies.engine.exchange import Terms, clients_of, stream_replies
+from strategies.engine.fold import Fold, Folded, most_bytes
+from strategies.engine.journal import Journal
+from strategies.engine.recovery import LastGood
+from strategies.engine.rule import EVALUATE, Phase
+from strategies.engine.state import Reduced
+from strategies.membership import presence
+from strategies.membership.client_registry import Roster
+from task.config.knobs import Config
+from task.datasets import DATASETS
+from task.numerics.arrays import Arrays, holdings
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
+from task.wire.norms import NormBound
+
+Extra = dict[str, wire.Scalar]
+
+
+@dataclass
+class Opened:
+    """A phase whose messages are written.
+
+    Attributes:
+        phase: What is asked.
+        requests: One message per node.
+        terms: How the replies are waited for.
+    """
+
+    phase: Phase
+    requests: list[Message]
+    terms: Terms
+    good: int = 0  # clients with a good reply so far
+
+
+class PhaseEngine:
+    """Runs the phases of one run's rounds.
+
+    Args:
+        config: The run.
+        roster: Who is online.
+        limited: Whether clients train on what they registered, so that more examples are refused.
+    """
+
+    def __init__(self, config: Config, roster: Roster, *, limited: bool = True) -> None:
+        self.config, self.roster, self.limited = config, roster, limited
+        self.last_good = LastGood()
+        self.journal = Journal()
+        self.run_id = uuid.uuid4().hex
+        self.timeout_s = config.server.round_timeout
+        self.trainable: tuple[str, ...] = ()
+        self.model: Arrays = {}
+        """The model whose form the replies must have."""
+
+        self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
+        self.begin(0)
+
+    def begin(self, server_round: int, lr: float = 0.0, extra: Extra | None = None) -> None:
+        """Begin a round: nothing is booked yet.
+
+        Args:
+            server_round: Round t.
+            lr: eta_t.
+            extra: Further entries for the ``config`` of its messages.
+        """
+        self.round, self.lr, self.extra = server_round, lr, extra or {}
+        self.done: list[tuple[Phase, Folded]] = []
+        self.bytes_down = 0
+        self._began = time.perf_counter()
+
+    def record(self, arrays: Arrays, name: str = wire.ARRAYS) -> ArrayRecord:
+        """Return a field's arrays as sent; the same arrays give the same record."""
+        held = self._packed.get(name)
+        if held is None or held[0] is not arrays:
+            held = self._packed[name] = arrays, wire.pack_arrays(arrays)
+        return held[1]
+
+    def hold(self, arrays: Arrays, record: ArrayRecord) -> None:
+        """Take a record for the packed form of the model."""
+        self._packed[wire.ARRAYS] = arrays, record
+
+    def run(self, phase: Phase, grid: Grid) -> Folded:
+        """Run a phase to its end."""
+        opened = self.open(phase)
+        return self.close(opened, self.stream(opened, grid))
+
+    def open(self, phase: Phase) -> Opened:
+        """Write one message per node; what is for one client goes to its node alone."""
+        requests = self._messages(phase) if phase.to else []
+        self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
+        clients = max((len(clients_of(m)) for m in requests), default=0)
+        most = most_bytes(phase.contract, self._like(phase.contract), clients)
+        opened = Opened(phase, requests, Terms(self.roster.presence, self.round, most_bytes=most))
+
+        def patience(lost: int) -> float:
+            """Wait for lost clients as for those that are not there, if they make the round."""
+            needed = 0 < phase.least - opened.good <= lost
+            return max(self.roster.timeout_s, presence.COME_BACK_S) if needed else presence.COME_BACK_S
+
+        opened.terms.patience = patience
+        return opened
+
+    def _messages(self, phase: Phase) -> list[Message]:
+        by_node = self.spread(phase)
+        names = tuple(sorted(self.roster.names)) if phase.contract.individual else ()
+        void = self.last_good.void if phase.contract.keeps else ()
+        records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
+        route = self._packed_route(phase)
+        requests = []
+        for node, clients in by_node.items():
+            epochs = tuple(phase.epochs.get(c, 0) for c in clients)
+            order = wire.TrainOrder(
+                self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
+                population=names, void=void, whole=self.roster.presence.claims[node].told.whole,
+            )  # fmt: skip
+            theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
+            content = wire.train_content(order, records, self.extra, theirs)
+            requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
+        return requests
+
+    def spread(self, phase: Phase) -> dict[int, list[str]]:
+        """Return a phase's clients by node, spread by expected work."""
+        full = self.config.train.local_epochs
+        counts = self.roster.num_examples(phase.to)
+        cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
+        return self.roster.assign(cost, cost)
+
+    @staticmethod
+    def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
+        """Return what differs by client as records; what several get is packed once."""
+        packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
+
+        def pack(arrays: Arrays) -> ArrayRecord:
+            if id(arrays) not in packed:
+                packed[id(arrays)] = wire.pack_arrays(arrays)
+            return packed[id(arrays)]
+
+        return {
+            f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
+            for f, by_client in phase.route.items()
+        }
+
+    def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
+        """Send the messages now; return the replies as they come."""
+        return stream_replies(grid, opened.requests, self.timeout_s, opened.terms)
+
+    def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
+        """Check the replies and fold the good ones in as they come; book the phase."""
+        phase, requests = opened.phase, opened.requests
+        asked = {m.metadata.message_id: clients_of(m) for m in requests}
+        total = sum(len(clients) for clients in asked.values())
+
+        def answered(good: int) -> None:
+            opened.good = good
+            self.journal.replies(self.round, good, total)
+
+        nodes = self.roster.presence.there()
+        where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
+        limits = self._limits([c for clients in asked.values() for c in clients], phase)
+        bound = NormBound(self.config.server.max_update_norm, self.model, frozenset(self.trainable))
+        like = self._like(phase.contract)
+        fold = Fold(phase.contract, like, asked, self.round, answered, where, limits, bound)
+        fold.run(replies, phase.enough)
+        late = f"a reply within {self.timeout_s:g} s"
+        if phase.enough and fold.answered >= phase.enough:
+            late = f"a reply before {phase.enough} others were in"
+        folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
+        self.journal.quarantined(folded.quarantined)
+        self.bytes_down += opened.terms.bytes_again
+        self.done.append((phase, folded))
+        if folded.reduced is not None:
+            names = tuple(sorted(self.roster.names)) if phase.contract.individual else ()
+            folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
+        return folded
+
+    def settle(self) -> tuple[list[tuple[Phase, Folded]], int]:
+        """Return the phases that are done, and the bytes that they sent down; forget both."""
+        done, size = self.done, self.bytes_down
+        self.done, self.bytes_down = [], 0
+        return done, size
+
+    def spent(self, reduced: Reduced, asked: int) -> Reduced:
+        """Return the replies with what the round has cost so far, and the population."""
+        seconds, size = (
+            time.perf_counter() - self._began,
+            self.bytes_down + sum(f.bytes_up for _, f in self.done),
+        )
+        return replace(reduced, population=len(self.roster.names), seconds=seconds, bytes=size, asked=asked)
+
+    def _limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
+        """Return by client upper limits of its scalars: what follows from its registration."""
+        if not self.limited or phase.name == EVALUATE:  # test examples are not registered
+            return {}
+        targets = DATASETS[self.config.data.dataset].targets
+        most = self.roster.most_examples(clients)
+        return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
+
+    def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
+        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
+        held = holdings(self.model, self.trainable, len(self.roster.names))
+        return {f.name: held[f.holds] for f in contract.up}

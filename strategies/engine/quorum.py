@@ -1,0 +1,36 @@
+"""How many replies a rule needs against f malicious clients, before the first round and in each one."""
+
+from __future__ import annotations
+
+from strategies.engine.state import Reduced
+from task.config.knobs import Config
+from task.spec.entry import Algorithm
+
+
+def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
+    """Return why a rule cannot keep its promise with so many replies, or "" if it can.
+
+    Args:
+        entry: The algorithm; `Algorithm.withstands` says what it needs.
+        config: The run; ``robust.byzantine`` gives f.
+        replies: Good replies of the round, or before it those that may come.
+        asked: Clients that were asked, of which f are malicious by assumption.
+    """
+    if entry.withstands is None:
+        return ""
+    each, more = entry.withstands
+    f = config.robust.f(asked)
+    needed = each * f + more
+    if replies >= needed:
+        return ""
+    most = (replies - more) // each
+    hint = f"with so many f is at most {most}" if most >= 0 else f"ask at least {more} clients a round"
+    return (
+        f'run-config key "robust.byzantine": {entry.name} needs at least {each} f + {more} = {needed} '
+        f"replies against f = {f} malicious of {asked} clients asked; got {replies}: {hint}"
+    )
+
+
+def byzantine(reduced: Reduced, config: Config) -> int:
+    """Return f: a share is one of the clients that were asked, as the silent ones may be the honest ones."""
+    return config.robust.f(max(reduced.asked, len(reduced.clients)))

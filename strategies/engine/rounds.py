@@ -1,0 +1,100 @@
+"""What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.engine.fold import Folded
+from strategies.engine.rule import EVALUATE, TRAIN, Phase
+from strategies.selection.plan import RoundPlan
+from task.numerics.arrays import Arrays, sha256
+from task.numerics.metrics import weighted_mean
+from task.wire import messages as wire
+
+
+class Clock:
+    """Seconds by phase.
+
+    Attributes:
+        laps: Seconds by phase. ``total`` runs from `begun`; where the end of a round overlaps with the next
+            round's training it is less than the sum of the phases.
+        begun: When the round before was done, so that the totals add up to the run's time.
+    """
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.begun = self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap on `phase` and update ``total``."""
+        now = time.perf_counter()
+        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
+        self.laps["total"] = now - self.begun
+        self._last = now
+
+    def begin(self, at: float) -> None:
+        """Let ``total`` run from when the round before was done."""
+        self.begun = at
+        self.laps["total"] = self._last - at
+
+    @property
+    def now(self) -> float:
+        """When the last lap ended."""
+        return self._last
+
+
+@dataclass
+class RoundLog:
+    """Gathers a round while it runs. Names and keys of `row` are public, see the README."""
+
+    round: int
+    clock: Clock = field(default_factory=Clock)
+    values: dict[str, Any] = field(
+        default_factory=lambda: {
+            **dict.fromkeys(("lr", "train_loss", "client_loss", "client_accuracy", "loss", "accuracy")),
+            **{"population": 0, "simulated_seconds": 0.0},
+            **{"selected": [], "stragglers": [], "asked": 0, "answered": 0, "skipped": False, "metrics": {}},
+            **{"rolled_back": None, "client_counts": {}},
+        }
+    )
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    quarantined: list[wire.Quarantined] = field(default_factory=list)
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
+        """Take over what phases came to: bytes and quarantined of all, lines of training and evaluation."""
+        self.bytes_down += bytes_down
+        for phase, folded in done:
+            self.bytes_up += folded.bytes_up
+            self.quarantined += folded.quarantined
+            for name in sorted(folded.metrics) if phase.name in (TRAIN, EVALUATE) else ():
+                scalars = dict(folded.metrics[name])
+                examples = int(scalars.pop(wire.NUM_EXAMPLES))
+                line = {"name": name, "round": self.round, "phase": phase.name, "examples": examples}
+                self.clients.append(line | {"metrics": scalars})
+
+    def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
+        """Take over the round's cohort and what its training came to, after `book`."""
+        lines = [line for line in self.clients if line["phase"] == TRAIN]
+        sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
+        losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]
+        loss = weighted_mean(losses, weights) if sent else None
+        self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
+        self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
+        self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
+
+    def row(self, model: Arrays) -> dict[str, Any]:
+        """Return the round's row; its ``seconds`` go on until the journal has written it."""
+        return {
+            "round": self.round,
+            **self.values,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "model_sha256": sha256(model),
+            "quarantined": [q.as_dict() for q in self.quarantined],
+            "seconds": self.clock.laps,
+        }

@@ -1,0 +1,225 @@
+"""What a rule is: the server half of an algorithm, as pure functions of the state and the replies.
+
+A rule sees neither Flower nor PyTorch. Its round is a generator that yields *phases*, questions to some
+clients, and gets back what their replies reduce to:
+
+>>> from strategies.rules.fedavg import server_update
+>>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("anna",), np.array([7]))
+>>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([2.])
+
+`strategies.engine.phases` runs the phases; `strategies.engine.strategy.Strategy` is the Flower strategy
+around both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+from task.spec.entry import MODEL_DOWN, Algorithm, evaluation_of
+
+Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
+"""Records that differ by recipient: by field, client and the record's own name."""
+
+Limits = Mapping[str, Mapping[str, float]]
+"""Upper limits of scalars, by client and scalar."""
+
+TRAIN, EVALUATE = "train", "evaluate"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One question to some clients.
+
+    Attributes:
+        name: ``train``, ``evaluate`` or a key of the entry's `Algorithm.phases`.
+        contract: What goes down, what comes up and how it is reduced.
+        to: The clients that are asked, sorted.
+        records: What goes to all of them, by field.
+        route: What differs by client.
+        scalars: Numbers that go to all of them.
+        epochs: Epochs of the clients that do not train as configured.
+        enough: Replies after which the phase closes; 0 = it waits for all.
+        least: Replies without which the round is skipped; 0 = it goes on with any number.
+        limits: Upper limits of the clients' scalars beside the catalogue's.
+    """
+
+    name: str
+    contract: Algorithm
+    to: tuple[str, ...]
+    records: Mapping[str, Arrays] = field(default_factory=dict)
+    route: Route = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    enough: int = 0
+    least: int = 0
+    limits: Limits = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Flower's message type, with the phase as its action."""
+        verb = TRAIN if self.contract.work == "train" else EVALUATE
+        return verb if self.name == verb else f"{verb}.{self.name}"
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """What a rule knows of a round beside its state.
+
+    Attributes:
+        rule: The rule.
+        entry: Its contract in this run.
+        round: Server round t.
+        lr: eta_t.
+        cohort: The clients that train, sorted.
+        names: Names of all clients that are online, sorted.
+        trainable: Names of the model's parameters.
+        examples: Returns n_k by name.
+        registered: Returns the examples that clients registered, of those that did.
+        epochs: Epochs of the stragglers of the cohort.
+        groups: The cohort in the groups that train one after the other; one group, unless the policy passes
+            the model from client to client.
+    """
+
+    rule: Rule
+    entry: Algorithm
+    round: int
+    lr: float
+    cohort: tuple[str, ...]
+    names: Sequence[str]
+    trainable: tuple[str, ...]
+    examples: Callable[[Iterable[str]], Mapping[str, int]]
+    registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    def phase(self, name: str, state: ServerState, to: Sequence[str] | None = None) -> Phase:
+        """Return a phase of the round.
+
+        Args:
+            name: ``train``, ``evaluate``, or a key of the entry's `Algorithm.phases`.
+            state: What goes down is of this state.
+            to: Who is asked; None = the cohort.
+        """
+        server, trains = self.rule.config.server, name == TRAIN
+        contract = {TRAIN: self.entry, EVALUATE: evaluation_of(self.entry), **self.entry.phases}[name]
+        asked = self.cohort if to is None else tuple(to)
+        records = {
+            f.name: state.arrays if f == MODEL_DOWN else self.rule.down_record(state, f.name, self)
+            for f in contract.down
+            if f.reduce != "stack"
+        }
+        routed = any(f.reduce == "stack" for f in contract.down)
+        route = self.rule.route(state, asked, self) if routed else {}
+        work = contract.work == "train"
+        scalars = {"lr": self.lr, **self.rule.down_scalars(state)} if work else {}
+        epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
+        enough = server.enough_replies if trains else 0
+        rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
+        least = 0 if name == EVALUATE else 1 if rings else max(server.min_replies, 1)
+        limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
+        return Phase(name, contract, asked, records, route, scalars, epochs, enough, least, limits)
+
+
+class TooFewRepliesError(Exception):
+    """A phase had fewer good replies than the rule or the run asks for; raised where the rule yielded it.
+
+    A rule that can do without the phase catches it; else the round is skipped and the model kept.
+    """
+
+
+Round = Generator[Phase, Reduced, tuple[ServerState, dict[str, Number]]]
+
+
+class Rule:
+    """The server half of one algorithm.
+
+    Args:
+        config: The run.
+    """
+
+    algorithm: ClassVar[str]
+    """Name of its catalogue entry."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @staticmethod
+    def update(state: Any, reduced: Reduced, config: Config) -> tuple[Any, dict[str, Number]]:
+        """Return the next state and the rule's metrics: the module's pure ``server_update``."""
+        raise NotImplementedError
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
+        """Return the state before round 1; `trainable` names the parameters among the arrays."""
+        return ServerState(arrays)
+
+    def round(self, state: ServerState, context: RoundContext) -> Round:
+        """Yield the round's phases; return the next state and the rule's metrics.
+
+        Nothing outlives a round but the state: one that is interrupted starts again from its beginning.
+        """
+        if len(context.groups) <= 1:
+            replies = yield context.phase(TRAIN, state)
+            return self.update(state, replies, self.config)
+        metrics: dict[str, Number] = {}
+        trained, least = 0, self.config.server.min_replies
+        for group in context.groups:
+            try:
+                replies = yield context.phase(TRAIN, state, group)
+            except TooFewRepliesError:
+                continue  # the model passes by a client that cannot train
+            state, metrics = self.update(state, replies, self.config)
+            trained += len(replies.clients)
+        if trained < least:
+            raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
+        return state, metrics
+
+    def down_scalars(self, state: Any) -> dict[str, float]:
+        """Return the entry's downward scalars."""
+        return {}
+
+    def down_record(self, state: Any, name: str, context: RoundContext) -> Arrays:
+        """Return a record that goes to all alike beside the model; the state's field of that name."""
+        arrays: Arrays = getattr(state, name.replace("-", "_"))
+        return arrays
+
+    def route(self, state: Any, to: Sequence[str], context: RoundContext) -> Route:
+        """Return what differs by recipient, of the fields that do."""
+        return {}
+
+    def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
+        """Return upper limits of training scalars that follow from a client's examples and work.
+
+        Args:
+            examples: That the clients registered.
+            epochs: Of the stragglers among them.
+        """
+        return {}
+
+    def routed_each(self, state: Any) -> int:
+        """Return how many records a client gets, about, of a field that differs by recipient."""
+        return 1
+
+    def skipped(self, state: Any, spent: Reduced, came: Reduced | None) -> ServerState:
+        """Take in a round without a result; the model must stay.
+
+        Args:
+            state: The state before the round.
+            spent: What the round has cost; it has no clients.
+            came: The replies to its training, if any were good.
+        """
+        kept: ServerState = state
+        return kept
+
+    def back(self, good: ServerState, state: ServerState) -> ServerState:
+        """Return the state to go on with when clients diverge from `state` and did not from `good`."""
+        return good
+
+    def finished(self, state: ServerState) -> bool:
+        """Return whether the rule has nothing more to do, such as when a budget is spent."""
+        return False

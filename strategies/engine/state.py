@@ -1,0 +1,124 @@
+"""Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from task.numerics.arrays import Arrays
+from task.wire.checks import peak
+
+Number = bool | int | float
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server carries from round to round.
+
+    A rule with more memory subclasses it; a field is either named arrays or a number, so that every
+    state can be written to a checkpoint and read back bit for bit.
+    """
+
+    arrays: Arrays
+    """Global model w^t: parameters and buffers."""
+
+
+S = TypeVar("S", bound=ServerState)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The replies of one round, reduced.
+
+    Attributes:
+        arrays: Per upward field of the catalogue entry, the reduced arrays.
+        clients: Names of the clients that took part, sorted.
+        num_examples: n_k in that order, int64 [K].
+        weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which
+            the selection may set); None = n_k.
+        scalars: Per scalar name, the clients' values in that order; NaN of a client that did not send it.
+        round: Server round t, from 1.
+        lr: eta_t of this round.
+        trainable: Names of the model's parameters, without buffers.
+        population: Clients that are online, K.
+        seconds: Wall time since the round began.
+        bytes: Payload bytes of the round so far, both ways.
+        asked: Clients that were asked to train; 0 = not told, so at least those that took part.
+        names: Names of all clients that are online, sorted: the order of records that hold a number for each
+            (see `task.spec.entry.Algorithm.individual`).
+    """
+
+    arrays: dict[str, Arrays]
+    clients: tuple[str, ...]
+    num_examples: np.ndarray
+    scalars: dict[str, list[float]] = field(default_factory=dict)
+    round: int = 0
+    lr: float = 0.0
+    trainable: tuple[str, ...] = ()
+    population: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    asked: int = 0
+    names: tuple[str, ...] = ()
+    weights: np.ndarray | None = None
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each client counts in a mean, int64 [K]."""
+        return self.num_examples if self.weights is None else self.weights
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a scalar over the clients that sent it, weighted as the arrays are; or None."""
+        return self._mean(name, self.counts)
+
+    def example_mean(self, name: str) -> float | None:
+        """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""
+        return self._mean(name, self.num_examples)
+
+    def _mean(self, name: str, weights: np.ndarray) -> float | None:
+        values = self.scalars.get(name, [])
+        if len(values) != len(self.clients):
+            return None
+        sent = [(v, int(n)) for v, n in zip(values, weights, strict=True) if not math.isnan(v)]
+        return math.fsum(v * n for v, n in sent) / sum(n for _, n in sent) if sent else None
+
+
+def not_finite(state: ServerState) -> str:
+    """Return the name of an array of a state that holds NaN or infinity, or of a number that is NaN; or "".
+
+    Arrays that hold much more than a model, such as every client's, are not looked through.
+    """
+    model = sum(a.nbytes for a in state.arrays.values())
+    arrays, numbers = dump_state(state)
+    for name, a in arrays.items():
+        if a.dtype.kind == "f" and a.nbytes <= 2 * model and not math.isfinite(peak(a)):
+            return name
+    return next((name for name, value in numbers.items() if math.isnan(value)), "")
+
+
+def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:
+    """Return a state's arrays as ``field/name`` and its numbers by field."""
+    arrays: Arrays = {}
+    numbers: dict[str, Number] = {}
+    for f in dataclasses.fields(state):
+        value = getattr(state, f.name)
+        if isinstance(value, Mapping):
+            arrays |= {f"{f.name}/{name}": a for name, a in value.items()}
+        else:
+            numbers[f.name] = value
+    return arrays, numbers
+
+
+def load_state(cls: type[S], arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Number]) -> S:
+    """Rebuild the state that `dump_state` took apart."""
+    values: dict[str, Any] = dict(numbers)
+    for f in dataclasses.fields(cls):
+        if f.name not in values:
+            prefix = f"{f.name}/"
+            values[f.name] = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+    return cls(**values)

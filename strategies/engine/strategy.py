@@ -1,0 +1,467 @@
+"""The Flower ``Strategy`` that every rule is: a thin shell around the rule and the phase engine.
+
+restore -> registration -> for each round: draw clients by name -> the rule's phases, one after the other ->
+evaluation -> one row and a checkpoint -> next.
+
+A subclass names its rule; nothing here is overridden. Flower's four verbs (``configure_train`` ...
+``aggregate_evaluate``) are the steps of the loop, so that Flower's wrappers can drive a rule too:
+``configure_train`` runs the phases before the first training and returns that one's messages,
+``aggregate_train`` takes its replies and runs the phases that follow. Driven so, each node answers with one
+model, that of its share of the clients (`strategies.membership.foreign`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from strategies.engine.exchange import clients_of
+from strategies.engine.fold import Folded
+from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.loop import EvaluateFn, Loop
+from strategies.engine.phases import Extra, Opened, PhaseEngine
+from strategies.engine.quorum import too_few
+from strategies.engine.recovery import Kept
+from strategies.engine.rounds import RoundLog
+from strategies.engine.rule import EVALUATE, TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import Number, Reduced, ServerState, not_finite
+from strategies.membership.client_registry import Roster
+from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
+from strategies.selection.cohort import Cohorts
+from strategies.selection.plan import RoundPlan
+from task.config.effective import check_read
+from task.config.knobs import Config, ServerConfig
+from task.config.read import as_run_config, defaults
+from task.errors import ConfigError, NodesError, StateError, choose_from
+from task.numerics import seeds
+from task.numerics.arrays import presumed_trainable
+from task.numerics.metrics import weighted_mean
+from task.numerics.seeds import rng_for
+from task.resolve.contract import contract_of
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
+
+logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+T = TypeVar("T")
+FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
+
+
+class Strategy(FlowerStrategy):
+    """A server rule with the round loop around it.
+
+    Args:
+        config: The run, as read from the run config. Without one, all defaults.
+        knobs: Fields of `ServerConfig`, ``seed``, or Flower's names for them, on top of `config`, e.g.
+            ``FedAvg(fraction_train=0.1, seed=7)``.
+
+    Raises:
+        ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
+    """
+
+    rule_type: ClassVar[type[Rule]]
+    """The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``."""
+
+    algorithm: ClassVar[str]
+    """Name of the rule's catalogue entry."""
+
+    update: ClassVar[Callable[[Any, Reduced, Config], tuple[Any, dict[str, Number]]]]
+    """The rule's pure ``server_update``."""
+
+    def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
+        """Take the rule; without one, the parent's."""
+        super().__init_subclass__(**more)
+        if rule is not None:
+            cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
+
+    def __init__(self, config: Config | None = None, **knobs: Any) -> None:
+        algorithm = self.rule_type.algorithm
+        self.config = _with_knobs(config or Config(algorithm=algorithm), knobs)
+        server = self.config.server
+        mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[algorithm].rule
+        name = self.config.algorithm if mine else algorithm
+        named = replace(self.config, algorithm=name)
+        check_read(as_run_config(named), defaults())
+        self.entry: Algorithm = contract_of(named)
+        self.rule = self.rule_type(self.config)
+        self.roster = Roster(server.roll_call_timeout, server.min_nodes)
+        self.roster.presence.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        # Without a config the clients may do other work than the default keys say.
+        limited = config is not None and not self.entry.pooled
+        self.engine = PhaseEngine(self.config, self.roster, limited=limited)
+        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.roster)
+        self.state: ServerState | None = None
+        self.grid: Grid | None = None
+        self.last_metrics: dict[str, Number] = {}
+        self._plan = RoundPlan(0, (), {}, ())
+        self._round: Round | None = None
+        self._opened: Opened | None = None
+        self._result: tuple[ServerState, dict[str, Number]] | None = None
+        self._why = ""  # why the round keeps the model
+        self._in_start = False
+        self.last_good = self.engine.last_good
+        self.rolled_back: int | None = None  # the round whose model the present round went back to
+        self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the model's parameters; empty before the first model is there."""
+        return self.engine.trainable
+
+    @trainable.setter
+    def trainable(self, names: tuple[str, ...]) -> None:
+        self.engine.trainable = names
+
+    # ------------------------------------------------------------------ Flower's verbs
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        logger.info(
+            "%s, seed %d, C=%g", self.entry.title, self.config.seed, self.config.server.fraction_train
+        )
+
+    def lr(self, server_round: int) -> float:
+        """Return eta_t = eta_0 * decay^(t-1)."""
+        train = self.config.train
+        return train.learning_rate * train.lr_decay ** (server_round - 1)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the round's clients and write one message per node.
+
+        The policy's query of candidates and the rule's phases before its training take place here.
+
+        Raises:
+            ConfigError: A loop other than `start` asks, and the clients do not send one model each.
+        """
+        given = config.get("lr")
+        lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
+        self.engine.begin(server_round, lr, cast(Extra, dict(config)))
+        self.grid, self._round, self._opened = grid, None, None
+        state = self._sync(arrays)
+        self.last_good.begin(server_round, state)
+        self.rolled_back = None
+        if self._driven:
+            check_loop(self.entry, self.config)
+            self.roster.presence.count_whole_nodes(merges(self.entry))
+        self.call_roll(grid, server_round)
+        context = self._context(server_round, lr)
+        self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
+        most = min(self.config.server.enough_replies or self._plan.asked, self._plan.asked)
+        why = too_few(self.entry, self.config, most, self._plan.asked)
+        if why and server_round <= 1:  # later the run goes on with whoever is there
+            raise ConfigError(why)
+        plan = self._plan
+        context = replace(context, cohort=plan.cohort, epochs=plan.epochs, groups=plan.groups)
+        self._round = self.rule.round(state, context)
+        phase = self._advance(None)
+        while phase is not None and phase.name != TRAIN:
+            phase = self._advance(self._run(phase))
+        if phase is None:
+            return []  # the round is skipped
+        self._opened = self.engine.open(phase)
+        if self._driven:
+            check_plain(self.entry, [clients_of(m) for m in self._opened.requests])
+        return self._opened.requests
+
+    @property
+    def _driven(self) -> bool:
+        """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
+        return not self._in_start and type(self).start is Strategy.start
+
+    def _run(self, phase: Phase) -> Folded:
+        assert self.grid is not None
+        return self.engine.run(phase, self.grid)
+
+    def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
+        return RoundContext(
+            self.rule,
+            self.entry,
+            server_round,
+            lr,
+            (),
+            self.roster.names,
+            self.trainable,
+            self.roster.num_examples,
+            self.roster.most_examples,
+        )
+
+    def stream(self, grid: Grid) -> Iterable[Message]:
+        """Send the messages that were configured last; return the replies as they come."""
+        return self.engine.stream(self._opened, grid) if self._opened else ()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the replies in as they come and apply the rule; (None, None) if too few were good.
+
+        If most clients diverge from a model that has not proved itself (`strategies.engine.recovery`), the
+        server goes back to the last one that has, and the round is over.
+        """
+        assert self.state is not None
+        opened, self._opened = self._opened, None
+        folded = self.engine.close(opened, replies) if opened else None
+        _, why = _attempt(lambda: self.cohorts.observe(folded.metrics if folded else {}))
+        if why:
+            logger.warning("round %d: the selection does not learn from these replies: %s", server_round, why)
+        while folded is not None:
+            phase = self._advance(folded)
+            folded = self._run(phase) if phase else None
+        if self._goes_back(server_round):
+            self._skip(server_round, None)
+            return self.record(), MetricRecord({})
+        if not self._why:
+            assert self._result is not None
+            state, self.last_metrics = self._result
+            self.last_good.updated()
+            self._take(state)
+            return self.record(), MetricRecord({**self._seen(), **self.last_metrics})
+        logger.warning("round %d keeps the model: %s", server_round, self._why)
+        self._skip(server_round, self._trained())
+        return None, None
+
+    def _goes_back(self, server_round: int) -> bool:
+        """Take up a kept state if most clients diverge from the present one; say so."""
+        assert self.state is not None
+        kept = self.last_good.judge([folded for _, folded in self.engine.done], self._plan.asked)
+        if kept is None:
+            return False
+        logger.warning(
+            "round %d: most clients diverge from the model of round %d; the run goes back to the model after "
+            "round %d",
+            server_round, server_round - 1, kept.round,
+        )  # fmt: skip
+        self.rolled_back = kept.round
+        self._take(self.rule.back(kept.state, self.state))
+        return True
+
+    def _skip(self, server_round: int, came: Reduced | None) -> None:
+        """Let the rule take in a round without a new model; `came` are replies that say something of it."""
+        self.last_metrics = {}
+        nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self.engine.lr, self.trainable)
+        spent, present = self.engine.spent(nobody, self._plan.asked), self.state
+        state, why = _attempt(lambda: self.rule.skipped(present, spent, came))
+        if state is None:
+            logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
+        else:
+            self._take(state)
+
+    def _trained(self) -> Reduced | None:
+        """Return the replies to the round's last training, if any were good."""
+        trained = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
+        return trained[-1] if trained else None
+
+    def _advance(self, folded: Folded | None) -> Phase | None:
+        """Give the rule the replies to its last phase; return its next one.
+
+        None means that its round is over: with a result, or with a reason why the model stays.
+        """
+        assert self._round is not None
+        self._result, self._why = None, ""
+        try:
+            if folded is None:
+                return next(self._round)
+            phase, _ = self.engine.done[-1]
+            good = len(folded.reduced.clients) if folded.reduced else 0
+            why = too_few(phase.contract, self.config, good, len(phase.to))
+            if folded.reduced is None or good < phase.least:
+                why = why or f"{good} usable replies of at least {phase.least}"
+            if why or folded.reduced is None:
+                return self._round.throw(TooFewRepliesError(why))
+            return self._round.send(folded.reduced)
+        except StopIteration as done:
+            self._result = done.value
+            bad = not_finite(done.value[0])
+            self._why = f"the rule's result has NaN or infinity in {bad!r}" if bad else ""
+        except TooFewRepliesError as err:
+            self._why = str(err)
+        except OURS:
+            raise
+        except Exception as err:
+            self._why = _cannot(err)
+        return None
+
+    def _seen(self) -> dict[str, float]:
+        """Return the means of the scalars of the round's last training."""
+        reduced = self._trained()
+        assert reduced is not None
+        return {k: v for k in reduced.scalars if (v := reduced.example_mean(k)) is not None}
+
+    def _take(self, state: ServerState) -> ServerState:
+        """Make a state the present one."""
+        self.state, self.engine.model = state, state.arrays
+        return state
+
+    def record(self) -> ArrayRecord:
+        """Return the model as sent."""
+        assert self.state is not None
+        return self.engine.record(self.state.arrays)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the clients that evaluate and write one message per node."""
+        self._opened = None
+        server = self.config.server
+        if not server.clients_evaluate(server_round):
+            return []
+        self.roster.refresh(grid, server_round)
+        rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
+        clients = self.roster.draw(server.fraction_evaluate, rng)
+        self.engine.extra = cast(Extra, dict(config))
+        phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)
+        self._opened = self.engine.open(phase)
+        return self._opened.requests
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
+        opened, self._opened = self._opened, None
+        reduced = self.engine.close(opened, replies).reduced if opened else None
+        self.client_counts = {}
+        if reduced is None:
+            return None
+        means = {}
+        for k, values in reduced.scalars.items():
+            pairs = zip(values, reduced.num_examples, strict=True)
+            sent = [(v, float(n)) for v, n in pairs if not math.isnan(v)]
+            means[k] = weighted_mean(*zip(*sent, strict=True))
+            self.client_counts[k] = len(sent)
+        return MetricRecord({**means, wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
+
+    # ------------------------------------------------------------------ the loop
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        journal: Journal | None = None,
+        trainable: tuple[str, ...] = (),
+        overlap: bool = False,
+    ) -> Result:
+        """Run the rounds; Flower's signature and result, with three arguments more.
+
+        Args:
+            grid: Where the nodes are.
+            initial_arrays: w^0, parameters and buffers.
+            num_rounds: Rounds in all, those before a resume included.
+            timeout: Seconds after which a round closes without the missing; None = ``round_timeout``,
+                which is Flower's 3600 unless set.
+            train_config: Further entries for the ``config`` of training messages; ``lr`` replaces
+                ``learning-rate``.
+            evaluate_config: The same for evaluation messages.
+            evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
+            journal: Takes rows and checkpoints, and gives the one to resume from.
+            trainable: Names of the parameters among the arrays; empty = all floating arrays but the running
+                statistics of normalisation layers.
+            overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
+                nodes' work leaves the server's cores idle. Without effect where the next round depends on
+                this one's accuracy (``target-accuracy``). The journal is always written so.
+
+        Raises:
+            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies.
+        """
+        engine = self.engine
+        engine.timeout_s = self.config.server.round_timeout if timeout is None else timeout
+        engine.journal = journal or Journal()
+        engine.run_id = engine.journal.run_id or engine.run_id
+        self.trainable = trainable or self.trainable
+        self._sync(initial_arrays)
+        configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        self.summary()
+        self.roster.presence.count_whole_nodes(False)
+        self._in_start = True
+        try:
+            return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+        finally:
+            self._in_start = False
+
+    def restore(self, snapshot: Snapshot) -> ServerState:
+        """Go back to a snapshot; return its state."""
+        assert self.state is not None
+        self.cohorts.selector.load(snapshot.arrays)
+        good = snapshot.good
+        kept = Kept(good.round, good.state(type(self.state))) if good else None
+        self.last_good.load(snapshot.arrays, kept)
+        return self._take(snapshot.state(type(self.state)))
+
+    def call_roll(self, grid: Grid, server_round: int) -> None:
+        """See who is there for a round; wait if they are too few for it.
+
+        Raises:
+            NodesError: They stay too few.
+        """
+        self.roster.refresh(grid, server_round, self.config.server.min_replies)
+        self.engine.journal.participants(self.roster.participants(), self.roster.left_out())
+
+    def book(self, log: RoundLog, *, skipped: bool) -> None:
+        """Book a round's training in its log, with all phases before and after it."""
+        log.book(*self.engine.settle())
+        log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
+        log.values |= {
+            "population": len(self.roster.names),
+            "simulated_seconds": self.cohorts.simulated_s,
+            "rolled_back": self.rolled_back,
+        }
+
+    # ------------------------------------------------------------------ helpers
+
+    def _sync(self, arrays: ArrayRecord) -> ServerState:
+        """Take over a model that was handed in; a no-op if it is the one we packed."""
+        if self.state is not None and arrays is self.record():
+            return self.state
+        given = wire.read_arrays(arrays)
+        self.trainable = self.trainable or presumed_trainable(given)
+        if self.state is None:
+            state = self.rule.initial_state(given, self.trainable)
+            self.engine.hold(state.arrays, arrays)
+        else:
+            state = replace(self.state, arrays=wire.as_ours(given, self.state.arrays))
+        return self._take(state)
+
+
+OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
+"""What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong."""
+
+
+def _cannot(err: Exception) -> str:
+    """Return why a rule has no result: each reply was checked alone, but not what they come to together."""
+    logger.debug("the rule raised", exc_info=True)
+    return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what comes of replies, or None and why nothing does."""
+    try:
+        return work(), ""
+    except OURS:
+        raise
+    except Exception as err:
+        return None, _cannot(err)
+
+
+def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
+    """Return `config` with server knobs replaced by name."""
+    # The number of rounds is an argument of `start`, as Flower has it.
+    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
+    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
+    seed = named.pop("seed", config.seed)
+    for key in named:
+        if key not in known:
+            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
+    return replace(config, seed=seed, server=replace(config.server, **named))

@@ -1,0 +1,1 @@
+"""Which nodes are online and which clients they host."""

@@ -1,0 +1,217 @@
+"""Who may speak for which client: nodes that claim one name, ghosts, and names that were not enrolled.
+
+A node *brings its own data* if it hosts one client in a pool of that client's name; any other hosts clients
+of the run's partition, which several may (see `strategies.membership.client_registry`). Of data of one's own
+there is one
+owner, and it is never guessed who:
+
+* Where nodes are enrolled by name (``flwr supernode register --name``), a node may bring its own data only
+  under its own name, and no node may host a partition beside them.
+* Of two pools that bring one name the one that held it before keeps it, as long as a node of it is online;
+  else the one whose node was registered first. The other is refused, by name.
+* Of two nodes of one pool the one that told last takes the other's place: the former is the ghost of a
+  node that was killed and came back.
+* Nodes of a partition must agree on the number of its clients. The number that more than half of them count
+  holds for the run; the others are refused, by name.
+* Where the run's data are the nodes' own, the same goes for the shape of an example and the number of
+  classes; see `strategies.membership.client_registry.Roster.shape_of_data`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from task.population import ClientNames, some
+from task.wire.messages import RollCall
+
+Data = tuple[tuple[int, ...], int]
+
+
+def in_words(data: Data) -> str:
+    """Return a shape and a number of classes as errors have them."""
+    return f"shape {list(data[0])}, {data[1]} classes"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is online, as the SuperLink tells.
+
+    Attributes:
+        id: Its id.
+        name: The name that it was enrolled under, "" if none.
+        since: Changes each time the node is back.
+        registered: When it was registered, as text that sorts.
+    """
+
+    id: int
+    name: str = ""
+    since: str = ""
+    registered: str = ""
+
+    def __str__(self) -> str:
+        """Return how logs call it."""
+        return f"node {self.id} ({self.name})" if self.name else f"node {self.id}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a node said of itself, and its place among those that said something."""
+
+    node: Node
+    told: RollCall
+    turn: int
+
+    @property
+    def own(self) -> str:
+        """The client whose data the node brings; "" if it hosts clients of a partition."""
+        client = self.told.clients[0] if len(self.told.clients) == 1 else ""
+        return client if client and self.told.pool.endswith(f"/{client}") else ""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether it told what its data are like, and has clients that they are of."""
+        return bool(self.told.classes and len(self.told.clients))
+
+    @property
+    def data(self) -> Data:
+        """Shape of an example and number of classes."""
+        return self.told.shape, self.told.classes
+
+
+@dataclass
+class Settled:
+    """Who takes part.
+
+    Attributes:
+        admitted: Nodes that do.
+        refused: By node, why it does not.
+        replaced: By node whose place another took, that node and the client.
+        held: By client that a node brings, the pool of its data.
+        size: Clients of the partition; 0 if no node hosts one.
+        differs: Of the refused, those whose partition or data differ from the others'.
+        guessed: Why somebody would have to look before the first round; "" if all is clear.
+    """
+
+    admitted: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+    differs: set[int] = field(default_factory=set)
+    guessed: str = ""
+
+    def refuse_foreign(self, claims: Iterable[Claim], why: str) -> None:
+        """Refuse the nodes whose ClientApp is not Bouquet's.
+
+        Args:
+            claims: As `settle` took them.
+            why: What such an app cannot do in this run.
+        """
+        foreign = [c.node for c in claims if c.told.foreign and c.node.id in self.admitted]
+        for node in foreign:
+            self.admitted.discard(node.id)
+            self.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
+        if foreign and not self.admitted:
+            self.guessed = (
+                f"{', '.join(map(str, foreign))}: expected Bouquet's ClientApp; got another, which {why}"
+            )
+
+
+def settle(
+    claims: Iterable[Claim], held: Mapping[str, str], size: int = 0, data: Data | None = None
+) -> Settled:
+    """Decide which nodes take part.
+
+    Args:
+        claims: Of all nodes that are online and have told.
+        held: What `Settled.held` was before.
+        size: What `Settled.size` was before; 0 = most nodes decide.
+        data: Shape of an example and number of classes that own data must have; None = any.
+    """
+    done = Settled(held=dict(held), size=size)
+    by_client: dict[str, list[Claim]] = {}
+    shared = []
+    for claim in sorted(claims, key=lambda c: c.node.id):
+        if data is not None and claim.has_data and claim.data != data:
+            done.differs.add(claim.node.id)
+            done.refused[claim.node.id] = (
+                f"has data of {in_words(claim.data)}, where the others have {in_words(data)}"
+            )
+        elif not claim.own:
+            shared.append(claim)
+        elif claim.node.name not in ("", claim.own):
+            done.refused[claim.node.id] = (
+                f"says that it is client {claim.own!r}, but is enrolled as {claim.node.name!r}"
+            )
+        else:
+            by_client.setdefault(claim.own, []).append(claim)
+    for client in sorted(by_client):
+        _settle_own(client, by_client[client], done)
+    if shared:
+        enrolled = any(c.node.name for group in by_client.values() for c in group)
+        _settle_shared(shared, done, enrolled)
+    return done
+
+
+def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
+    """Choose among the nodes that bring one client's data."""
+    enrolled = [c for c in claims if c.node.name]
+    for claim in claims:
+        if enrolled and not claim.node.name:
+            done.refused[claim.node.id] = (
+                f"says that it is client {client!r}, as {enrolled[0].node} is enrolled"
+            )
+    pools: dict[str, list[Claim]] = {}
+    for claim in enrolled or claims:
+        pools.setdefault(claim.told.pool, []).append(claim)
+    pool = done.held.get(client, "")
+    if pool not in pools:
+        first = min(enrolled or claims, key=lambda c: (c.node.registered, c.told.pool))
+        pool = first.told.pool
+        if len(pools) > 1:
+            nodes = " and ".join(str(group[-1].node) for _, group in sorted(pools.items()))
+            done.guessed = (
+                f"{nodes} bring data of their own as client {client!r}; give each its own client-name"
+            )
+    done.held[client] = pool
+    last = max(pools[pool], key=lambda c: c.turn)
+    done.admitted.add(last.node.id)
+    for claim in pools[pool]:
+        if claim is not last:
+            done.replaced[claim.node.id] = last.node.id, client
+    for other in pools:
+        for claim in pools[other] if other != pool else ():
+            done.refused[claim.node.id] = f"says that it is client {client!r}, which {last.node} is"
+
+
+def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> None:
+    """Choose among the nodes that host clients of a partition."""
+    counts = {c.node: len(c.told.clients) for c in claims if isinstance(c.told.clients, ClientNames)}
+    sizes = Counter(counts.values())
+    if not done.size and sizes:
+        done.size = max(sizes, key=lambda n: (sizes[n], -n))
+        if 2 * sizes[done.size] <= sizes.total():
+            sides = "; ".join(
+                f"{some(n for n, size in counts.items() if size == told)}: {told}" for told in sorted(sizes)
+            )
+            done.guessed = done.guessed or (
+                f"clients of the partition: expected a number that most nodes count; got {sides}. "
+                "Their data sets or their settings differ"
+            )
+    for claim in claims:
+        names = claim.told.clients
+        numbered = isinstance(names, ClientNames)
+        taken = next((c for c in done.held if c in names), "") if done.held else ""
+        if enrolled and len(names):
+            why = "hosts a partition, but the nodes that are enrolled here bring their own data"
+        elif taken:
+            why = f"hosts client {taken!r} of a partition, but a node brings data of its own under that name"
+        elif numbered and len(names) != done.size:
+            why = f"counts {len(names)} clients in the partition where others count {done.size}"
+            done.differs.add(claim.node.id)
+        else:
+            done.admitted.add(claim.node.id)
+            continue
+        done.refused[claim.node.id] = why

@@ -1,0 +1,94 @@
+"""Apps and loops that are not Bouquet's: what a rule can do with them, and what it must refuse.
+
+* A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
+  is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
+  own convention. Any other algorithm would silently lose its client half.
+* A loop that is not `strategies.engine.strategy.Strategy.start`, such as that of Flower's wrappers for
+  differential privacy, works on the replies: it clips or weighs models. It must get one model from each node,
+  not merged sums of several clients, and nothing may go round it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from strategies.membership.client_identity import Node
+from task.config.knobs import Config
+from task.errors import ConfigError
+from task.spec.entry import MODEL_UP, Algorithm
+from task.spec.selections import SELECTIONS
+from task.wire import messages as wire
+
+PLAIN_SOLVERS = ("sgd", "fedprox")
+
+
+def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
+    """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can.
+
+    Args:
+        entry: The run's contract.
+        config: The run.
+    """
+    by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
+    models = [f.name for f in entry.up] == [wire.ARRAYS]
+    if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
+        ala = " with ala = true" if config.train.ala else ""
+        return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
+    if SELECTIONS[config.server.selection].looks:
+        return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
+    if entry.name == "fedprox" and config.fedprox.adaptive:
+        return "cannot tell the loss by which fedprox.adaptive changes mu"
+    return ""
+
+
+def check_loop(entry: Algorithm, config: Config) -> None:
+    """Refuse that a loop which is not ours drives a rule whose clients send more than a model.
+
+    Raises:
+        ConfigError: Saying what they send.
+    """
+    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual:
+        raise _not_driven(entry, "its clients send something else, or more")
+    if SELECTIONS[config.server.selection].looks:
+        asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
+        raise _not_driven(entry, asks)
+
+
+def check_plain(entry: Algorithm, asked: Iterable[Sequence[str]]) -> None:
+    """Refuse to ask a node for several models in a loop that is not ours.
+
+    Raises:
+        ConfigError: A node is asked for several clients.
+    """
+    if any(len(clients) > 1 for clients in asked):
+        raise _not_driven(entry, "it needs each client's model, and a node hosts several; give each a node")
+
+
+def _not_driven(entry: Algorithm, why: str) -> ConfigError:
+    return ConfigError(
+        f"{entry.title}: expected `start` to drive the rounds; got another loop or a wrapper, such as "
+        f"Flower's for differential privacy, which takes one model from each node; {why}"
+    )
+
+
+def merges(entry: Algorithm) -> bool:
+    """Return whether a node may answer with the mean of its clients' models instead of each of them."""
+    return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
+
+
+def as_one_client(node: Node, told: wire.RollCall) -> wire.RollCall:
+    """Return what a node told as if its share of the clients were one client, named after the node."""
+    part, parts = told.share
+    mine = np.asarray(told.num_examples)[part :: max(parts, 1)]
+    name = node.name or f"node-{node.id}"
+    return replace(
+        told,
+        clients=(name,) if len(mine) else (),
+        num_examples=mine.sum(keepdims=True),
+        pool=f"node-{node.id}/{name}",
+        share=(0, 1),
+        whole=True,
+    )

@@ -1,0 +1,67 @@
+"""APPLE, server half. Luo and Wu, IJCAI 2022, arXiv 2110.08394, Algorithm 1.
+
+The server keeps everybody's core models and sends all of them to each client of the round, which mixes them
+to a model of its own and trains its core model within the mixture.
+
+=======  ======================  ==================  =======================
+symbol   variable                shape, dtype        where
+=======  ======================  ==================  =======================
+w_j      state.models            as the model        server, down ``models``
+w_i      up ``arrays``           as the model        wire
+p0_j     down ``start-ratios``   float32 [N]         down
+n_j      of the roll call        positive integer    server
+=======  ======================  ==================  =======================
+
+w_j of a client that is not known yet (see `strategies.rules.client_models`) is the run's initial model; every
+client has it and it does not travel. p0_j = n_j / n, over the N clients that are online, is told to all: the
+clients do not know how many examples the others have. The relationships p_ij stay at their client i.
+
+A core model whose reply is lost stays the one before, while its client's p_i goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import RoundContext, Route, Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from strategies.rules.client_models import M, ModelsState, known_clients, models_of, take_in
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+    """Take the core models in."""
+    return take_in(state, reduced), {}
+
+
+class Apple(Rule):
+    """Adaptive personalised cross-silo learning; see the module."""
+
+    algorithm: ClassVar[str] = "apple"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
+        """Start without core models."""
+        return ModelsState(arrays)
+
+    def down_record(self, state: ServerState, name: str, context: RoundContext) -> Arrays:
+        """Return p0."""
+        names = sorted(context.names)
+        counts = context.examples(names)
+        n = np.array([counts[name] for name in names], np.float64)
+        return {"clients": (n / n.sum()).astype(np.float32)}
+
+    def routed_each(self, state: ServerState) -> int:
+        """Return how many core models there are."""
+        assert isinstance(state, ModelsState)
+        return len(known_clients(state))
+
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+        """Give each client all core models."""
+        assert isinstance(state, ModelsState)
+        core = models_of(state, context.names)
+        return {"models": dict.fromkeys(to, core)}

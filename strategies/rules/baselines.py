@@ -1,0 +1,33 @@
+"""Baselines without federated averaging, server half: local training only, and training on the pooled data.
+
+Local-only: nothing goes up, and the server has no model. Centralised: one client trains on the data of all
+(`task.spec.entry.Algorithm.pooled`), and its model is the next one: FedAvg of a cohort of one.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, S
+from strategies.rules.fedavg import server_update as fedavg_update
+from task.config.knobs import Config
+
+
+def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+    """Return the state as it is."""
+    return state, {}
+
+
+class LocalOnly(Rule):
+    """Rounds in which every client trains for itself."""
+
+    algorithm: ClassVar[str] = "local-only"
+    update = staticmethod(server_update)
+
+
+class Centralised(Rule):
+    """Rounds in which one client trains on everybody's data."""
+
+    algorithm: ClassVar[str] = "centralised"
+    update = staticmethod(fedavg_update)

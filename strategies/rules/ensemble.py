@@ -1,0 +1,50 @@
+"""Ensemble of local models, server half. Lakshminarayanan, Pritzel, Blundell, 2017, arXiv 1612.01474, 2.4.
+
+p(y | x) = (1/M) sum_m p_m(y | x)
+
+=======  =====================  ==================  ======================
+symbol   variable               shape, dtype        where
+=======  =====================  ==================  ======================
+w_k      up ``arrays``          as the model        wire
+M, w_m   state.models           as the model        server, down ``models``
+=======  =====================  ==================  ======================
+
+The baseline between local training only and federated learning: every client trains a member for itself,
+nothing comes down to train with, and the members are never averaged. To be evaluated, each client gets all
+members that the server knows (see `strategies.rules.client_models`) and lets them vote on its own test data;
+a node gets each member once. The members differ by their data alone, as all start from the run's initial
+model; in the paper each has all data and an initial model of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from strategies.engine.rule import RoundContext, Route, Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from strategies.rules.client_models import M, ModelsState, models_of, take_in
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+    """Take the members in."""
+    return take_in(state, reduced), {}
+
+
+class Ensemble(Rule):
+    """Rounds in which every client trains a member of its own; see the module."""
+
+    algorithm: ClassVar[str] = "ensemble"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
+        """Start without members."""
+        return ModelsState(arrays)
+
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+        """Give each client all members."""
+        assert isinstance(state, ModelsState)
+        members = models_of(state, context.names)
+        return {"models": dict.fromkeys(to, members)}

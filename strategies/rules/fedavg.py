@@ -1,0 +1,37 @@
+"""FedAvg, server half. McMahan et al., AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+
+w^{t+1} = sum_{k in S_t} (n_k / n_S) w_k,  n_S = sum_{k in S_t} n_k
+
+The weights are those of the paper's erratum: over the clients that answered, not over all K.
+
+=======  ==================  ============================  ==========
+symbol   variable            shape, dtype                  where
+=======  ==================  ============================  ==========
+w^t      state.arrays        as the model                  server
+w_k      up ``arrays``       as the model                  wire
+n_k      ``num-examples``    positive integer              wire
+=======  ==================  ============================  ==========
+
+Parameters and buffers are averaged alike; integer buffers by an integer mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, S
+from task.config.knobs import Config
+
+
+def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+    """Replace the model by the weighted mean of the local models."""
+    return replace(state, arrays=reduced.arrays["arrays"]), {}
+
+
+class FedAvg(Rule):
+    """Federated averaging; see the module."""
+
+    algorithm: ClassVar[str] = "fedavg"
+    update = staticmethod(server_update)

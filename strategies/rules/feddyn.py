@@ -1,0 +1,69 @@
+"""FedDyn, server half. Acar et al., ICLR 2021, arXiv 2111.04263, Algorithm 1.
+
+h^t = h^{t-1} - alpha (1/m) sum_{k in P_t} (theta_k^t - theta^{t-1})
+theta^t = (1/|P_t|) sum_{k in P_t} theta_k^t - h^t / alpha
+
+=============  ====================  ============================  ==========
+symbol         variable              shape, dtype                  where
+=============  ====================  ============================  ==========
+theta^{t-1}    state.arrays          as the model                  server
+h              state.h               as the parameters, float64    server
+theta_k^t      up ``arrays``         as the model                  wire
+m              reduced.population    clients that are online       server
+alpha          ``feddyn.alpha``      float >= 0                    run config
+=============  ====================  ============================  ==========
+
+Means are uniform, as in the paper: the objective is the mean of the clients' losses, whatever their sizes.
+Buffers are averaged, and have no h. h is the mean of the clients' gradient states as long as every reply
+arrives; what is said of c in `strategies.rules.scaffold` holds for it too.
+
+Neutral: alpha = 0 switches both halves off, h staying 0 and h/alpha being taken as 0; sizes being equal, that
+is FedAvg. It is not the limit for small alpha, in which the server keeps its extrapolation by h/alpha.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class FedDynState(ServerState):
+    """The model and h."""
+
+    h: Arrays = field(default_factory=dict)
+    """By parameter, float64: it is never sent, so that nothing is rounded that adds up over rounds."""
+
+
+def server_update(
+    state: FedDynState, reduced: Reduced, config: Config
+) -> tuple[FedDynState, dict[str, Number]]:
+    """Move h against the mean step, then put the model at the mean less h/alpha; rounded once."""
+    alpha, mean = config.feddyn.alpha, reduced.arrays["arrays"]
+    if alpha == 0:
+        return replace(state, arrays=mean), {}
+    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
+    stepped, h = {}, {}
+    for name, before in state.h.items():
+        wide = mean[name].astype(np.float64)
+        h[name] = before - alpha * share * (wide - state.arrays[name].astype(np.float64))
+        stepped[name] = (wide - h[name] / alpha).astype(mean[name].dtype)
+    return replace(state, arrays=mean | stepped, h=h), {}
+
+
+class FedDyn(Rule):
+    """Dynamic regularisation; see the module."""
+
+    algorithm: ClassVar[str] = "feddyn"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDynState:
+        """Start with h = 0."""
+        return FedDynState(arrays, {name: np.zeros(arrays[name].shape) for name in trainable})

@@ -1,0 +1,118 @@
+"""FedFomo, server half. Zhang, Sapra, Fidler, Yeung, Alvarez, ICLR 2021, arXiv 2012.08565, section 3.
+
+Each client i of a round gets the models of M others: those of the largest P_ij, some of them at random.
+What it then made of them comes back and is remembered:  P_i <- P_i + w_i
+
+========  ============================  ==========================  =======================
+symbol    variable                      shape, dtype                where
+========  ============================  ==========================  =======================
+theta_n   state.models                  as the model                server, down ``models``
+theta_i   up ``arrays``                 as the model                wire
+w_i       up ``affinity``               float32 [N], sum 1 or 0     wire
+P         state.affinity["P"]           float64 [n, n], n known     server
+M         ``fedfomo.download``          others; 0 = all             run config
+epsilon   ``fedfomo.epsilon``           share drawn at random       run config
+========  ============================  ==========================  =======================
+
+Rows and columns of P are the known clients (see `strategies.rules.client_models`) in the order of their
+names. A client has its own model already and is never given it, so that P_ii, 1 at first in the paper and 0
+here, chooses nothing; it adds up what the client made of its own training (``fedfomo.baseline``). Of the M,
+epsilon M rounded to the nearest are drawn by (seed, round, client) among those that are not the best. Of
+equal P the first name comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import RoundContext, Route, Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
+from task.config.knobs import Config
+from task.numerics import seeds
+from task.numerics.arrays import Arrays
+from task.numerics.seeds import rng_for
+
+
+@dataclass(frozen=True)
+class FedFomoState(ModelsState):
+    """The clients' models, and who had how much use for whose."""
+
+    affinity: Arrays = field(default_factory=dict)
+    """``P``, over the known clients."""
+
+
+def affinities(state: FedFomoState, client: str) -> dict[str, float]:
+    """Return P_ij of a client i, by the known client j; 0 of a client that is not known."""
+    known = known_clients(state)
+    row = state.affinity["P"][known.index(client)] if client in known else np.zeros(len(known))
+    return dict(zip(known, row.tolist(), strict=True))
+
+
+def server_update(
+    state: FedFomoState, reduced: Reduced, config: Config
+) -> tuple[FedFomoState, dict[str, Number]]:
+    """Take the models in, and add what the clients made of the others to P."""
+    new = take_in(state, reduced)
+    known = known_clients(new)
+    place = {client: i for i, client in enumerate(known)}
+    P = np.zeros((len(known), len(known)))
+    before = [place[client] for client in known_clients(state)]
+    if before:
+        P[np.ix_(before, before)] = state.affinity["P"]
+    told = reduced.arrays["affinity"]["clients"]
+    for client, row in zip(reduced.clients, told, strict=True):
+        for other, w in zip(reduced.names, row.tolist(), strict=True):
+            if other in place:
+                P[place[client], place[other]] += w
+    return replace(new, affinity={"P": P}), {}
+
+
+def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Generator) -> list[str]:
+    """Return whose models a client gets, sorted.
+
+    Args:
+        P_i: Its affinity to each of the others.
+        m: How many; 0 = all.
+        epsilon: Share of them that is drawn at random.
+        rng: Draws them.
+    """
+    m = min(m or len(P_i), len(P_i))
+    explored = math.floor(epsilon * m + 0.5)
+    ranked = sorted(P_i, key=lambda j: (-P_i[j], j))
+    best, rest = ranked[: m - explored], sorted(ranked[m - explored :])
+    drawn = rng.permutation(len(rest))[:explored].tolist()
+    return sorted([*best, *(rest[i] for i in drawn)])
+
+
+class FedFomo(Rule):
+    """First-order model optimisation; see the module."""
+
+    algorithm: ClassVar[str] = "fedfomo"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedFomoState:
+        """Start without models."""
+        return FedFomoState(arrays)
+
+    def routed_each(self, state: ServerState) -> int:
+        """Return M, or how many others there are."""
+        assert isinstance(state, ModelsState)
+        others = max(len(known_clients(state)) - 1, 0)
+        return min(self.config.fedfomo.download or others, others)
+
+    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+        """Give each client the models that were chosen for it."""
+        assert isinstance(state, FedFomoState)
+        knobs, models = self.config.fedfomo, models_of(state, context.names)
+        given = {}
+        for client in to:
+            P_i = {j: p for j, p in affinities(state, client).items() if j in models and j != client}
+            rng = rng_for(self.config.seed, seeds.PEERS, context.round, client)
+            given[client] = {j: models[j] for j in choose(P_i, knobs.download, knobs.epsilon, rng)}
+        return {"models": given}

@@ -1,0 +1,61 @@
+"""FedNova, server half. Wang et al., NeurIPS 2020, arXiv 2007.07481, section 5 (normalised averaging).
+
+w^{t+1} = w^t + tau_eff sum_{k in S_t} p_k (w_k - w^t) / |a_k|_1
+tau_eff = sum_{k in S_t} p_k |a_k|_1,  p_k = n_k / n_S, or 1/m where the selection draws by n_k
+
+==========  =====================  ============================  ==========
+symbol      variable               shape, dtype                  where
+==========  =====================  ============================  ==========
+w^t         state.arrays           as the model                  server
+update      up ``update``          as the model                  wire
+a_k         ``step-weight``        float > 0                     wire
+n_k         ``num-examples``       positive integer              wire
+==========  =====================  ============================  ==========
+
+|a_k|_1 is how far the client's solver goes along a constant gradient in its tau_k steps, in units of eta:
+tau_k for plain SGD. The paper's d_k = (w^t - w_k) / (eta |a_k|_1) has the other sign. The paper leaves
+tau_eff open; the mean of |a_k|_1 makes a round as long as FedAvg's. Buffers are averaged.
+
+Neutral: equal numbers of local steps, ``local-steps`` > 0, are FedAvg.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Limits, Rule
+from strategies.engine.state import Number, Reduced, S
+from task.config.knobs import Config
+
+
+def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+    """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
+    steps = reduced.mean("step-weight")
+    assert steps is not None  # the contract demands it of every client
+    arrays = dict(reduced.arrays["update"])
+    for name in reduced.trainable:
+        update = arrays[name]
+        wide = state.arrays[name].astype(np.float64) + steps * update.astype(np.float64)
+        arrays[name] = wide.astype(update.dtype)
+    return replace(state, arrays=arrays), {"effective-steps": steps}
+
+
+class FedNova(Rule):
+    """Normalised averaging; see the module."""
+
+    algorithm: ClassVar[str] = "fednova"
+    update = staticmethod(server_update)
+
+    def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
+        """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""
+        train, found = self.config.train, {}
+        for client, n in examples.items():
+            passes = epochs.get(client, train.local_epochs)
+            steps = train.local_steps or passes * math.ceil(n / (train.batch_size or n))
+            found[client] = {"step-weight": steps / (1.0 - train.momentum) * (1 + 1e-9)}
+        return found

@@ -1,0 +1,74 @@
+"""FedProx, server half. Li et al., MLSys 2020, arXiv 1812.06127, Algorithm 2 and section 5.3.
+
+The model is averaged as in FedAvg. What the server adds is mu, which it sends with every message, and
+with ``fedprox.adaptive`` the paper's heuristic for it: mu + 0.1 when the global training loss rises,
+mu - 0.1 (not below 0) after it has fallen in 5 consecutive rounds.
+
+=========  ====================  =======================  ==========
+symbol     variable              shape, dtype             where
+=========  ====================  =======================  ==========
+mu         state.mu              float >= 0               server, wire
+f(w^t)     ``loss-before``       float                    wire
+=========  ====================  =======================  ==========
+
+f(w^t) is the mean over the clients that sent it, weighted as their models are, of the plain loss of the model
+that they received (the paper evaluates it on all clients, which a server cannot see). A loss equal to the
+last one counts as a fall, and the count starts anew after mu changed, as in FL4Health's account of the rule.
+Neutral value: mu = 0 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+STEP = 0.1
+PATIENCE = 5
+
+
+@dataclass(frozen=True)
+class FedProxState(ServerState):
+    """The model, mu, the loss of the last round and how often it fell in a row."""
+
+    mu: float = 0.0
+    previous_loss: float = float("inf")
+    falls: int = 0
+
+
+def server_update(
+    state: FedProxState, reduced: Reduced, config: Config
+) -> tuple[FedProxState, dict[str, Number]]:
+    """Replace the model by the weighted mean; adapt mu if asked to."""
+    state = replace(state, arrays=reduced.arrays["arrays"])
+    metrics: dict[str, Number] = {"proximal-mu": state.mu}
+    loss = reduced.mean("loss-before")
+    if not config.fedprox.adaptive or loss is None:
+        return state, metrics
+    # The first loss has nothing to fall from.
+    mu, falls = state.mu, state.falls + 1 if state.previous_loss < float("inf") else 0
+    if loss > state.previous_loss:
+        mu, falls = mu + STEP, 0
+    elif falls >= PATIENCE:
+        mu, falls = max(0.0, mu - STEP), 0
+    return replace(state, mu=mu, falls=falls, previous_loss=loss), metrics
+
+
+class FedProx(Rule):
+    """Federated averaging with a proximal term; see the module."""
+
+    algorithm: ClassVar[str] = "fedprox"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedProxState:
+        """Start at the configured mu."""
+        return FedProxState(arrays, mu=self.config.fedprox.mu)
+
+    def down_scalars(self, state: ServerState) -> dict[str, float]:
+        """Send mu under the name that Flower's own FedProx uses."""
+        assert isinstance(state, FedProxState)
+        return {"proximal-mu": state.mu}

@@ -1,0 +1,43 @@
+"""FedSGD, server half. McMahan et al., AISTATS 2017, arXiv 1602.05629, section 2.
+
+w^{t+1} = w^t - eta_t sum_{k in S_t} (n_k / n_S) g_k
+
+=======  ==================  ============================  ==========
+symbol   variable            shape, dtype                  where
+=======  ==================  ============================  ==========
+w^t      state.arrays        as the model                  server
+g_k      up ``gradient``     as the parameters             wire
+eta_t    reduced.lr          float                         run config
+=======  ==================  ============================  ==========
+
+With C = 1 this is full-batch gradient descent on the union of the clients' data, and FedAvg with E = 1,
+B = infinity. Buffers have no gradient and stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, S
+from task.config.knobs import Config
+
+
+def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+    """Take one gradient step; the product is rounded once, from float64."""
+    gradient = reduced.arrays["gradient"]
+    stepped = {
+        name: (state.arrays[name] - np.float64(reduced.lr) * g.astype(np.float64)).astype(g.dtype)
+        for name, g in gradient.items()
+    }
+    return replace(state, arrays=state.arrays | stepped), {}
+
+
+class FedSGD(Rule):
+    """Federated SGD by gradient upload; see the module."""
+
+    algorithm: ClassVar[str] = "fedsgd"
+    update = staticmethod(server_update)

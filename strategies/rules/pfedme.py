@@ -1,0 +1,45 @@
+"""pFedMe, server half. Dinh, Tran, Nguyen, NeurIPS 2020, arXiv 2006.08848, Algorithm 1, line 11.
+
+w^{t+1} = (1 - beta) w^t + beta (1/|S|) sum_{k in S} w_k
+
+======  ====================  ==================  ==========
+symbol  variable              shape, dtype        where
+======  ====================  ==================  ==========
+w^t     state.arrays          as the model        server
+w_k     up ``arrays``         as the model        wire
+beta    ``pfedme.beta``       float > 0           run config
+======  ====================  ==================  ==========
+
+The mean is uniform, as in the paper: the objective is the mean of the clients' envelopes, whatever their
+sizes. Buffers are averaged and never stepped. beta = 1 is the mean itself; beta > 1 goes beyond it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+
+
+def server_update(
+    state: ServerState, reduced: Reduced, config: Config
+) -> tuple[ServerState, dict[str, Number]]:
+    """Step towards the mean local model; each sum is rounded once, from float64."""
+    beta, mean = config.pfedme.beta, reduced.arrays["arrays"]
+    stepped = {}
+    for name in reduced.trainable:
+        wide = (1.0 - beta) * state.arrays[name].astype(np.float64) + beta * mean[name].astype(np.float64)
+        stepped[name] = wide.astype(mean[name].dtype)
+    return replace(state, arrays=mean | stepped), {}
+
+
+class PFedMe(Rule):
+    """Steps towards the mean of the local models; see the module."""
+
+    algorithm: ClassVar[str] = "pfedme"
+    update = staticmethod(server_update)

@@ -1,0 +1,142 @@
+"""q-FedAvg and q-FedSGD, server half. Li, Sanjabi, Beirami, Smith, ICLR 2020, arXiv 1905.10497.
+
+min_w f_q(w) = sum_k p_k / (q + 1) F_k(w)^(q + 1)
+
+w^{t+1} = w^t - sum_k Delta_k / sum_k h_k
+Delta_k = F_k^q Dw_k,   h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q,   L = 1 / eta_t
+Dw_k    = L (w^t - w_k) in q-FedAvg, grad F_k(w^t) in q-FedSGD
+
+==============  =======================  ===============================================  ==========
+symbol          variable                 meaning                                          where
+==============  =======================  ===============================================  ==========
+F_k             ``loss-before``          mean loss of w^t over all local examples         wire
+-Delta_k / L    up ``delta``             a_k (w_k - w^t), parameters (q-FedAvg)           wire
+Delta_k         up ``gradient``          a_k grad F_k(w^t), parameters (q-FedSGD)         wire
+h_k / L         ``lipschitz``            a_k (1 + q eta |Dw_k|^2 / F_k)                   wire
+--              ``reference-loss``       F_ref, largest F_k of the round before; 1 first  wire, state
+F_k^q           a_k                      (F_k / F_ref)^q                                  client
+q               qffl.q                   >= 0                                             run config
+==============  =======================  ===============================================  ==========
+
+The sums are plain: the paper draws clients in proportion to n_k (``selection = "proportional"``); with the
+uniform draw it is the paper's baseline. L and F_ref are factors of numerator and denominator and cancel.
+F_ref is there for the numbers: without it big q and a small loss give 0 / 0, or the sum's range is left. F_k
+counts as at least 1e-10 (authors' code: F_k + 1e-10).
+
+No step is taken with weights that were cut. Sums are exact to a multiple of 2^-51 and reach to 2^32, so the
+largest a_k of the round must lie within 2^-24 and 2^24; a smaller one beside it just adds less. Where it does
+not, the round keeps the model and counts as skipped, and its largest loss is F_ref from then on. That takes,
+at q = 15, a largest loss below a third or above three times that of the round before, of another cohort
+perhaps; at q = 5, a factor of 27; at q = 1, of 16 million. In the first round, where F_ref is 1, it is the
+loss itself.
+
+Buffers have no h_k: q-FedAvg takes their plain mean, q-FedSGD leaves them.
+Neutral value: q = 0 is the plain mean of the local models, FedAvg if all n_k are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
+
+
+@dataclass(frozen=True)
+class QFFLState(ServerState):
+    """The model and F_ref."""
+
+    reference_loss: float = 1.0
+
+
+Q = TypeVar("Q", bound=QFFLState)
+
+
+def server_update(state: QFFLState, reduced: Reduced, config: Config) -> tuple[QFFLState, dict[str, Number]]:
+    """Take the step of q-FedAvg and average the buffers."""
+    check_weights(state, reduced, config.qffl.q)
+    stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
+    return advance(state, reduced, stepped | reduced.arrays["buffers"])
+
+
+def gradient_update(
+    state: QFFLState, reduced: Reduced, config: Config
+) -> tuple[QFFLState, dict[str, Number]]:
+    """Take the step of q-FedSGD."""
+    check_weights(state, reduced, config.qffl.q)
+    stepped = step(state.arrays, reduced.arrays["gradient"], -reduced.lr / lipschitz(reduced))
+    return advance(state, reduced, stepped)
+
+
+def check_weights(state: QFFLState, reduced: Reduced, q: float) -> None:
+    """Refuse a round whose largest a_k is too small or too large for the sums.
+
+    Raises:
+        ArithmeticError: It is.
+    """
+    worst = worst_loss(reduced)
+    exponent = log_weight(worst, state.reference_loss, q) / math.log(2)
+    if abs(exponent) > EXPONENT:
+        raise ArithmeticError(
+            f"weights F_k^q: expected the largest within 2^-{EXPONENT} and 2^{EXPONENT} in units of F_ref^q, "
+            f"F_ref = {state.reference_loss:g}; got 2^{exponent:.1f}, of a loss of {worst:g} and q = {q:g}. "
+            "That loss is F_ref from the next round on"
+        )
+
+
+def worst_loss(reduced: Reduced) -> float:
+    """Return the largest F_k, at least `SMALLEST_LOSS`."""
+    return max(*reduced.scalars["loss-before"], SMALLEST_LOSS)
+
+
+def lipschitz(reduced: Reduced) -> float:
+    """Return sum_k h_k / L > 0."""
+    return math.fsum(reduced.scalars["lipschitz"])
+
+
+def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
+    """Return w + scale * sums for the parameters, rounded once from float64."""
+    return {
+        n: (arrays[n] + np.float64(scale) * s.astype(np.float64)).astype(s.dtype) for n, s in sums.items()
+    }
+
+
+def advance(state: Q, reduced: Reduced, changed: Arrays) -> tuple[Q, dict[str, Number]]:
+    """Return the state with the changed arrays and the next F_ref."""
+    worst = worst_loss(reduced)
+    metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}
+    return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
+
+
+class QFedAvg(Rule):
+    """Fair federated averaging; see the module."""
+
+    algorithm: ClassVar[str] = "qfedavg"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> QFFLState:
+        """Start with a reference loss of 1."""
+        return QFFLState(arrays)
+
+    def down_scalars(self, state: ServerState) -> dict[str, float]:
+        """Send F_ref."""
+        assert isinstance(state, QFFLState)
+        return {"reference-loss": state.reference_loss}
+
+    def skipped(self, state: QFFLState, spent: Reduced, came: Reduced | None) -> QFFLState:
+        """Keep the model, and measure the next round's losses by those that came, if any did."""
+        return state if came is None else replace(state, reference_loss=worst_loss(came))
+
+
+class QFedSGD(QFedAvg):
+    """Fair federated SGD by gradient upload; see the module."""
+
+    algorithm: ClassVar[str] = "qfedsgd"
+    update = staticmethod(gradient_update)

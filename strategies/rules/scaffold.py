@@ -1,0 +1,74 @@
+"""SCAFFOLD, server half. Karimireddy et al., ICML 2020, arXiv 1910.06378, Algorithm 1, lines 16 and 17.
+
+x <- x + eta_g mean_{i in S}(y_i - x)
+c <- c + |S|/N mean_{i in S}(c_i^+ - c_i)
+
+=============  ======================  =========================  ==============
+symbol         variable                shape, dtype               where
+=============  ======================  =========================  ==============
+x              state.arrays            as the model               server, down
+c              state.control           as the parameters          server, down
+y_i            up ``arrays``           as the model               wire
+c_i^+ - c_i    up ``control-delta``    as the parameters          wire
+eta_g          ``scaffold.server-lr``  float > 0                  run config
+S, N           clients, population     who answered, who is online
+=============  ======================  =========================  ==============
+
+Means are over the clients that answered, uniform as in the paper: the objective is the mean of the clients'
+losses, whatever their sizes. Buffers have no control variate; they are averaged and never stepped.
+
+c is the mean of all c_i as long as every reply arrives. A reply that is lost or quarantined after its client
+went on leaves a difference of (c_i^+ - c_i)/N, and a client that lost its state begins with c_i = 0 again
+while c still holds what it had: both shift the point that the rounds go to by a share 1/N of that client's
+gradient, and later rounds of the client do not undo it.
+
+Neutral: with everybody in every round and one step on all data the corrections c - c_i cancel in the mean,
+and, sizes being equal, the round is FedAvg's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class ScaffoldState(ServerState):
+    """The model and the server's control variate."""
+
+    control: Arrays = field(default_factory=dict)
+    """c, by parameter."""
+
+
+def server_update(
+    state: ScaffoldState, reduced: Reduced, config: Config
+) -> tuple[ScaffoldState, dict[str, Number]]:
+    """Step towards the mean local model and move c; each sum is rounded once, from float64."""
+    lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]
+    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
+    stepped, control = {}, {}
+    for name, delta in reduced.arrays["control-delta"].items():
+        # lr = 1 gives the mean itself
+        wide = (1.0 - lr) * state.arrays[name].astype(np.float64) + lr * mean[name].astype(np.float64)
+        stepped[name] = wide.astype(mean[name].dtype)
+        wide = state.control[name].astype(np.float64) + share * delta.astype(np.float64)
+        control[name] = wide.astype(delta.dtype)
+    return replace(state, arrays=mean | stepped, control=control), {}
+
+
+class Scaffold(Rule):
+    """Stochastic controlled averaging; see the module."""
+
+    algorithm: ClassVar[str] = "scaffold"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ScaffoldState:
+        """Start with c = 0."""
+        return ScaffoldState(arrays, {name: np.zeros_like(arrays[name]) for name in trainable})

@@ -1,0 +1,41 @@
+"""Coordinate-wise trimmed mean, server half. Yin et al., ICML 2018, arXiv 1803.01498, Algorithm 1, option II.
+
+w^{t+1}[j] = mean of { w_k[j] } without the b smallest and the b largest,  b = floor(beta K)
+
+=======  =====================  =========================  ==========
+symbol   variable               shape, dtype               where
+=======  =====================  =========================  ==========
+w_k      up ``arrays``          [K, ...] as the model      wire
+beta     config.robust.trim     share in [0, 1/2)          run config
+b        metric ``trimmed``     clients cut at each end    server
+=======  =====================  =========================  ==========
+
+The paper proves its rates for beta >= alpha, the share of Byzantine clients; beta is not raised to
+``robust.byzantine`` in silence, so that cutting too little can be studied. Means are of equal weight.
+Deviations as in `strategies.rules.median`: models for gradients, buffers like parameters.
+Neutral value: beta = 0 is FedAvg among clients with equally many examples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from strategies.engine.rule import Rule
+from strategies.engine.state import Number, Reduced, S
+from strategies.rules.robust_math import trimmed_mean
+from task.config.knobs import Config
+
+
+def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+    """Replace each number of the model by the trimmed mean of the clients' numbers."""
+    b = math.floor(config.robust.trim * len(reduced.clients) + 1e-9)
+    return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}
+
+
+class TrimmedMean(Rule):
+    """Coordinate-wise trimmed mean; see the module."""
+
+    algorithm: ClassVar[str] = "trimmed-mean"
+    update = staticmethod(server_update)

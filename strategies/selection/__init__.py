@@ -1,0 +1,1 @@
+"""Which clients train in a round, and how long they would take."""

@@ -1,0 +1,100 @@
+"""Draw a round's clients: the policy's candidates, the cohort, its stragglers, their simulated seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from strategies.engine.fold import Folded
+from strategies.engine.rule import Phase, RoundContext, Rule
+from strategies.engine.state import ServerState
+from strategies.membership.client_registry import Roster
+from strategies.selection.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
+from strategies.selection.plan import RoundPlan, plan_round
+from strategies.selection.policies import SELECTORS, Pool
+from task.config.knobs import Config
+from task.spec.entry import Algorithm
+from task.spec.selections import CANDIDATES, LOSS
+from task.wire import messages as wire
+
+
+class Cohorts:
+    """Draws the cohorts of one run.
+
+    Args:
+        config: The run.
+        entry: Its contract.
+        rule: Its server half.
+        roster: Who is online.
+    """
+
+    def __init__(self, config: Config, entry: Algorithm, rule: Rule, roster: Roster) -> None:
+        self.config, self.entry, self.rule, self.roster = config, entry, rule, roster
+        self.selector = SELECTORS[config.server.selection](config)
+        self.devices = Devices(config.devices, config.seed)
+        self.simulated_s = 0.0
+        """What the round would take on the devices of the trace."""
+
+    def draw(
+        self,
+        server_round: int,
+        state: ServerState,
+        trainable: tuple[str, ...],
+        context: RoundContext,
+        run: Callable[[Phase], Folded],
+    ) -> RoundPlan:
+        """Let the policy draw the round's clients, after it has asked its candidates for their loss.
+
+        Args:
+            server_round: Round t.
+            state: The server's state.
+            trainable: Names of the model's parameters.
+            context: The round, still without a cohort.
+            run: Runs a phase.
+        """
+
+        def times(names: Sequence[str]) -> Times:
+            return self._times(names, state, trainable)
+
+        self._pool = pool = Pool(self.roster, self.config, server_round, times)
+        candidates = self.selector.candidates(pool)
+        losses: dict[str, float] = {}
+        self.simulated_s = 0.0
+        if candidates:
+            phase = context.phase(CANDIDATES, state, candidates)
+            losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
+            self.simulated_s = self._seconds(self._times(candidates, state, trainable, query=phase.contract))
+        drawn = self.selector.select(pool, candidates, losses)
+        if self.entry.pooled:
+            drawn = list(drawn)[:1]  # the data of all, once
+        plan = plan_round(self.config, self.roster, server_round, drawn)
+        plan = replace(plan, groups=self.selector.groups(plan.cohort))
+        for group in plan.groups:
+            self.simulated_s += self._seconds(self._times(group, state, trainable, plan.epochs))
+        return plan
+
+    def observe(self, scalars: Mapping[str, Mapping[str, float]]) -> None:
+        """Let the policy take in the scalars of the training replies, by client."""
+        self.selector.told(self._pool, scalars)
+
+    def _times(
+        self,
+        names: Sequence[str],
+        state: ServerState,
+        trainable: tuple[str, ...],
+        epochs: Mapping[str, int] = MappingProxyType({}),
+        query: Algorithm | None = None,
+    ) -> Times:
+        """Return the simulated seconds of clients for a round's training, or for a query."""
+        entry = query or self.entry
+        steps = int(self.rule.down_scalars(state).get(wire.LOCAL_STEPS, 0))
+        train = replace(self.config.train, local_steps=steps) if steps else self.config.train
+        counts = self.roster.num_examples(names)
+        pairs = ((c, counts[c]) for c in names)
+        work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
+        moved = traffic(entry, state.arrays, trainable, self.rule.routed_each(state))
+        return self.devices.times(names, work, *moved)
+
+    def _seconds(self, times: Times) -> float:
+        return round_seconds(times, self.config.devices.uplink == "shared")

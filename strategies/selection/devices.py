@@ -1,0 +1,147 @@
+"""A trace of device speeds, drawn by client name; and what a round would take on such devices.
+
+Nothing here is measured. Each client gets a rate of computation and a rate of its link, both lognormal,
+from (run seed, client name) alone: the same device in every round, after a resume, and however the clients
+are spread over nodes. From them come **simulated seconds**, which FedCS and Oort select by and which
+``rounds.jsonl`` and ``result.json`` hold as ``simulated_seconds`` for every policy.
+
+=============  ============================================================================================
+symbol         meaning
+=============  ============================================================================================
+download       bytes of the round's downward records / link
+update         examples gone through, E n_k or local-steps B, / speed; a forward pass alone counts a third
+upload         bytes of the upward records / link
+=============  ============================================================================================
+
+A client that has a link of its own (``devices.uplink = "own"``) is done after the sum of the three, and the
+round with its slowest client. With ``"shared"`` it is as in FedCS (Nishio and Yonetani 2019, section 3): the
+model is multicast at the rate of the slowest, and uploads follow one another in the order in which the
+clients are done with their updates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from task.config.knobs import DevicesConfig, TrainConfig
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, holdings
+from task.numerics.seeds import seed_for
+from task.spec.entry import Algorithm
+from task.spec.selections import LOSS_RMS
+
+Floats = npt.NDArray[np.float64]
+
+FORWARD = 1 / 3  # work of a forward pass; forward and backward together are 1
+MEGABIT = 125_000  # bytes
+_HALF = 1 << 31
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of n clients: float64 [n] each."""
+
+    download: Floats
+    update: Floats
+    upload: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Seconds of each client that is alone on its link."""
+        return self.download + self.update + self.upload
+
+
+def round_seconds(times: Times, shared: bool) -> float:
+    """Return how long a round of these clients takes; 0 if there are none."""
+    if len(times.update) == 0:
+        return 0.0
+    if not shared:
+        return float(times.total.max())
+    ready = times.download.max() + times.update
+    done = 0.0
+    for i in np.argsort(ready, kind="stable").tolist():
+        done = max(done, float(ready[i])) + float(times.upload[i])
+    return done
+
+
+class Devices:
+    """The trace.
+
+    Args:
+        config: Medians and spread.
+        seed: The run's seed.
+    """
+
+    def __init__(self, config: DevicesConfig, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self._all: tuple[Sequence[str], tuple[Floats, Floats]] = ((), self._draw(()))
+
+    def rates(self, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return examples per second and link in bytes per second of these clients, float64 [n] each.
+
+        Those of the population, which is asked for as one sequence, are kept.
+        """
+        if names is self._all[0]:
+            return self._all[1]
+        drawn = self._draw(names)
+        if len(names) >= len(self._all[0]):
+            self._all = names, drawn
+        return drawn
+
+    def _draw(self, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Two normal numbers by name, after Box and Muller, from the two halves of one seed."""
+        bits = np.array([seed_for(self.seed, seeds.DEVICES, 0, name) for name in names], np.int64)
+        radius = np.sqrt(-2.0 * np.log((bits // _HALF + 1) / (_HALF << 1)))
+        angle = 2.0 * math.pi * ((bits % _HALF) / _HALF)
+        spread = self.config.spread
+        speed = self.config.speed * np.exp(spread * radius * np.cos(angle))
+        return speed, self.config.bandwidth * MEGABIT * np.exp(spread * radius * np.sin(angle))
+
+    def times(
+        self, names: Sequence[str], examples: Sequence[float] | Floats, bytes_down: int, bytes_up: int
+    ) -> Times:
+        """Return the seconds of clients that go through so many examples, forward and backward."""
+        speed, link = self.rates(names)
+        return Times(bytes_down / link, np.asarray(examples, np.float64) / speed, bytes_up / link)
+
+
+def work_of(entry: Algorithm, train: TrainConfig, num_examples: int, epochs: int = 0) -> float:
+    """Return how many examples a client goes through in a round; `epochs` 0 = as configured."""
+    more = float(num_examples) * len(_trained(entry))  # a full gradient each
+    if LOSS_RMS in entry.up_scalars:
+        more += FORWARD * num_examples
+    if train.local_steps:
+        return more + train.local_steps * min(train.batch_size or num_examples, num_examples)
+    return more + (epochs or train.local_epochs) * num_examples
+
+
+def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: int = 1) -> tuple[int, int]:
+    """Return the bytes of arrays that a contract moves per client and round, (down, up).
+
+    What precedes the training counts too.
+
+    Args:
+        entry: The contract.
+        state: The model.
+        trainable: Names of its parameters.
+        given: Records that a client gets of a downward field that differs by client.
+    """
+    held = holdings(state, tuple(trainable))
+    size = {holds: sum(a.nbytes for a in arrays.values()) for holds, arrays in held.items()}
+    down = sum(size[f.holds] * (given if f.reduce == "stack" else 1) for f in entry.down)
+    up = sum(size[f.holds] for f in entry.up)
+    for phase in _trained(entry):
+        more = traffic(phase, state, trainable, given)
+        down, up = down + more[0], up + more[1]
+    return down, up
+
+
+def _trained(entry: Algorithm) -> list[Algorithm]:
+    """Return the contracts of the phases that belong to a round's training."""
+    return [phase for phase in entry.phases.values() if phase.work == "train"]

@@ -1,0 +1,58 @@
+"""The grid of a deployed run: packs what goes to our nodes, unpacks what comes; see `task.wire.packing`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from strategies.engine.exchange import clients_of
+from task.wire.packing import packed, unpacked
+
+
+class PackingGrid:
+    """A grid that sends packed what goes to nodes of ours: they answered the roll call and are told clients.
+
+    Args:
+        grid: The one that it stands for.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        """Leave all else to the grid."""
+        return getattr(self._grid, name)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages; afterwards they are as they were, and have their ids."""
+        given = list(messages)
+        with _in_packed_form([message for message in given if clients_of(message)]):
+            return list(self._grid.push_messages(given))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull the replies that are there.
+
+        Raises:
+            FieldError: One is packed and cannot be unpacked.
+        """
+        for reply in self._grid.pull_messages(message_ids):
+            if reply.has_content():
+                reply.content = unpacked(reply.content)
+            yield reply
+
+
+@contextmanager
+def _in_packed_form(messages: Iterable[Message]) -> Iterator[None]:
+    contents = [(message, message.content) for message in messages]
+    done: dict[int, ArrayRecord] = {}
+    try:
+        for message, content in contents:
+            message.content = packed(content, done)
+        yield
+    finally:
+        for message, content in contents:
+            message.content = content

@@ -1,0 +1,222 @@
+"""Fetch replies, each by itself: a broken, huge or endless upload of one node holds up nobody else's.
+
+Flower's grid fetches the replies to a list of messages one after the other. Of one whose parts are not all
+there it waits for the rest, in the middle of the list, for as long as the upload may take, and an error in
+one loses all of the list. So here each reply is asked for by itself, in a thread that is left behind when it
+is stuck, and what goes wrong is that message's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from queue import Empty, SimpleQueue
+from typing import Protocol, runtime_checkable
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from strategies.membership.presence import in_trouble
+from strategies.transport.transfer_budget import Allowance, granted
+
+# Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
+# far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
+# many nodes does not keep a SuperLink busy. A grid that knows when a reply is there (`Prompt`) is not polled.
+FIRST_PAUSE_S = 0.001
+LAST_PAUSE_S = 0.25
+SHARE = 0.02
+REST = 4.0
+STUCK_S = 1.0  # a fetch that takes longer goes on beside the others'
+
+Found = tuple[str, "Message | Exception"]  # id of the message that it answers, and the reply or what is wrong
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """A grid that knows when replies come; what it hands out is in this process already."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a reply came since the last call, or after the time."""
+
+
+class Puller(Protocol):
+    """Fetches replies."""
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Wait for the replies to these messages too."""
+
+    def drop(self, message_id: str) -> None:
+        """Wait for the reply to this message no more."""
+
+    def get(self, timeout_s: float) -> list[Found]:
+        """Return what is there; if nothing is, after the time at most."""
+
+    def close(self) -> None:
+        """Fetch no more."""
+
+
+def puller(grid: Grid, deadline: float, most_bytes: int) -> Puller:
+    """Return what fetches replies from a grid.
+
+    Args:
+        grid: Where they are.
+        deadline: On the monotonic clock; what is not whole by then is given up.
+        most_bytes: That a reply may have.
+    """
+    return AtOnce(grid) if isinstance(grid, Prompt) else OneByOne(grid, deadline, most_bytes)
+
+
+class AtOnce:
+    """From a grid in this process: all that are there."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._ids: set[str] = set()
+
+    def add(self, ids: Iterable[str]) -> None:
+        """See `Puller`."""
+        self._ids |= set(ids)
+
+    def drop(self, message_id: str) -> None:
+        """See `Puller`."""
+        self._ids.discard(message_id)
+
+    def get(self, timeout_s: float) -> list[Found]:
+        """See `Puller`."""
+        found = self._pull()
+        if not found and timeout_s > 0:
+            assert isinstance(self.grid, Prompt)
+            self.grid.wait(min(LAST_PAUSE_S, timeout_s))
+        return found
+
+    def _pull(self) -> list[Found]:
+        replies = list(self.grid.pull_messages(self._ids)) if self._ids else []
+        self._ids -= {reply.metadata.reply_to_message_id for reply in replies}
+        return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
+
+    def close(self) -> None:
+        """See `Puller`."""
+
+
+class OneByOne:
+    """From any other grid: each by itself, in a thread, and in further ones beside those that are stuck."""
+
+    def __init__(self, grid: Grid, deadline: float, most_bytes: int) -> None:
+        self.grid = grid
+        self.deadline, self.most_bytes = deadline, most_bytes
+        self._ids: deque[str] = deque()
+        self._wanted: set[str] = set()
+        self._found: SimpleQueue[Found] = SimpleQueue()
+        self._change = threading.Condition()
+        self._worker: threading.Thread | None = None  # the one that asks; others are stuck
+        self._since = 0.0  # when it began to ask for what it asks for
+        self._closed = False
+        self._began = time.monotonic()
+
+    def add(self, ids: Iterable[str]) -> None:
+        """See `Puller`."""
+        with self._change:
+            new = [i for i in ids if i not in self._wanted]
+            self._wanted.update(new)
+            self._ids.extend(new)
+            self._change.notify()
+
+    def drop(self, message_id: str) -> None:
+        """See `Puller`."""
+        with self._change:
+            self._wanted.discard(message_id)
+
+    def get(self, timeout_s: float) -> list[Found]:
+        """See `Puller`.
+
+        Raises:
+            Exception: The SuperLink cannot be asked any more.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            with self._change:
+                if self._ids and (self._worker is None or now - self._since > STUCK_S):
+                    self._since = now
+                    self._worker = threading.Thread(target=self._work, name="replies", daemon=True)
+                    self._worker.start()
+            try:
+                found = [self._found.get(timeout=max(min(deadline - now, STUCK_S), 0.0))]
+            except Empty:
+                if time.monotonic() >= deadline:
+                    return []
+                continue
+            while not self._found.empty():
+                found.append(self._found.get())
+            for message_id, what in found:
+                if not message_id and isinstance(what, Exception):
+                    raise what
+            return [(i, what) for i, what in found if self._still(i)]
+
+    def _still(self, message_id: str) -> bool:
+        with self._change:
+            wanted = message_id in self._wanted
+            self._wanted.discard(message_id)
+            return wanted
+
+    def _work(self) -> None:
+        """Ask for one after the other, until there is nothing to ask for or this took too long."""
+        me = threading.current_thread()
+        left, swept = 0, 0.0  # of this look at all of them; the time that it took
+        while True:
+            with self._change:
+                if self._closed or self._worker is not me:
+                    return
+                if not self._ids:
+                    self._worker = None
+                    return
+                if left <= 0:
+                    left, swept = len(self._ids), 0.0
+                message_id = self._ids.popleft()
+                if message_id not in self._wanted:
+                    left -= 1
+                    continue
+                began = self._since = time.monotonic()
+            again = self._ask(message_id)
+            now = time.monotonic()
+            left -= 1
+            if now - began < STUCK_S:  # one that took longer waited for a SuperLink that was away
+                swept += now - began
+            with self._change:
+                if again:
+                    self._ids.append(message_id)
+                if self._worker is not me:
+                    return  # another goes on
+                self._since = now + 2 * LAST_PAUSE_S + REST * swept
+                if again and left <= 0:
+                    pause = min(max(FIRST_PAUSE_S, SHARE * (now - self._began)), LAST_PAUSE_S)
+                    self._change.wait(max(pause, REST * swept))
+                    left = 0
+
+    def _ask(self, message_id: str) -> bool:
+        """Ask for a reply; return whether to ask again."""
+        allowance = Allowance(self.most_bytes, self.deadline)
+        try:
+            with granted(allowance):
+                replies = list(self.grid.pull_messages([message_id]))
+        except Exception as err:
+            if in_trouble(err):
+                return True
+            self._found.put((message_id if not _ends(err) else "", err))
+            return False
+        for reply in replies:
+            self._found.put((message_id, reply))
+        return not replies
+
+    def close(self) -> None:
+        """See `Puller`."""
+        with self._change:
+            self._closed = True
+            self._change.notify()
+
+
+def _ends(err: Exception) -> bool:
+    """Return whether an error says that the SuperLink cannot be asked any more; else it is the message's."""
+    return type(err).__module__.split(".")[0] == "httpx" or type(err).__name__ == "RunNotRunningException"

@@ -1,0 +1,164 @@
+"""Which run-config keys a run reads; a key that was set and that nothing reads is refused.
+
+A key that no line below names is read by every run. The section of an algorithm's own knobs (``fedprox.mu``)
+is read with that algorithm and needs no line. Flower hands over the run config with all defaults filled in,
+so a key counts as set if its value is not the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from task.config.knobs import AttackConfig, Value
+from task.datasets import DATASETS
+from task.datasets.partition import KEYS
+from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition on one key of a run.
+
+    Attributes:
+        key: The key.
+        values: Its values that satisfy the condition; none = any but 0, false and "".
+        but: Whether all other values satisfy it instead.
+        other: A second condition that is enough by itself.
+    """
+
+    key: str
+    values: tuple[Value, ...] = ()
+    but: bool = False
+    other: When | None = None
+
+    def holds(self, run: Mapping[str, Value]) -> bool:
+        """Return whether a run, given by all its keys, satisfies the condition."""
+        found = (run[self.key] in self.values) is not self.but if self.values else bool(run[self.key])
+        return found or (self.other is not None and self.other.holds(run))
+
+    def __str__(self) -> str:
+        """Return the condition in words."""
+        if not self.values:
+            words = f'"{self.key}" set'
+        else:
+            listed = ", ".join(_toml(v) for v in self.values)
+            some = (
+                f"other than {listed}"
+                if self.but
+                else listed
+                if len(self.values) == 1
+                else f"one of {listed}"
+            )
+            words = f"{self.key} = {listed}" if some == listed else f"{self.key} {some}"
+        return f"{words}, or {self.other}" if self.other else words
+
+
+def _algorithm(*names: str) -> When:
+    return When("algorithm", names)
+
+
+def _selection(name: str) -> When:
+    return When("selection", (name,))
+
+
+_OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
+_MOMENTS = _algorithm("fedadam", "fedyogi")
+_MEDIAN = _algorithm("geometric-median")
+_MODEL_COST = When("adaptive-tau.resource", ("model",))
+_ONE_GRADIENT = ("fedsgd", "qfedsgd")
+_KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
+
+READ_WHEN: dict[str, tuple[When, ...]] = {
+    # whole sections, whose name ends in a dot
+    "synthetic.": (When("dataset", ("synthetic",)),),
+    "fedopt.": (_algorithm("fedadagrad", "fedadam", "fedyogi"),),
+    "qffl.": (_algorithm("qfedavg", "qfedsgd"),),
+    "robust.": (_algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.withstands)),),
+    "fedala.": (When("algorithm", ("fedala",), other=When("ala", (True,))),),
+    # single keys; all conditions must hold, those of the section too
+    "data-path": (_OWN_DATA,),
+    "num-classes": (_OWN_DATA,),
+    "examples-per-client": (When("partition", ("bootstrap",)),),
+    "local-epochs": (
+        When("local-steps", (0,)),
+        When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),
+    ),
+    "local-steps": (When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),),
+    "momentum": (When("algorithm", _ONE_GRADIENT, but=True),),
+    "weight-decay": (When("algorithm", _ONE_GRADIENT, but=True),),
+    "drop-stragglers": (When("stragglers"),),
+    "client-evaluate-every": (When("fraction-evaluate"),),
+    "adaptive-tau.step-cost": (_MODEL_COST,),
+    "adaptive-tau.round-cost": (_MODEL_COST,),
+    "attack.fraction": (When("attack.kind", _KINDS),),
+    "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
+    "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),
+    "fedopt.beta1": (_MOMENTS,),
+    "fedopt.beta2": (_MOMENTS,),
+    "personal.layers": (_algorithm(*sorted(a for a, e in ALGORITHMS.items() if e.private == "head")),),
+    "personal.epochs": (_algorithm("ditto", "fedrep", "fine-tune"),),
+    "robust.trim": (_algorithm("trimmed-mean"),),
+    "robust.m": (_algorithm("multi-krum"),),
+    "robust.nu": (_MEDIAN,),
+    "robust.iterations": (_MEDIAN,),
+    "robust.weighted": (_MEDIAN,),
+    "select.candidates": (_selection("power-of-choice"),),
+    "select.losses": (_selection("power-of-choice"),),
+    "select.deadline": (_selection("fedcs"),),
+    **{
+        f"select.{name}": (_selection("oort"),)
+        for name in ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip")
+    },
+    **{f"select.{name}": (_selection("oort"),) for name in ("pace", "pacer-step", "pacer-window")},
+    **{
+        key.replace("_", "-"): (When("partition", tuple(p for p in KEYS if key in KEYS[p])),)
+        for keys in KEYS.values()
+        for key in keys
+    },
+}
+
+
+def conditions(key: str) -> tuple[When, ...]:
+    """Return what must hold of a run so that it reads a key; nothing = every run does."""
+    section, dot, _ = key.partition(".")
+    own: tuple[When, ...] = (_algorithm(section),) if dot and section in ALGORITHMS else ()
+    whole = READ_WHEN.get(f"{section}.", own) if dot else ()
+    return (*whole, *READ_WHEN.get(key, ()))
+
+
+def unmet(key: str, run: Mapping[str, Value]) -> When | None:
+    """Return why a run does not read a key, None if it does.
+
+    Args:
+        key: The key.
+        run: All keys of the run with their values.
+    """
+    return next((when for when in conditions(key) if not when.holds(run)), None)
+
+
+def unread(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> Iterator[tuple[str, When]]:
+    """Yield the keys that are not at their default though nothing in the run reads them, and why."""
+    for key, value in run.items():
+        if value != defaults[key] and (why := unmet(key, run)):
+            yield key, why
+
+
+def check_read(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
+    """Refuse a run with a key that was set and that nothing reads.
+
+    Raises:
+        ConfigError: Naming the key, what would read it, and what the run has instead.
+    """
+    for key, why in unread(run, defaults):
+        raise ConfigError(
+            f'run-config key "{key}": nothing in this run reads it; expected {why}, or the key left out '
+            f"(default {_toml(defaults[key])}); got {_toml(run[key])} with {why.key} = {_toml(run[why.key])}"
+        )
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,456 @@
+"""What a run is described by: every run-config key, declared once, and the objects that carry the values.
+
+`knob` declares a key: default, one-line meaning, unit, range. A test holds the table in ``pyproject.toml`` to
+it. `task.config.read` reads the keys into these objects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+Value = bool | int | float | str
+
+
+def knob(
+    default: Value,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare one run-config key.
+
+    Args:
+        default: Its value when nobody sets it; its type is the type of the key.
+        doc: One line: meaning, paper symbol, unit, neutral value.
+        low: Smallest allowed value.
+        high: Largest allowed value.
+        above: The value must be strictly greater than this.
+        below: The value must be strictly less than this.
+        choices: The allowed words, for a key that names something.
+    """
+    meta = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Who owns which examples."""
+
+    dataset: str = knob("digits", "data set (see `bouquet data --list`)")
+    data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
+    cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
+    data_path: str = knob("", "file or folder of imagefolder, csv, npz; a node's own data-path wins")
+    num_classes: int = knob(0, "classes; 0 = from the data; needed when nodes bring their own data", low=0)
+    num_clients: int = knob(10, "population K; 0 = as many as the data set has owners", low=0)
+    partition: str = knob("iid", "how examples are dealt to clients (see `bouquet data --list`)")
+    dirichlet_alpha: float = knob(0.5, "concentration of the Dirichlet partitions; small = skewed", above=0)
+    classes_per_client: int = knob(2, "c of partition=classes and classes-unbalanced", low=1)
+    shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
+    size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
+    examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
+    min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
+    local_test_fraction: float = knob(
+        0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
+    )
+    max_examples: int = knob(0, "use only so many training examples, drawn by seed; 0 = all", low=0)
+    pool_test: bool = knob(False, "deal the test set's examples too, as PFLlib does: no global test set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticConfig:
+    """Synthetic(alpha, beta) of Li et al. (FedProx)."""
+
+    alpha: float = knob(1.0, "how much local models differ", low=0)
+    beta: float = knob(1.0, "how much local data differ", low=0)
+    iid: bool = knob(False, "one model and one input law for all devices")
+    size_spread: float = knob(
+        2.0, "standard deviation of the log of a device's number of examples", low=0, high=5
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Local work of a client."""
+
+    local_epochs: int = knob(1, "E, passes over the local data in a round", low=1)
+    local_steps: int = knob(0, "steps in a round instead of epochs; 0 = use local-epochs", low=0)
+    batch_size: int = knob(10, "B; 0 = infinity, all local data in one step", low=0)
+    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0)
+    lr_decay: float = knob(1.0, "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none", above=0, high=1)
+    momentum: float = knob(0.0, "momentum of the local SGD, fresh every round; 0 = none", low=0, high=0.9999)
+    weight_decay: float = knob(0.0, "L2 weight decay of the local SGD; 0 = none", low=0)
+    device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
+    stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
+    ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The round loop."""
+
+    num_server_rounds: int = knob(10, "rounds", low=0)
+    fraction_train: float = knob(1.0, "C, share of the clients that train in a round; 0 = one", low=0, high=1)
+    fraction_evaluate: float = knob(
+        -1.0,
+        "share of the clients that evaluate; -1 = all if the models are their own, else 0",
+        low=-1,
+        high=1,
+    )
+    evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
+    client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
+    selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort, fedcs, cycle")
+    stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)
+    drop_stragglers: bool = knob(False, "leave stragglers out instead of taking their partial work")
+    min_replies: int = knob(
+        1, "a round with fewer good replies keeps the model; a link's default: a majority", low=1
+    )
+    enough_replies: int = knob(0, "close a round once so many clients answered; 0 = wait for all", low=0)
+    round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
+    roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
+    min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
+    max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
+    target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
+
+    def clients_evaluate(self, server_round: int) -> bool:
+        """Return whether clients measure models in a round: when it is due, and in the last one."""
+        due = server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
+        return self.fraction_evaluate > 0 and due
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """Where results and state lie."""
+
+    run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-seed')
+    runs_dir: str = knob("runs", "where result folders are written")
+    state_dir: str = knob("", 'kept state of clients; "" = <cache-dir>/state')
+    resume: bool = knob(False, "go on from the last checkpoint of the run of this name")
+    checkpoint_every: int = knob(1, "rounds between checkpoints; 0 = only at the end", low=0)
+    progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProxConfig:
+    """FedProx, Li et al. 2020."""
+
+    mu: float = knob(0.01, "mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg", low=0)
+    adaptive: bool = knob(False, "raise mu by 0.1 when the loss rises, lower it after 5 falls")
+    gamma: bool = knob(True, "measure gamma-inexactness: two full local gradients more a round")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgMConfig:
+    """FedAvgM, Hsu et al. 2019."""
+
+    server_lr: float = knob(1.0, "eta of the server's step; 1 = FedAvg at momentum 0", above=0)
+    momentum: float = knob(0.9, "beta of v <- beta v + delta (not damped); 0 = none", low=0, below=1)
+    nesterov: bool = knob(True, "step by beta v + delta, as in the paper's runs, instead of v")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOptConfig:
+    """FedAdagrad, FedAdam and FedYogi, Reddi et al. 2021."""
+
+    server_lr: float = knob(0.1, "eta of the server's step; the paper tunes it, from 10^-2.5 to 10", above=0)
+    beta1: float = knob(0.9, "decay of the first moment of fedadam and fedyogi; 0 = none", low=0, below=1)
+    adagrad_beta1: float = knob(0.0, "the same of fedadagrad", low=0, below=1)
+    beta2: float = knob(0.99, "decay of the second moment of fedadam and fedyogi", low=0, below=1)
+    tau: float = knob(0.001, "adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau", above=0)
+    bias_correction: bool = knob(False, "Kingma and Ba's form: v starts at 0; m, v over 1 - beta^t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAttConfig:
+    """FedAtt, Ji et al. 2019."""
+
+    epsilon: float = knob(1.2, "step along the attended difference; 1 = to the attended mean", above=0)
+    p: float = knob(2.0, "p of the norm of a layer's difference, over all its elements", low=1, high=10)
+    temperature: float = knob(1.0, "T of softmax(distance / T); 1 = the paper's, large = plain mean", above=0)
+    noise: float = knob(0.0, "beta, standard deviation of noise on the new model; no privacy proof", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig:
+    """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
+
+    candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
+    losses: str = knob("query", "power-of-choice: ask, or last known", choices=("query", "last"))
+    deadline: float = knob(180.0, "fedcs: simulated seconds by which a round must end", above=0)
+    penalty: float = knob(2.0, "oort: alpha, how hard slowness counts; 0 = not at all", low=0)
+    exploration: float = knob(0.9, "oort: epsilon, share of newcomers in a cohort at first", low=0, high=1)
+    exploration_decay: float = knob(0.98, "oort: factor of epsilon by round", above=0, high=1)
+    exploration_min: float = knob(0.2, "oort: least epsilon", low=0, high=1)
+    cut_off: float = knob(0.95, "oort: c, share of the last top utility that is enough", low=0, high=1)
+    clip: float = knob(0.95, "oort: utilities are cut at this quantile", above=0, high=1)
+    pace: float = knob(0.3, "oort: T at first, as a quantile of the clients' seconds", low=0, high=1)
+    pacer_step: float = knob(0.05, "oort: Delta by which the quantile T rises", low=0, high=1)
+    pacer_window: int = knob(20, "oort: W, rounds between looks at the utility", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesConfig:
+    """The seeded trace of device speeds behind ``simulated_seconds``; nothing of it is measured."""
+
+    speed: float = knob(100.0, "median training speed of a client, examples per second", above=0)
+    bandwidth: float = knob(1.4, "median rate of a client's link, Mbit/s", above=0)
+    spread: float = knob(1.0, "standard deviation of the log of both; 0 = all alike", low=0, high=5)
+    uplink: str = knob("own", "own = uploads at once, shared = one after another", choices=("own", "shared"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldConfig:
+    """SCAFFOLD, Karimireddy et al. 2020."""
+
+    option: str = knob(
+        "II", "new control variate: I = full gradient at x, II = from the steps", choices=("I", "II")
+    )
+    server_lr: float = knob(1.0, "eta_g of the server's step; 1 = the mean of the local models", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNovaConfig:
+    """FedNova, Wang et al. 2020."""
+
+    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveTauConfig:
+    """Adaptive local steps under a resource budget, Wang et al. 2019."""
+
+    budget: float = knob(15.0, "R, what the run may spend, in units of resource", above=0)
+    resource: str = knob(
+        "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
+    )
+    step_cost: float = knob(0.013, "c of resource=model, cost of a local step", low=0)
+    round_cost: float = knob(0.1316, "b of resource=model, cost of a round beside its steps", above=0)
+    phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
+    tau_max: int = knob(100, "largest tau", low=1)
+    fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFFLConfig:
+    """q-FedAvg and q-FedSGD, Li et al. 2020."""
+
+    q: float = knob(
+        1.0, "q, weight F_k^q of a client's loss; 0 = plain mean of local models", low=0, high=100
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDynConfig:
+    """FedDyn, Acar et al. 2021."""
+
+    alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustConfig:
+    """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
+
+    byzantine: float = knob(
+        0.1, "f, malicious clients to withstand: a share of those asked, rounded down, or a count >= 1", low=0
+    )
+    trim: float = knob(0.2, "trimmed-mean: beta, share cut at each end; 0 = plain mean", low=0, below=0.5)
+    m: int = knob(0, "multi-krum: clients averaged, at most K - f; 0 = K - f - 2", low=0)
+    nu: float = knob(1e-6, "geometric-median: smallest distance that counts; huge = plain mean", above=0)
+    iterations: int = knob(100, "geometric-median: most Weiszfeld steps", low=1)
+    weighted: bool = knob(False, "geometric-median: weigh by the n_k that clients claim, as the paper does")
+
+    def f(self, asked: int) -> int:
+        """Return f for a round in which so many clients were asked."""
+        return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackConfig:
+    """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
+
+    kind: str = knob(
+        "none",
+        "what malicious clients do",
+        choices=("none", "sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"),
+    )
+    fraction: float = knob(
+        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
+    )
+    scale: float = knob(0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, little-is-enough z_max", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalConfig:
+    """What several personalised algorithms share."""
+
+    layers: int = knob(1, "fedper, fedrep: K_P, last layers that stay at the client; 0 = FedAvg", low=0)
+    epochs: int = knob(
+        0, "epochs of FedRep's head, of Ditto's personal model, of fine-tune; 0 = local-epochs", low=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneConfig:
+    """Fine-tuning of a global model, the rows "-C" of FedALA's tables."""
+
+    mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedALAConfig:
+    """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
+
+    eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)
+    percent: float = knob(80.0, "s, percent of a client's examples that W is learnt on", above=0, high=100)
+    layers: int = knob(1, "p, last layers of the shared part that have weights W; 0 = FedAvg", low=0)
+    threshold: float = knob(0.01, "start phase: until the last losses' standard deviation is less", above=0)
+    window: int = knob(10, "start phase: losses that count", low=2)
+    max_epochs: int = knob(100, "start phase: most epochs", low=1)
+    sampling: str = knob("block", "the s percent: consecutive or random", choices=("block", "random"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DittoConfig:
+    """Ditto, Li et al. 2021."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/2 |v - w^t|^2; 0 = local-only", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoonConfig:
+    """MOON, Li, He and Song 2021."""
+
+    mu: float = knob(1.0, "mu, weight of the contrastive loss; 0 = FedAvg", low=0)
+    temperature: float = knob(0.5, "tau of the contrastive loss", above=0)
+    buffer: int = knob(1, "previous local models that are kept, the negatives", low=1, high=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvgConfig:
+    """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
+
+    alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
+    form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMeConfig:
+    """pFedMe, Dinh, Tran and Nguyen 2020."""
+
+    lambda_: float = knob(15.0, "lambda of the Moreau envelope", above=0)
+    steps: int = knob(5, "K, steps towards theta on each batch", low=1)
+    inner_lr: float = knob(0.01, "learning rate of these steps", above=0)
+    beta: float = knob(1.0, "beta of the server's step; 1 = the mean of the local models", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppleConfig:
+    """APPLE, Luo and Wu 2022."""
+
+    dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
+    mu: float = knob(0.1, "mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu", low=0)
+    decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedFomoConfig:
+    """FedFomo, Zhang et al. 2021."""
+
+    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
+    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
+    validation: float = knob(
+        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
+    )
+    baseline: str = knob(
+        "before",
+        "what is compared with: the client's model before its last training, or after it",
+        choices=("before", "after"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAMPConfig:
+    """FedAMP, Huang et al. 2021."""
+
+    alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)
+    sigma: float = knob(100.0, "sigma of A(x) = 1 - exp(-x / sigma)", above=0)
+    lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, checked."""
+
+    algorithm: str = knob("fedavg", "see `bouquet algorithms`")
+    model: str = knob("mlp", "see `bouquet run --help-keys`")
+    seed: int = knob(1, "every random number of the run comes from it", low=0)
+    data: DataConfig = field(default_factory=DataConfig)
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    devices: DevicesConfig = field(default_factory=DevicesConfig)
+    fedprox: FedProxConfig = field(default_factory=FedProxConfig)
+    scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
+    adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
+    qffl: QFFLConfig = field(default_factory=QFFLConfig)
+    fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    feddyn: FedDynConfig = field(default_factory=FedDynConfig)
+    fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
+    fedopt: FedOptConfig = field(default_factory=FedOptConfig)
+    fedatt: FedAttConfig = field(default_factory=FedAttConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    personal: PersonalConfig = field(default_factory=PersonalConfig)
+    fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
+    fedala: FedALAConfig = field(default_factory=FedALAConfig)
+    ditto: DittoConfig = field(default_factory=DittoConfig)
+    moon: MoonConfig = field(default_factory=MoonConfig)
+    per_fedavg: PerFedAvgConfig = field(default_factory=PerFedAvgConfig)
+    pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
+    apple: AppleConfig = field(default_factory=AppleConfig)
+    fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run: the key, or algorithm-dataset-seed."""
+        return self.output.run_name or f"{self.algorithm}-{self.data.dataset}-{self.seed}"
+
+
+# Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
+NESTED = frozenset(
+    {
+        "synthetic",
+        "select",
+        "devices",
+        "fedprox",
+        "fedavgm",
+        "fedopt",
+        "fedatt",
+        "robust",
+        "attack",
+        "scaffold",
+        "fednova",
+        "adaptive_tau",
+        "qffl",
+        "feddyn",
+        "personal",
+        "fine_tune",
+        "fedala",
+        "ditto",
+        "moon",
+        "per_fedavg",
+        "pfedme",
+        "apple",
+        "fedfomo",
+        "fedamp",
+    }
+)

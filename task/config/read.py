@@ -1,0 +1,232 @@
+"""Run config -> frozen dataclasses; the only reader of the kebab-case keys.
+
+A run is described by the flat keys of ``[tool.flwr.app.config]`` in ``pyproject.toml``, overridden by a
+recipe (``task/recipes/*.toml``) and by ``-c key=value``. `read_config` checks all of it at once, before
+round 1: unknown keys, types, ranges, names and keys that nothing in the run reads are refused with the key,
+what was expected and what was got. Below the two ``app.py`` files only the objects of `task.config.knobs`
+travel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast, get_type_hints
+
+from task.config.knobs import NESTED, Config, DataConfig, Value
+from task.errors import ConfigError, choose_from
+from task.spec.algorithms import ALGORITHMS
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One key as `knobs` lists it."""
+
+    key: str
+    section: str  # field of Config that holds it; "" = Config itself
+    name: str  # field name in the section
+    type: type
+    default: Value
+    doc: str
+    low: float | None
+    high: float | None
+    above: float | None
+    below: float | None
+    choices: tuple[str, ...]
+
+
+@cache  # a node reads its config with every message
+def knobs() -> tuple[Knob, ...]:
+    """Return every run-config key, in the order of declaration."""
+    found = []
+    for section, cls in [("", Config), *_sections()]:
+        hints = get_type_hints(cls)
+        for f in dataclasses.fields(cls):
+            if "doc" not in f.metadata:
+                continue
+            kebab = f.name.rstrip("_").replace("_", "-")  # lambda is a word of Python
+            key = f"{section.replace('_', '-')}.{kebab}" if section in NESTED else kebab
+            default = cast(Value, f.default)
+            found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
+    return tuple(found)
+
+
+@cache
+def _sections() -> tuple[tuple[str, type], ...]:
+    hints = get_type_hints(Config)
+    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata)
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
+    """Flatten nested TOML tables to dotted keys, as Flower does."""
+    flat: dict[str, Value] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def read_config(run_config: Mapping[str, Any]) -> Config:
+    """Build a `Config` from run-config keys; keys that are absent take their default.
+
+    Raises:
+        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
+            set and that nothing in the run reads.
+    """
+    from task.config.effective import check_read
+    from task.resolve.validate import check_names
+
+    config = _built(run_config)
+    check_names(config)
+    check_read(as_run_config(config), defaults())
+    return config
+
+
+def _built(run_config: Mapping[str, Any]) -> Config:
+    """Return the config of some keys, each checked by itself."""
+    known = {k.key: k for k in knobs()}
+    values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
+    for key, raw in flatten(run_config).items():
+        if key not in known:
+            raise ConfigError(choose_from(f'run-config key "{key}" does not exist', key, known))
+        k = known[key]
+        values[k.section][k.name] = _checked(k, raw)
+    sections = {name: cls(**values[name]) for name, cls in _sections()}
+    return _measured(Config(**values[""], **sections))
+
+
+def _measured(config: Config) -> Config:
+    """Put the default of the run's algorithm in the place of ``fraction-evaluate = -1``."""
+    share = config.server.fraction_evaluate
+    if share >= 0:
+        return config
+    if share != -1:
+        raise ConfigError(
+            f'run-config key "fraction-evaluate": expected -1 or float >= 0 and <= 1; got {share!r}'
+        )
+    entry = ALGORITHMS.get(config.algorithm)
+    own = config.train.ala or (entry is not None and entry.personal)
+    return replace(config, server=replace(config.server, fraction_evaluate=1.0 if own else 0.0))
+
+
+def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Put run-config keys on top of a recipe's.
+
+    A recipe may set the knobs of several algorithms, so that they can be run one after the other.
+
+    Args:
+        recipe: Keys of the recipe.
+        own: The user's keys.
+
+    Returns:
+        All keys without those of the recipe that nothing in the run reads, and by key of these, why.
+
+    Raises:
+        ConfigError: A key that is wrong by itself.
+    """
+    from task.config.effective import unread
+
+    own = flatten(own)
+    keys: dict[str, Any] = {**recipe, **own}
+    run = as_run_config(_built(keys))
+    out = {key: str(why) for key, why in unread(run, defaults()) if key in recipe and key not in own}
+    return {key: value for key, value in keys.items() if key not in out}, out
+
+
+@cache
+def defaults() -> Mapping[str, Value]:
+    """Return every run-config key with its default."""
+    return MappingProxyType({k.key: k.default for k in knobs()})
+
+
+def _checked(k: Knob, raw: object) -> Value:
+    """Return `raw` as the knob's type, or refuse it."""
+    if k.type is float and isinstance(raw, int) and not isinstance(raw, bool):
+        raw = float(raw)
+    if type(raw) is not k.type:
+        raise ConfigError(f'run-config key "{k.key}": expected {k.type.__name__} ({k.doc}); got {raw!r}')
+    if k.choices and raw not in k.choices:
+        raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, k.choices))
+    if k.type in (int, float):
+        number = float(cast(float, raw))
+        ok = (
+            number == number
+            and (k.low is None or number >= k.low)
+            and (k.high is None or number <= k.high)
+            and (k.above is None or number > k.above)
+            and (k.below is None or number < k.below)
+        )
+        if not ok:
+            raise ConfigError(f'run-config key "{k.key}": expected {_range(k)} ({k.doc}); got {raw!r}')
+    return cast(Value, raw)
+
+
+def _range(k: Knob) -> str:
+    parts = [
+        f">= {k.low:g}" if k.low is not None else "",
+        f"> {k.above:g}" if k.above is not None else "",
+        f"<= {k.high:g}" if k.high is not None else "",
+        f"< {k.below:g}" if k.below is not None else "",
+    ]
+    return f"{k.type.__name__} " + " and ".join(p for p in parts if p)
+
+
+def as_run_config(config: Config) -> dict[str, Value]:
+    """Return every key with its value: the inverse of `read_config`."""
+    out: dict[str, Value] = {}
+    for k in knobs():
+        owner = getattr(config, k.section) if k.section else config
+        out[k.key] = getattr(owner, k.name)
+    return out
+
+
+def cache_dir(config: DataConfig) -> Path:
+    """Return the folder of decoded data and partitions: the key, $BOUQUET_CACHE or ~/.cache/bouquet."""
+    return Path(config.cache_dir or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
+
+
+def data_dir(config: DataConfig) -> Path:
+    """Return the folder of raw data: the key, $BOUQUET_DATA or ~/.cache/bouquet/data."""
+    return Path(config.data_dir or os.environ.get("BOUQUET_DATA") or "~/.cache/bouquet/data").expanduser()
+
+
+def state_root(config: Config) -> Path:
+    """Return the folder of what clients keep: the key, else beside the decoded data."""
+    chosen = config.output.state_dir
+    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
+
+
+def recipes() -> dict[str, Path]:
+    """Return the bundled recipes by name, sorted."""
+    return {p.stem: p for p in sorted(RECIPES.glob("*.toml"))}
+
+
+def read_recipe(name_or_path: str) -> dict[str, Value]:
+    """Return the keys of a bundled recipe, or of a TOML file of the user's own.
+
+    Raises:
+        ConfigError: No such recipe, or the file is not TOML.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        known = recipes()
+        if name_or_path not in known:
+            raise ConfigError(choose_from("--recipe", name_or_path, known))
+        path = known[name_or_path]
+    try:
+        with path.open("rb") as file:
+            return flatten(tomllib.load(file))
+    except FileNotFoundError:
+        raise ConfigError(f"--recipe {path}: no such file") from None
+    except tomllib.TOMLDecodeError as err:
+        raise ConfigError(f"--recipe {path}: not a TOML file: {err}") from None

@@ -1,0 +1,327 @@
+"""Who owns which examples: computed once, kept in the cache, the same on every machine.
+
+A partition is dealt by class, by size or at random (`task.datasets.partitioners`), or follows the data set's
+natural owners (``natural``), or lets each client draw for itself (``bootstrap``). Of a client's rows the
+share ``local-test-fraction`` is its own test set, drawn by its name; natural owners that come with test rows
+keep those instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.config.knobs import DataConfig
+from task.config.read import cache_dir
+from task.datasets import PADDING, Dataset, cache
+from task.datasets.base import stack_rows
+from task.datasets.own import local_test
+from task.datasets.partitioners import DEALS, Deal
+from task.errors import ConfigError, DataError, choose_from
+from task.numerics import seeds
+from task.population import ClientNames, numbering
+
+__all__ = ["PARTITIONS", "Partition", "label_counts", "load_partition"]
+
+Rows = npt.NDArray[np.int64]
+
+PARTITIONS: dict[str, str] = {
+    "bootstrap": "each client draws examples-per-client rows for itself; clients overlap; any num-clients",
+    "classes": "exactly classes-per-client classes each, a class split evenly among its holders (NIID-Bench)",
+    "classes-unbalanced": "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
+    "dirichlet": "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
+    "dirichlet-capped": "the same, who has n/K examples gets no further class (NIID-Bench, MOON, PFLlib)",
+    "dirichlet-client": "equal sizes, each client's class mix from Dir(dirichlet-alpha p) (Hsu et al. 2019)",
+    "half-labels": "half the classes dealt evenly to half the clients, the rest by class (Wang et al. 2019)",
+    "iid": "shuffled and dealt evenly",
+    "labels": "whole classes: client k has those that are k modulo K (Wang et al. 2019)",
+    "natural": "the data set's own owners; num-clients = 0 takes all, fewer a sample by seed",
+    "power-law": "two classes each, sizes after a lognormal law (FedProx's MNIST split)",
+    "quantity": "shuffled, sizes proportional to 1..K to the power size-skew",
+    "shards": "sorted by class, shards-per-client shards each (McMahan et al. 2017)",
+}
+
+# What a partition depends on beside the data, the seed and the keys common to all.
+KEYS = {
+    "classes": ("classes_per_client",),
+    "classes-unbalanced": ("classes_per_client",),
+    "dirichlet": ("dirichlet_alpha",),
+    "dirichlet-capped": ("dirichlet_alpha",),
+    "dirichlet-client": ("dirichlet_alpha",),
+    "quantity": ("size_skew",),
+    "shards": ("shards_per_client",),
+}
+_COMMON = ("partition", "num_clients", "min_client_examples", "local_test_fraction")
+_VERSION = 1  # raise it when a deal changes, so that older cache entries are not used
+
+_SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
+
+
+class Partition:
+    """The clients, by number and by name, and their rows; nothing in it changes.
+
+    Args:
+        names: The clients' names: unique, and stable for the same config.
+        train: ``(offsets [K + 1], rows)`` of the training rows.
+        test: The same of the clients' own test rows.
+        skew: Statistics, see `skew`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        train: tuple[Rows, Rows],
+        test: tuple[Rows, Rows],
+        skew: dict[str, float],
+    ) -> None:
+        self.names = names
+        self._train = train
+        self._test = test
+        self._skew = skew
+
+    @property
+    def num_clients(self) -> int:
+        """Population K."""
+        return len(self.names)
+
+    @property
+    def skew(self) -> dict[str, float]:
+        """How unequal the clients are, over their training rows.
+
+        ``size_min``, ``size_mean``, ``size_max``, ``size_gini`` (0 = all equal), ``classes_mean`` (classes
+        a client has), ``label_tv_mean`` (total-variation distance of a client's class mix to that of all
+        clients together, 0 = equal, averaged over clients) and ``coverage`` (share of the training pool that
+        anybody owns, own test sets included). For bootstrap they are those of the first 100 clients.
+        """
+        return dict(self._skew)
+
+    def train(self, client: int) -> Rows:
+        """Return the training rows of client number `client`, in ascending order."""
+        return _part(self._train, client)
+
+    def test(self, client: int) -> Rows:
+        """Return the rows of the client's own test set; it may be empty."""
+        return _part(self._test, client)
+
+    def num_train(self) -> Rows:
+        """Return the number of training examples of every client, int64 ``[K]``."""
+        return np.diff(self._train[0])
+
+    def index(self, name: str) -> int:
+        """Return the number of the client of that name.
+
+        Raises:
+            DataError: There is none.
+        """
+        number = self._number(name)
+        if number is None:
+            raise DataError(
+                f'client "{name}" is not in this partition: expected one of {self.num_clients} names from '
+                f'"{self.names[0]}" to "{self.names[-1]}". Is a node running with other data, another seed '
+                "or another num-clients?"
+            )
+        return number
+
+    @functools.cached_property
+    def _number(self) -> Callable[[str], int | None]:
+        return numbering(self.names)
+
+
+def _part(stacked: tuple[Rows, Rows], client: int) -> Rows:
+    offsets, rows = stacked
+    return rows[offsets[client] : offsets[client + 1]]
+
+
+class _Bootstrap(Partition):
+    """Each client draws its rows when asked: constant memory, so that K may be a million."""
+
+    def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
+        none = np.zeros(1, dtype=np.int64)
+        super().__init__(ClientNames(config.num_clients), (none, none), (none, none), {})
+        self._dataset = dataset
+        self._config = config
+        self._seed = seed
+
+    @property
+    def skew(self) -> dict[str, float]:
+        return dict(self._sampled_skew)
+
+    @functools.cached_property
+    def _sampled_skew(self) -> dict[str, float]:
+        few = [self._rows(i) for i in range(min(_SAMPLE, self.num_clients))]
+        return _statistics(self._dataset, [rows[~test] for rows, test in few], sum(t.sum() for _, t in few))
+
+    def _rows(self, client: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
+        """Return the client's rows, ascending and without repetition, and which of them are for its test."""
+        name, size = self.names[range(self.num_clients)[client]], self._config.examples_per_client
+        rng = seeds.rng_for(self._seed, seeds.PARTITION, client=name)
+        rows = np.sort(rng.choice(self._dataset.num_train, size, replace=False))
+        return rows, local_test(size, self._config.local_test_fraction, self._seed, name)
+
+    def train(self, client: int) -> Rows:
+        rows, test = self._rows(client)
+        return rows[~test]
+
+    def test(self, client: int) -> Rows:
+        rows, test = self._rows(client)
+        return rows[test]
+
+    def num_train(self) -> Rows:
+        size, fraction = self._config.examples_per_client, self._config.local_test_fraction
+        kept = size - int(local_test(size, fraction, self._seed, self.names[0]).sum())
+        return np.broadcast_to(np.int64(kept), self.num_clients)
+
+
+def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition:
+    """Return the partition that the run names; compute it if no process did before.
+
+    Raises:
+        ConfigError: Keys that do not fit together or the data set.
+        DataError: A client would own fewer than ``min-client-examples`` training rows.
+    """
+    _check(dataset, config)
+    if config.partition == "bootstrap":
+        partition = _Bootstrap(dataset, config, seed)
+        _check_sizes(partition.names, partition.num_train()[:1], config)
+        return partition
+    keys = {name: getattr(config, name) for name in (*_COMMON, *KEYS.get(config.partition, ()))}
+    keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint}
+    folder = cache_dir(config) / "partitions" / f"{dataset.name}-{config.partition}-{cache.key_of(keys)}"
+    entry = cache.load(folder)
+    if entry is None:
+        entry = cache.store(folder, *_compute(dataset, config, seed))
+    arrays, meta = entry
+    return Partition(
+        tuple(meta["names"]) if "names" in meta else ClientNames(config.num_clients),
+        (arrays["train_offsets"], arrays["train_rows"]),
+        (arrays["test_offsets"], arrays["test_rows"]),
+        meta["skew"],
+    )
+
+
+def _check(dataset: Dataset, config: DataConfig) -> None:
+    """Refuse what no seed can make work."""
+    owners = len(dataset.owners.names) if dataset.owners else 0
+    natural = config.partition == "natural"
+    if config.partition not in PARTITIONS:
+        raise ConfigError(choose_from('run-config key "partition"', config.partition, PARTITIONS))
+    if natural and not owners:
+        raise ConfigError(
+            f'run-config key "partition": data set "{dataset.name}" has no natural owners; expected one of '
+            f"{', '.join(sorted(set(PARTITIONS) - {'natural'}))}, or a data set with owners"
+        )
+    if natural and config.num_clients > owners:
+        raise DataError(
+            f'run-config key "num-clients": data set "{dataset.name}" has {owners} owners; expected at most '
+            f"that many, or 0 for all; got {config.num_clients}"
+        )
+    if not natural and config.num_clients < 1:
+        raise ConfigError(
+            'run-config key "num-clients": 0 (as many as the data set has owners) needs '
+            f'partition = "natural"; got "{config.partition}". Say how many clients there are.'
+        )
+    if config.partition == "bootstrap" and config.examples_per_client > dataset.num_train:
+        raise ConfigError(
+            f'run-config key "examples-per-client": expected at most the {dataset.num_train} training '
+            f'examples of "{dataset.name}"; got {config.examples_per_client}'
+        )
+
+
+def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arrays, dict[str, Any]]:
+    """Return the arrays and the meta data of a cache entry."""
+    names: Sequence[str]
+    tests: list[Rows] | None = None
+    if config.partition == "natural":
+        names, parts, tests = _natural(dataset, config, seed)
+    else:
+        names = ClientNames(config.num_clients)
+        labels = None if dataset.kind == "text" else dataset.y[: dataset.num_train]
+        deal = Deal(dataset.num_train, labels, dataset.num_classes, config, seed)
+        parts = [np.sort(part) for part in DEALS[config.partition](deal)]
+    if tests is None:
+        masks = [
+            local_test(len(part), config.local_test_fraction, seed, name)
+            for name, part in zip(names, parts, strict=True)
+        ]
+        tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
+        parts = [part[~mask] for part, mask in zip(parts, masks, strict=True)]
+        num_test = sum(len(test) for test in tests)
+    else:
+        num_test = 0  # those rows are not of the training pool
+    _check_sizes(names, np.array([len(part) for part in parts]), config)
+    (train_offsets, train_rows), (test_offsets, test_rows) = stack_rows(parts), stack_rows(tests)
+    arrays: cache.Arrays = {"train_offsets": train_offsets, "train_rows": train_rows}
+    arrays |= {"test_offsets": test_offsets, "test_rows": test_rows}
+    meta: dict[str, Any] = {"skew": _statistics(dataset, parts, num_test)}
+    if not isinstance(names, ClientNames):
+        meta["names"] = list(names)
+    return arrays, meta
+
+
+def _natural(
+    dataset: Dataset, config: DataConfig, seed: int
+) -> tuple[list[str], list[Rows], list[Rows] | None]:
+    """Return names, rows and, if the data came with them, own test rows of all owners or a sample."""
+    owners = dataset.owners
+    assert owners is not None  # checked before
+    chosen = list(range(len(owners.names)))
+    if config.num_clients:
+        rng = seeds.rng_for(seed, seeds.PARTITION)
+        chosen = sorted(rng.choice(len(chosen), config.num_clients, replace=False).tolist())
+    names = [owners.names[i] for i in chosen]
+    parts = [np.sort(owners.train(i)) for i in chosen]
+    if not len(owners.test_rows):
+        return names, parts, None
+    return names, parts, [np.sort(owners.test(i)) for i in chosen]
+
+
+def _check_sizes(names: Sequence[str], sizes: Rows, config: DataConfig) -> None:
+    small = np.flatnonzero(sizes < config.min_client_examples)
+    if len(small):
+        raise DataError(
+            f'partition "{config.partition}": "{names[int(small[0])]}" and {len(small) - 1} more clients own '
+            f"too few training examples: expected at least {config.min_client_examples}, as "
+            f"min-client-examples says; got {int(sizes[small[0]])}. Lower num-clients, min-client-examples "
+            "or local-test-fraction, or choose a less skewed partition."
+        )
+
+
+def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[str, float]:
+    """Compute `Partition.skew`."""
+    sizes = np.sort([len(part) for part in parts]).astype(np.float64)
+    rank = np.arange(1, len(sizes) + 1)
+    total = np.zeros(dataset.num_classes, dtype=np.int64)
+    for part in parts:  # twice over the clients, so that K x C counts need not be kept
+        total += _count(dataset, part)
+    classes, distance = 0, 0.0
+    for part in parts:
+        counts = _count(dataset, part)
+        classes += int((counts > 0).sum())
+        distance += 0.5 * float(np.abs(counts / max(counts.sum(), 1) - total / max(total.sum(), 1)).sum())
+    return {
+        "size_min": float(sizes[0]),
+        "size_mean": float(sizes.mean()),
+        "size_max": float(sizes[-1]),
+        "size_gini": float(((2 * rank - len(sizes) - 1) * sizes).sum() / (len(sizes) * sizes.sum())),
+        "classes_mean": classes / len(sizes),
+        "label_tv_mean": distance / len(sizes),
+        "coverage": float((sizes.sum() + num_test) / dataset.num_train),
+    }
+
+
+def _count(dataset: Dataset, rows: Rows) -> Rows:
+    """Count the classes of some rows; of text, the bytes to predict."""
+    y = dataset.y[rows].reshape(-1)
+    if dataset.kind == "text":
+        y = y[y != PADDING]
+    return np.bincount(y, minlength=dataset.num_classes)
+
+
+def label_counts(dataset: Dataset, partition: Partition) -> Rows:
+    """Return how many training examples of each class every client has, int64 ``[K, C]``."""
+    counts = [_count(dataset, partition.train(i)) for i in range(partition.num_clients)]
+    return np.stack(counts).astype(np.int64)

@@ -1,0 +1,116 @@
+"""Parts of a model: its layers, and which of its tensors never leave a client.
+
+A *layer* is a module that owns parameters itself, such as one linear map with its weight and bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from task.errors import ConfigError
+from task.models.twin import Twin
+from task.spec.entry import Private
+
+
+def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
+    """Return the ``state_dict`` names of each module that owns parameters or buffers itself, in order."""
+    owners: dict[str, list[str]] = {}
+    for name in model.state_dict():
+        owners.setdefault(name.rpartition(".")[0], []).append(name)
+    return [tuple(names) for names in owners.values()]
+
+
+def private_names(
+    model: nn.Module, private: Private, layers: int = 0, key: str = "personal.layers"
+) -> frozenset[str]:
+    """Return the names of the tensors, parameters and buffers, that stay at the clients.
+
+    Args:
+        model: The model.
+        private: Which part, as in `task.spec.entry.Algorithm.private`.
+        layers: How many of the last layers are the "head": 0 = none, all of them = the whole model.
+        key: The run-config key that says so, for the error message.
+
+    Raises:
+        ConfigError: The model has no such part.
+    """
+    if private == "head":
+        return _last_layers(model, layers, key)
+    if private == "norm":
+        names = {
+            f"{path}.{name}" if path else name
+            for path, module in model.named_modules()
+            if isinstance(module, _BatchNorm)
+            for name in module.state_dict()
+        }
+        if not names:
+            raise ConfigError(
+                'run-config key "model": FedBN needs a model with batch normalisation, such as cnn-bn or '
+                f"mlp-bn; got {type(model).__name__} without"
+            )
+        return frozenset(names)
+    if private == "twin":
+        if not isinstance(model, Twin):
+            raise ConfigError(
+                f"FENDA needs a twin model, build_model(..., twin=True); got {type(model).__name__}"
+            )
+        return frozenset(n for n in model.state_dict() if n.split(".")[0] != "shared")
+    return frozenset(model.state_dict() if private == "all" else ())
+
+
+def _last_layers(model: nn.Module, layers: int, key: str) -> frozenset[str]:
+    parameters = {name for name, _ in model.named_parameters()}
+    owners = layers_of(model)
+    starts = [i for i, names in enumerate(owners) if parameters & {*names}]
+    _check(layers, len(starts), "the model", key)
+    if layers == 0:
+        return frozenset()
+    first = starts[-layers] if layers < len(starts) else 0
+    return frozenset(n for names in owners[first:] for n in names)
+
+
+def top_parameters(names: Sequence[str], layers: int, key: str = "fedala.layers") -> tuple[str, ...]:
+    """Return those of the last layers among parameter names in the model's order.
+
+    Args:
+        names: The names; those of one layer are alike up to the last dot.
+        layers: How many layers: 0 = none.
+        key: The run-config key that says so, for the error message.
+
+    Raises:
+        ConfigError: There are not so many layers.
+    """
+    owners = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    _check(layers, len(owners), "the part of the model that clients share", key)
+    top = owners[len(owners) - layers :]
+    return tuple(name for name in names if name.rpartition(".")[0] in top)
+
+
+def _check(layers: int, most: int, of: str, key: str) -> None:
+    if not 0 <= layers <= most:
+        raise ConfigError(
+            f'run-config key "{key}": expected 0 to {most}, the layers of {of}; got {layers}. '
+            'Choose fewer layers or another "model".'
+        )
+
+
+def last_linear(model: nn.Module, who: str) -> nn.Linear:
+    """Return the layer that turns features into logits.
+
+    Args:
+        model: An ``nn.Sequential`` that ends with a linear layer.
+        who: The algorithm that needs it, for the error message.
+
+    Raises:
+        ConfigError: The model is built otherwise.
+    """
+    last = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
+    if not isinstance(last, nn.Linear):
+        raise ConfigError(
+            f'run-config key "model": {who} needs a chain of layers that ends with a linear one, such as '
+            f"moon-cnn; got {type(model).__name__}"
+        )
+    return last

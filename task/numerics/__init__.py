@@ -1,0 +1,1 @@
+"""Arrays, seeds, metrics and the exact reductions."""

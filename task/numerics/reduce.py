@@ -1,0 +1,516 @@
+"""Reductions: how the same field of many clients becomes one, exactly.
+
+A reduction has `add` (one client), `merge` (another partial reduction) and `result`; `check` and
+`check_merge` refuse beforehand what those would refuse, so that several fields are folded all or none.
+The result does not depend on the order of arrival nor on which node folded which clients, bit for bit:
+
+* Each value is rounded once, before anything is added, to a multiple of 2^-51. Of float32 that changes
+  only what is smaller than 2^-27, and nothing by more than 2^-52; so a mean is off by 2^-52 at most before
+  it is rounded to its dtype. The multiples, times the integer weights, are summed as integers, exactly.
+  This is the pre-rounding of reproducible summation (Demmel & Nguyen, 2013) on one fixed grid.
+* Integer arrays (counters of normalisation layers) are summed as integers.
+* `Stack` sorts by client name; beyond `SPOOL` bytes its rows lie in a temporary file.
+
+A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
+the rest, and what `low` hands over before it could overflow.
+
+The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31) with `FieldError`, so that a diverged
+client is quarantined and never rounds anybody else; a `Stack` refuses |x| >= 2^31. The sum has room for 2048
+of the largest terms, so no client is refused for what another one sent. A sum beyond 2^32 is rounded to a
+float64 first.
+
+Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
+sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
+as much as two models, whatever the number of its clients.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from task.errors import FieldError, StateError, WireError, local, reason
+from task.numerics.arrays import Arrays
+from task.wire.checks import BLOCK, FINITE, peak
+
+LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
+CARRY = 31  # a unit of `high` is 2^31 units of `low`
+# x + GRID rounds x to a multiple of the unit, and the bits of the sum, less those of GRID, count the units.
+LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x| <= 2^31
+LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
+MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
+MAX_TERM = 2.0**31
+MAX_SUM = 2.0**42
+MAX_INTEGER_TERM, MAX_INTEGER = 2.0**55, 2.0**62
+SPOOL = 1 << 26  # bytes of rows that a `Stack` holds in memory
+
+
+class Reduction(Protocol):
+    """What every reduction offers."""
+
+    name: ClassVar[str]
+
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Refuse what `add` would refuse; `peaks` are absolute maxima by name, as far as they are known."""
+
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Fold in one client's arrays with an integer weight; `checked` is what `check` returned."""
+
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+        """Refuse what `merge` would refuse."""
+
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Fold in what `partial` of another reduction returned, with its weight and count."""
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return the reduction so far as named records, ready for the wire."""
+
+    def result(self) -> Arrays:
+        """Return the reduced arrays in the dtypes that came in."""
+
+
+class Sum:
+    """Weighted sum over clients: sum_k weight_k * x_k, exact until its last rounding.
+
+    Args:
+        like: Arrays of the names, shapes and dtypes that will come in.
+    """
+
+    name: ClassVar[str] = "sum"
+
+    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+        self.weight = 0
+        self.count = 0
+        self._dtype = {name: a.dtype for name, a in like.items()}
+        self._bound = dict.fromkeys(like, 0.0)
+        self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items()}
+        self._low = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind == "f"}
+        # What `_fold` added too much: by name, the weights in `high` and in `low`.
+        self._grids = dict.fromkeys(self._low, (0, 0))
+        self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
+        self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
+
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Return the largest |value| by name.
+
+        Raises:
+            FieldError: A term does not fit the exact range.
+        """
+        known = peaks or {}
+        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        for name, largest in found.items():
+            bound = largest * weight
+            total = self._bound[name] + bound
+            term, most = _most(name in self._low)
+            if not (bound < term and total < most):
+                raise FieldError(
+                    name,
+                    f"{FINITE}s, |weight * value| below {term:g} and its sum over the cohort below {most:g}",
+                    f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
+                )
+        return found
+
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Fold in one client's arrays.
+
+        Raises:
+            FieldError: A term does not fit the exact range; nothing was folded then.
+        """
+        peaks = checked or self.check(arrays, weight, client)
+        for name, a in arrays.items():
+            self._bound[name] += peaks[name] * weight
+            if name not in self._low:
+                self._high[name] += a.astype(np.int64) * weight
+                continue
+            wide = peaks[name] > 1.0 or peaks[name] * weight >= MAX_LOW / 2
+            self._hold(name, weight * (HIGH_UNIT if wide else peaks[name]))
+            in_high, in_low = self._grids[name]
+            self._grids[name] = in_high + weight * wide, in_low + weight
+            _fold(self._high[name] if wide else None, self._low[name], a, weight, self._scratch)
+        self.weight += weight
+        self.count += 1
+
+    def _hold(self, name: str, more: float) -> None:
+        """Make room for terms of that size in `low`: hand over to `high` what would be too much."""
+        if self._held[name] + more >= MAX_LOW:
+            self._carry(name)
+        self._held[name] += more
+
+    def _carry(self, name: str) -> None:
+        """Bring the sum into its one normal form, 0 <= low < 2^31, free of grids."""
+        high, low = self._high[name].reshape(-1), self._low[name].reshape(-1)
+        in_high, in_low = self._grids[name]
+        high_excess, low_excess = _modulo(in_high * HIGH_BITS), _modulo(in_low * LOW_BITS)
+        for i in range(0, low.size, BLOCK):
+            wide, fine = high[i : i + BLOCK], low[i : i + BLOCK]
+            fine -= low_excess
+            wide += fine >> CARRY
+            fine &= (1 << CARRY) - 1
+            if in_high:
+                wide -= high_excess
+        self._grids[name], self._held[name] = (0, 0), HIGH_UNIT
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return the exact sum as ``high`` of every array and ``low`` of the floating ones.
+
+        The low part counts 2^-51, from 0 to below 2^-20, int32. The high part counts 2^-20, as int32 where
+        that is wide enough, else int64. Integer sums are int64.
+        """
+        high: Arrays = dict(self._high)
+        for name in self._low:
+            self._carry(name)
+            if peak(high[name]) < 2**31:
+                high[name] = high[name].astype(np.int32)
+        return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
+
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+        """Return the largest |sum| by name.
+
+        Raises:
+            FieldError: The sums leave the exact range.
+        """
+        found: dict[str, float] = {}
+        for name, high in records["high"].items():
+            floats = name in self._low
+            found[name] = (peak(high) + 1) * HIGH_UNIT if floats else peak(high)
+            term, most = _most(floats)
+            own, total = min(most, count * term + HIGH_UNIT), self._bound[name] + found[name]
+            if not (found[name] <= own and total < most):
+                expected = (
+                    f"{FINITE}s, of {count} clients a sum below {own:g} and over the cohort below {most:g}"
+                )
+                raise FieldError(name, expected, f"{found[name]:g} and {total:g}: the model diverged")
+        return found
+
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Fold in another node's `partial`.
+
+        Raises:
+            FieldError: The sums leave the exact range; nothing was folded then.
+        """
+        for name, bound in (checked or self.check_merge(records, count)).items():
+            self._bound[name] += bound
+            self._high[name] += records["high"][name]
+            if name in self._low:
+                self._hold(name, HIGH_UNIT)
+                self._low[name] += records["low"][name]
+        self.weight += weight
+        self.count += count
+
+    def result(self) -> Arrays:
+        """Return the sums in the dtypes that came in."""
+        return {name: self._value(name, 1) for name in self._high}
+
+    def _value(self, name: str, divisor: int) -> np.ndarray:
+        high = self._high[name]
+        if name in self._low:
+            self._carry(name)
+            out = np.empty(high.shape, self._dtype[name])
+            high_, low_, out_ = high.reshape(-1), self._low[name].reshape(-1), out.reshape(-1)
+            for i in range(0, out.size, BLOCK):
+                block = slice(i, i + BLOCK)
+                value = high_[block] * HIGH_UNIT
+                value += low_[block] * LOW_UNIT
+                value /= divisor
+                out_[block] = value
+            return out
+        # Integers stay integers: nearest, halves up, exact for any size.
+        return ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
+
+
+class Mean(Sum):
+    """Weighted mean over clients: sum_k weight_k * x_k / sum_k weight_k (McMahan's erratum form)."""
+
+    name: ClassVar[str] = "mean"
+
+    def result(self) -> Arrays:
+        """Return the means in the dtypes that came in.
+
+        Raises:
+            WireError: Nothing was added.
+        """
+        if self.weight <= 0:
+            raise WireError("a mean needs at least one client with a positive weight; got none")
+        return {name: self._value(name, self.weight) for name in self._high}
+
+
+class Stack:
+    """All clients' arrays side by side, shape [K, ...], in the order of client names.
+
+    More than `spool` bytes of rows go to a temporary file without a name in ``$TMPDIR``; `result` then gives
+    read-only arrays that are mapped from it, so that the process holds what it looks at and no more. See
+    `release`.
+
+    Args:
+        like: Arrays of the names, shapes and dtypes that will come in.
+        spool: Bytes that are held in memory; None = `SPOOL`.
+    """
+
+    name: ClassVar[str] = "stack"
+
+    def __init__(self, like: Mapping[str, np.ndarray], spool: int | None = None) -> None:
+        self.weight = 0
+        self._spool = SPOOL if spool is None else spool
+        self._like = {name: (a.shape, a.dtype, a.nbytes) for name, a in like.items()}
+        self._row_bytes = sum(_padded(size) for _, _, size in self._like.values())
+        self._weights: dict[str, int] = {}
+        self._held: dict[str, Arrays] = {}
+        self._file: int | None = None  # descriptor
+        self._slots: dict[str, int] = {}  # place in the file by client
+
+    @property
+    def count(self) -> int:
+        """Number of clients K."""
+        return len(self._weights)
+
+    @property
+    def clients(self) -> list[str]:
+        """Client names in row order."""
+        return sorted(self._weights)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights in row order, int64 [K]."""
+        return np.array([self._weights[c] for c in self.clients], np.int64)
+
+    def check(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        peaks: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Return the largest |value| by name.
+
+        Raises:
+            FieldError: The client is in the stack already, or a value is as large as a sum refuses.
+        """
+        if client in self._weights:
+            raise FieldError("", f"one reply a round from {client}", "two")
+        known = peaks or {}
+        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        for name, largest in found.items():
+            most, _ = _most(self._like[name][1].kind == "f")
+            if not largest < most:
+                expected = f"{FINITE}s, |value| below {most:g}"
+                raise FieldError(name, expected, f"{largest:g}: the model diverged, or the data need scaling")
+        return found
+
+    def add(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        weight: int,
+        client: str,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Keep one client's arrays.
+
+        Raises:
+            FieldError: What `check` refuses.
+            StateError: The temporary file cannot be written.
+        """
+        if checked is None:
+            self.check(arrays, weight, client)
+        self._held[client] = dict(arrays)
+        if self._file is not None or self._row_bytes * len(self._held) > self._spool:
+            self._write_out()
+        self._weights[client] = weight
+        self.weight += weight
+
+    def _write_out(self) -> None:
+        """Move the rows in memory to the end of the file."""
+        try:
+            if self._file is None:
+                self._file, path = tempfile.mkstemp(prefix="bouquet-")
+                weakref.finalize(self, os.close, self._file)
+                os.unlink(path)  # the space is free again when nobody has it open or mapped
+            for client in list(self._held):
+                at = len(self._slots) * self._row_bytes
+                for name, (_, dtype, size) in self._like.items():
+                    a = np.asarray(self._held[client][name], dtype, order="C")
+                    _write(self._file, a.reshape(-1).view(np.uint8).data, at)
+                    at += _padded(size)
+                self._slots[client] = len(self._slots)
+                del self._held[client]
+            os.truncate(self._file, len(self._slots) * self._row_bytes)
+        except OSError as err:
+            raise StateError(
+                f"replies that the rule needs one by one: {reason(err)} in "
+                f"{local(tempfile.gettempdir())} after "
+                f"{len(self._slots)} of {self._row_bytes / 1e6:.3g} MB each; set TMPDIR to a larger folder"
+            ) from None
+
+    def _sort_file(self) -> None:
+        """Bring the rows of the file into the order of names, in place, with one row in memory."""
+        assert self._file is not None
+        size, order = self._row_bytes, [self._slots[c] for c in self.clients]  # row i comes from order[i]
+        for first in range(len(order)):
+            if order[first] == first:
+                continue
+            spare = os.pread(self._file, size, first * size)
+            i = first
+            while order[i] != first:
+                row = os.pread(self._file, size, order[i] * size)
+                _write(self._file, memoryview(row), i * size)
+                order[i], i = i, order[i]
+            _write(self._file, memoryview(spare), i * size)
+            order[i] = i
+        self._slots = {c: i for i, c in enumerate(self.clients)}
+
+    def _mapped(self) -> Arrays:
+        """Return the file's rows as arrays [K, ...] in the order of slots."""
+        assert self._file is not None
+        rows, out, at = len(self._slots), {}, 0
+        pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) if self._row_bytes else b""
+        for name, (shape, dtype, size) in self._like.items():
+            if size:
+                inner = np.empty(shape, dtype).strides if shape else ()
+                out[name] = np.ndarray((rows, *shape), dtype, pages, at, (self._row_bytes, *inner))
+            else:
+                out[name] = np.empty((rows, *shape), dtype)
+            at += _padded(size)
+        return out
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return one record per client; the weight travels as the array ``""``."""
+        mapped = {} if self._file is None else self._mapped()
+        rows = {c: {n: a[i] for n, a in mapped.items()} for c, i in self._slots.items()} | self._held
+        return {c: {**row, "": np.array(self._weights[c], np.int64)} for c, row in rows.items()}
+
+    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+        """Refuse what `check` refuses, of each client."""
+        for client, row in records.items():
+            self.check({k: v for k, v in row.items() if k}, 0, client)
+        return {}
+
+    def merge(
+        self,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weight: int,
+        count: int,
+        checked: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take over another node's rows."""
+        if checked is None:
+            self.check_merge(records, count)
+        for client, row in records.items():
+            self.add({k: v for k, v in row.items() if k}, int(row[""]), client, {})
+
+    def result(self) -> Arrays:
+        """Return every field with a leading client axis, shape [K, ...].
+
+        Rows that were spooled come as read-only arrays; each client's row is contiguous, the whole is not.
+        An `add` makes them stale.
+        """
+        if self._file is not None:
+            self._sort_file()
+            return self._mapped()
+        rows = [self._held[c] for c in self.clients]
+        return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def release(array: np.ndarray) -> None:
+    """Give back the memory that holds the pages of a spooled `Stack`'s array; it can be read as before.
+
+    Who goes through a stack in one pass calls this now and then, and its memory does not grow with K.
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def _padded(size: int) -> int:
+    """Return the bytes that an array takes in a row of the file: a multiple of 64, for any dtype."""
+    return -(-size // 64) * 64
+
+
+def _write(file: int, data: memoryview, at: int) -> None:
+    """Write all of `data` at an offset; one call may write less."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], at + done)
+
+
+REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}
+
+
+def _most(floats: bool) -> tuple[float, float]:
+    """Return the bounds of |weight * value| and of its sum over the cohort."""
+    return (MAX_TERM, MAX_SUM) if floats else (MAX_INTEGER_TERM, MAX_INTEGER)
+
+
+def _modulo(value: int) -> np.int64:
+    """Return the int64 that equals `value` modulo 2^64."""
+    return np.uint64(value % 2**64).view(np.int64)
+
+
+def _fold(high: np.ndarray | None, low: np.ndarray, x: np.ndarray, weight: int, scratch: np.ndarray) -> None:
+    """Add ``weight * (x + GRID)`` as integers to `high` and `low`; without `high`, |x| must not exceed 1.
+
+    With `high`, x is rounded to its grid first; what is left is exact (Sterbenz), and so is the difference of
+    the grids, so that the one rounding that counts is that to the grid of `low`.
+    """
+    low_, x_ = low.reshape(-1), x.reshape(-1)
+    for i in range(0, x_.size, BLOCK):
+        block = slice(i, i + BLOCK)
+        r, h, d = scratch[:, : x_[block].size]
+        np.copyto(r, x_[block])
+        if high is None:
+            r += LOW_GRID
+        else:
+            np.add(r, HIGH_GRID, out=h)
+            np.subtract(LOW_GRID + HIGH_GRID, h, out=d)
+            r += d
+            _count(h, weight, high.reshape(-1)[block])
+        _count(r, weight, low_[block])
+
+
+def _count(gridded: np.ndarray, weight: int, total: np.ndarray) -> None:
+    """Add `weight` times the bits of `gridded` to `total`, modulo 2^64; overwrites `gridded`."""
+    units = gridded.view(np.int64)
+    units *= weight
+    total += units

@@ -1,0 +1,66 @@
+"""The contract of a run: its algorithm's catalogue entry with what other keys add to it; and its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from task.config.knobs import Config
+from task.models import build_model
+from task.models.layer_split import last_linear, private_names, top_parameters
+from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
+from task.spec.personalised import ALA_KEEPS
+from task.spec.selections import with_selection
+
+if TYPE_CHECKING:  # torch costs seconds
+    from torch import nn
+
+
+def contract_of(config: Config) -> Algorithm:
+    """Return the entry of the run's algorithm, under its selection policy and with ``ala``."""
+    entry = with_selection(ALGORITHMS[config.algorithm], config.server.selection)
+    if config.train.ala and not entry.ala:
+        entry = replace(entry, ala=True, personal=True, keeps=(*entry.keeps, *ALA_KEEPS))
+    return entry
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which of a model's tensors are shared, in the model's order.
+
+    Attributes:
+        shared: Names of parameters and buffers that the server knows.
+        private: Those that never leave a client.
+        trainable: The shared parameters.
+        top: Those of them that adaptive local aggregation has weights for.
+    """
+
+    shared: tuple[str, ...]
+    private: tuple[str, ...]
+    trainable: tuple[str, ...]
+    top: tuple[str, ...] = ()
+
+
+def parts_of(model: nn.Module, config: Config) -> Parts:
+    """Return the parts of a run's model.
+
+    Raises:
+        ConfigError: The model has no such part, or is not of the form that the algorithm needs.
+    """
+    entry = contract_of(config)
+    layers = config.personal.layers if entry.private == "head" else 0
+    private = private_names(model, entry.private, layers, "personal.layers")
+    names = tuple(model.state_dict())
+    trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
+    shared = tuple(n for n in names if n not in private)
+    if entry.name == "moon" and config.moon.mu:
+        last_linear(model, "MOON")  # it compares what that layer reads
+    top = top_parameters(trainable, config.fedala.layers) if entry.ala else ()
+    return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the run's initial model."""
+    twin = ALGORITHMS[config.algorithm].private == "twin"
+    return build_model(config.model, shape, classes, config.seed, twin=twin)

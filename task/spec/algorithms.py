@@ -1,0 +1,485 @@
+"""THE CATALOGUE: one entry per algorithm. Read this first.
+
+An entry names the paper, the server rule (``strategies/``), the client half (``client_app/solvers/``)
+and the contract between them: which array records and scalars go **down** with every training message,
+which come **up**, how each upward record is reduced, and what the client **keeps** between rounds. It is
+the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
+parameter list of the tests.
+
+What it takes to train one global model stands here, personalised algorithms and the baselines beside them in
+`task.spec.personalised`, and what an entry consists of in `task.spec.entry`.
+
+A downward record other than ``arrays`` is the field of that name of the rule's server state.
+
+Every message also carries the common fields: down ``server-round``, ``run`` (the run's identity), ``lr``
+(eta_t of this round) and, to nodes that host several clients, ``clients`` and ``epochs``; up
+``num-examples`` and ``train-loss``. A scalar's range stands with it; the gate of `task.wire.checks` enforces
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from task.spec.entry import MODEL_DOWN, MODEL_UP, Algorithm, ArrayField, Paper, ScalarField
+from task.spec.personalised import PERSONAL
+
+_MCMAHAN = Paper(
+    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
+    2017,
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "1602.05629",
+    "Algorithm 1",
+)
+
+_REDDI = Paper(
+    "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan",
+    2021,
+    "Adaptive Federated Optimization",
+    "2003.00295",
+    "Algorithm 2",
+)
+
+_KONECNY = Paper(
+    "Konečný, McMahan, Ramage, Richtárik",
+    2016,
+    "Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
+    "1610.02527",
+    "Algorithm 4 with S_k = A = I",
+)
+_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", of="all")
+
+_LI_FAIR = Paper(
+    "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
+)
+_REFERENCE_LOSS = ScalarField(
+    "reference-loss", "F_ref, largest loss of the round before, a unit that cancels"
+)
+_LOSS_BEFORE = ScalarField("loss-before", "F_k(w^t), mean loss of the received model", low=0)
+# Far above what an honest client reaches, far below what would swallow the others' sum in float64.
+_LIPSCHITZ = ScalarField(
+    "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50
+)
+
+
+def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
+    """Return an adaptive server rule of Reddi et al.; the clients do as in FedAvg."""
+    return Algorithm(
+        name, title, _REDDI, name, "sgd", (MODEL_DOWN,), (MODEL_UP,), neutral=MappingProxyType(neutral)
+    )
+
+
+_YIN = Paper(
+    "Yin, Chen, Ramchandran, Bartlett",
+    2018,
+    "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    "1803.01498",
+    "Algorithm 1",
+)
+_BLANCHARD = Paper(
+    "Blanchard, El Mhamdi, Guerraoui, Stainer",
+    2017,
+    "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+    "1703.02757",
+    "section 4",
+)
+
+
+def _robust(
+    name: str,
+    title: str,
+    paper: Paper,
+    withstands: tuple[int, int],
+    neutral: Mapping[str, float],
+    why: str,
+    settles: bool = True,
+) -> Algorithm:
+    """Return a rule over all the clients' models; the clients do as in FedAvg."""
+    return Algorithm(
+        name,
+        title,
+        paper,
+        name,
+        "sgd",
+        (MODEL_DOWN,),
+        (replace(MODEL_UP, reduce="stack"),),
+        weight="uniform",
+        neutral=MappingProxyType(neutral),
+        equal_sizes=True,
+        no_neutral="" if neutral else "it takes the model of one client among at least three",
+        withstands=withstands,
+        settles=settles,
+        biased=why,
+    )
+
+
+_GLOBAL: dict[str, Algorithm] = {
+    "adaptive-tau": Algorithm(
+        name="adaptive-tau",
+        title="Adaptive local steps",
+        paper=Paper(
+            "Wang, Tuor, Salonidis, Leung, Makaya, He, Chan",
+            2019,
+            "Adaptive Federated Learning in Resource Constrained Edge Computing Systems",
+            "1804.05271",
+            "Algorithms 2 and 3",
+        ),
+        rule="adaptive-tau",
+        solver="adaptive-tau",
+        down=(MODEL_DOWN,),
+        up=(
+            MODEL_UP,
+            ArrayField(
+                "gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack", of="batch"
+            ),
+        ),
+        down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
+        up_scalars=(
+            ScalarField(
+                "rho",
+                "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's round before; 0 = unknown",
+                low=0,
+            ),
+            ScalarField("beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0),
+            _LOSS_BEFORE,
+            ScalarField(
+                "step-seconds", "c_k, measured seconds of a local step; 0 = not measured", low=0, high=1e6
+            ),
+        ),
+        keeps=(
+            ArrayField("local-model", "trainable", "w_k, local model at the end of the client's last round"),
+        ),
+        neutral=MappingProxyType(
+            {
+                "adaptive-tau.tau-max": 1,
+                "adaptive-tau.budget": 1e9,
+                "adaptive-tau.resource": "model",
+                "local-steps": 1,
+            }
+        ),
+    ),
+    "bulyan": _robust(
+        "bulyan",
+        "Bulyan",
+        Paper(
+            "El Mhamdi, Guerraoui, Rouault",
+            2018,
+            "The Hidden Vulnerability of Distributed Learning in Byzantium",
+            "1802.07927",
+            "section 4",
+        ),
+        (4, 3),
+        {"robust.byzantine": 0.0},
+        "it leaves out numbers and clients far from the others, and does not use n_k",
+        settles=False,
+    ),
+    # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
+    "fedadagrad": _adaptive(
+        "fedadagrad",
+        "FedAdagrad",
+        {"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
+    ),
+    # v stays at tau^2 and sqrt(v) + tau at 1.
+    "fedadam": _adaptive(
+        "fedadam",
+        "FedAdam",
+        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    ),
+    "fedatt": Algorithm(
+        name="fedatt",
+        title="FedAtt",
+        paper=Paper(
+            "Ji, Pan, Long, Li, Jiang, Huang",
+            2019,
+            "Learning Private Neural Language Modeling with Attentive Aggregation",
+            "1812.07108",
+            "attentive aggregation",
+        ),
+        rule="fedatt",
+        solver="sgd",
+        down=(MODEL_DOWN,),
+        up=(replace(MODEL_UP, reduce="stack"),),
+        weight="uniform",
+        neutral=MappingProxyType({"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30}),
+        equal_sizes=True,
+        biased="attention weighs a client by its distance from the server, not by its examples",
+    ),
+    "fedavg": Algorithm(
+        name="fedavg",
+        title="FedAvg",
+        paper=_MCMAHAN,
+        rule="fedavg",
+        solver="sgd",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+    ),
+    "fedavgm": Algorithm(
+        name="fedavgm",
+        title="FedAvgM",
+        paper=Paper(
+            "Hsu, Qi, Brown",
+            2019,
+            "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+            "1909.06335",
+            "server momentum",
+        ),
+        rule="fedavgm",
+        solver="sgd",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0}),
+    ),
+    "feddyn": Algorithm(
+        name="feddyn",
+        title="FedDyn",
+        paper=Paper(
+            "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama",
+            2021,
+            "Federated Learning Based on Dynamic Regularization",
+            "2111.04263",
+            "Algorithm 1",
+        ),
+        rule="feddyn",
+        solver="feddyn",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+        keeps=(ArrayField("gradient", "trainable", "g_k, gradient of L_k at the client's last model"),),
+        weight="uniform",
+        neutral=MappingProxyType({"feddyn.alpha": 0.0}),
+        equal_sizes=True,
+    ),
+    "fednova": Algorithm(
+        name="fednova",
+        title="FedNova",
+        paper=Paper(
+            "Wang, Liu, Liang, Joshi, Poor",
+            2020,
+            "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+            "2007.07481",
+            "section 5",
+        ),
+        rule="fednova",
+        solver="fednova",
+        down=(MODEL_DOWN,),
+        up=(
+            ArrayField(
+                "update",
+                "state",
+                "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
+                per="step-weight",
+            ),
+        ),
+        # The server also holds each client to the steps that it was asked for (`strategies.rules.fednova`).
+        up_scalars=(
+            ScalarField(
+                "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
+            ),
+        ),
+        neutral=MappingProxyType({"local-steps": 3, "fednova.mu": 0.0}),
+    ),
+    "fedprox": Algorithm(
+        name="fedprox",
+        title="FedProx",
+        paper=Paper(
+            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+            2020,
+            "Federated Optimization in Heterogeneous Networks",
+            "1812.06127",
+            "Algorithm 2",
+        ),
+        rule="fedprox",
+        solver="fedprox",
+        down=(MODEL_DOWN,),
+        up=(MODEL_UP,),
+        down_scalars=(ScalarField("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
+        up_scalars=(
+            ScalarField("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
+            replace(_LOSS_BEFORE, required=False),
+        ),
+        neutral=MappingProxyType({"fedprox.mu": 0.0}),
+    ),
+    "fedsgd": Algorithm(
+        name="fedsgd",
+        title="FedSGD",
+        paper=_MCMAHAN,
+        rule="fedsgd",
+        solver="fedsgd",
+        down=(MODEL_DOWN,),
+        up=(_FULL_GRADIENT,),
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "fsvrg": Algorithm(
+        name="fsvrg",
+        title="FSVRG",
+        paper=_KONECNY,
+        rule="fsvrg",
+        solver="fsvrg",
+        phases=MappingProxyType(
+            {
+                "gradient": Algorithm(
+                    name="fsvrg",
+                    title="FSVRG, full gradients",
+                    paper=_KONECNY,
+                    rule="fsvrg",
+                    solver="gradient",
+                    down=(MODEL_DOWN,),
+                    up=(_FULL_GRADIENT,),
+                )
+            }
+        ),
+        down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t")),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "fsvrg-sparse": Algorithm(
+        name="fsvrg-sparse",
+        title="FSVRG for sparse features",
+        paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+        rule="fsvrg-sparse",
+        solver="fsvrg-sparse",
+        phases=MappingProxyType(
+            {
+                "gradient": Algorithm(
+                    name="fsvrg-sparse",
+                    title="FSVRG for sparse features, full gradients and counts",
+                    paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+                    rule="fsvrg-sparse",
+                    solver="feature-counts",
+                    down=(MODEL_DOWN,),
+                    up=(
+                        _FULL_GRADIENT,
+                        ArrayField(
+                            "frequency",
+                            "features",
+                            "phi_k^j, share of examples with a non-zero feature j",
+                            of="all",
+                        ),
+                        ArrayField(
+                            "presence",
+                            "features",
+                            "1/n_k if the client has a non-zero feature j, else 0",
+                            "sum",
+                            of="all",
+                        ),
+                    ),
+                )
+            }
+        ),
+        down=(
+            MODEL_DOWN,
+            ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t"),
+            ArrayField(
+                "frequency", "features", "phi^j, share of the cohort's examples with a non-zero feature j"
+            ),
+        ),
+        up=(MODEL_UP,),
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+    ),
+    "geometric-median": _robust(
+        "geometric-median",
+        "Geometric median (RFA)",
+        Paper(
+            "Pillutla, Kakade, Harchaoui",
+            2022,
+            "Robust Aggregation for Federated Learning",
+            "1912.13445",
+            "Algorithm 2",
+        ),
+        (2, 1),
+        {"robust.nu": 1e9, "robust.byzantine": 0.0},
+        "it minimises distances, not their squares",
+    ),
+    "krum": _robust("krum", "Krum", _BLANCHARD, (2, 3), {}, "it takes one client's model", settles=False),
+    "median": _robust(
+        "median",
+        "Coordinate median",
+        _YIN,
+        (2, 1),
+        {"fraction-train": 0.0},
+        "the median of gradients is not their mean",
+    ),
+    "multi-krum": _robust(
+        "multi-krum",
+        "Multi-Krum",
+        _BLANCHARD,
+        (2, 3),
+        {"robust.byzantine": 0.0, "robust.m": 1_000_000},
+        "it leaves out clients far from the others",
+    ),
+    "qfedavg": Algorithm(
+        name="qfedavg",
+        title="q-FedAvg",
+        paper=replace(_LI_FAIR, where="Algorithm 2"),
+        rule="qfedavg",
+        solver="qfedavg",
+        down=(MODEL_DOWN,),
+        up=(
+            ArrayField("delta", "trainable", "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
+            ArrayField("buffers", "buffers", "buffers of the local model w_k", "mean"),
+        ),
+        down_scalars=(_REFERENCE_LOSS,),
+        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        weight="uniform",
+        neutral=MappingProxyType({"qffl.q": 0.0}),
+        equal_sizes=True,
+        biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
+    ),
+    "qfedsgd": Algorithm(
+        name="qfedsgd",
+        title="q-FedSGD",
+        paper=replace(_LI_FAIR, where="Algorithm 1"),
+        rule="qfedsgd",
+        solver="qfedsgd",
+        down=(MODEL_DOWN,),
+        up=(
+            ArrayField(
+                "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"
+            ),
+        ),
+        down_scalars=(_REFERENCE_LOSS,),
+        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        weight="uniform",
+        neutral=MappingProxyType({"qffl.q": 0.0, "local-epochs": 1, "batch-size": 0}),
+        equal_sizes=True,
+        biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
+    ),
+    "scaffold": Algorithm(
+        name="scaffold",
+        title="SCAFFOLD",
+        paper=Paper(
+            "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+            2020,
+            "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+            "1910.06378",
+            "Algorithm 1",
+        ),
+        rule="scaffold",
+        solver="scaffold",
+        down=(MODEL_DOWN, ArrayField("control", "trainable", "c, the server's control variate")),
+        up=(
+            MODEL_UP,
+            ArrayField("control-delta", "trainable", "c_i^+ - c_i, change of the client's control variate"),
+        ),
+        keeps=(ArrayField("control", "trainable", "c_i, the client's control variate"),),
+        weight="uniform",
+        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0}),
+        equal_sizes=True,
+    ),
+    "fedyogi": _adaptive(
+        "fedyogi",
+        "FedYogi",
+        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    ),
+    "trimmed-mean": _robust(
+        "trimmed-mean",
+        "Trimmed mean",
+        _YIN,
+        (2, 1),
+        {"robust.trim": 0.0},
+        "it leaves out numbers far from the others, and does not use n_k",
+    ),
+}
+
+ALGORITHMS: dict[str, Algorithm] = _GLOBAL | PERSONAL

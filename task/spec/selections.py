@@ -1,0 +1,183 @@
+"""The catalogue of selection policies: who trains in a round, and what a policy makes clients send.
+
+A policy works with any rule: it draws the cohort (``strategies/selection/policies.py``) and touches nothing
+else, but for two things that both sides must agree on, and that stand here.
+
+* What it needs from the clients: a **query** of candidates before the draw, which is a contract of its own
+  (the received model goes down, one loss comes up), or further **scalars** with every training reply.
+* The **weights** of a mean. A client that is drawn in proportion to its n_k already counts n_k times as
+  often; to weight its model by n_k once more would count its examples squared. So the papers' form is taken:
+  drawn by n_k, averaged with equal weights, whatever the weights of the algorithm's catalogue entry are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from task.config.knobs import Config
+from task.errors import ConfigError, choose_from
+from task.spec.entry import MODEL_DOWN, Algorithm, Paper, ScalarField
+
+CANDIDATES: Final = "candidates"
+"""Name of the phase that asks candidates for their loss."""
+
+LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
+LOSS_RMS = ScalarField(
+    "loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One policy.
+
+    Attributes:
+        name: Value of the run-config key ``selection``.
+        title: Its name in words.
+        paper: Where it comes from.
+        query: Contract of the query of candidates before the draw, if there is one. It is sent only with
+            ``select.losses = "query"``.
+        up_scalars: What every training reply carries in addition.
+        ring: Whether the model goes from client to client within a round.
+        by_examples: Whether clients are drawn in proportion to n_k, so that means take equal weights.
+    """
+
+    name: str
+    title: str
+    paper: Paper
+    query: Algorithm | None = None
+    up_scalars: tuple[ScalarField, ...] = ()
+    by_examples: bool = False
+    ring: bool = False
+
+    @property
+    def looks(self) -> bool:
+        """Whether clients measure the received model for it."""
+        return self.query is not None or bool(self.up_scalars)
+
+
+_MCMAHAN = Paper(
+    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
+    2017,
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "1602.05629",
+    "Algorithm 1",
+)
+_CHO = Paper(
+    "Cho, Wang, Joshi",
+    2020,
+    "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies",
+    "2010.01243",
+    "section 4",
+)
+
+SELECTIONS: dict[str, Selection] = {
+    "cycle": Selection(
+        "cycle",
+        "Cyclic weight transfer",
+        Paper(
+            "Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer",
+            2018,
+            "Distributed Deep Learning Networks among Institutions for Medical Imaging",
+            "1709.05929",
+            "cyclical weight transfer",
+        ),
+        ring=True,
+    ),
+    "fedcs": Selection(
+        "fedcs",
+        "FedCS",
+        Paper(
+            "Nishio, Yonetani",
+            2019,
+            "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge",
+            "1804.08333",
+            "Algorithm 3",
+        ),
+    ),
+    "oort": Selection(
+        "oort",
+        "Oort",
+        Paper(
+            "Lai, Zhu, Madhyastha, Chowdhury",
+            2021,
+            "Oort: Efficient Federated Learning via Guided Participant Selection",
+            "2010.06081",
+            "Algorithm 1",
+        ),
+        up_scalars=(LOSS_RMS,),
+    ),
+    "power-of-choice": Selection(
+        "power-of-choice",
+        "Power-of-Choice",
+        _CHO,
+        query=Algorithm(
+            name="power-of-choice",
+            title="Power-of-Choice, query of the candidates",
+            paper=_CHO,
+            rule="",
+            solver="",
+            down=(MODEL_DOWN,),
+            up=(),
+            up_scalars=(LOSS,),
+            work="loss",
+        ),
+        by_examples=True,
+    ),
+    "proportional": Selection(
+        "proportional",
+        "in proportion to n_k",
+        Paper(
+            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+            2020,
+            "Federated Optimization in Heterogeneous Networks",
+            "1812.06127",
+            "Algorithm 2, line 2",
+        ),
+        by_examples=True,
+    ),
+    "uniform": Selection("uniform", "uniform", _MCMAHAN),
+}
+
+
+def with_selection(entry: Algorithm, selection: str) -> Algorithm:
+    """Return an algorithm's contract under a policy: equal weights and further scalars where it has them.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+    if selection not in SELECTIONS:
+        raise ConfigError(choose_from('run-config key "selection"', selection, SELECTIONS))
+    chosen = SELECTIONS[selection]
+    weight = "uniform" if chosen.by_examples else entry.weight
+    if weight == entry.weight and chosen.query is None and not chosen.up_scalars:
+        return entry
+    phases = {name: replace(phase, weight=weight) for name, phase in entry.phases.items()}
+    if chosen.query is not None:
+        phases[CANDIDATES] = chosen.query
+    up_scalars = (*entry.up_scalars, *chosen.up_scalars)
+    return replace(entry, weight=weight, phases=MappingProxyType(phases), up_scalars=up_scalars)
+
+
+def cohort_size(fraction: float, population: int) -> int:
+    """Return m = max(floor(C K), 1), how many clients train; 0 of none."""
+    # 0.29 * 100 is 28.999999999999996
+    return max(math.floor(fraction * population + 1e-9), 1) if population else 0
+
+
+def candidates_of(config: Config, population: int) -> int:
+    """Return d of power-of-choice, at most the population.
+
+    Raises:
+        ConfigError: d < m.
+    """
+    m, d = cohort_size(config.server.fraction_train, population), config.select.candidates
+    if 0 < d < m:
+        raise ConfigError(
+            f'run-config key "select.candidates": expected at least the {m} clients that train in a round '
+            f"(fraction-train {config.server.fraction_train:g} of {population}), or 0; got {d}"
+        )
+    return min(d or 2 * m, population)

@@ -1,0 +1,128 @@
+"""Files of kept state: the arrays of one client, and a header that says whose they are.
+
+``<state-dir>/<run-name>/<first 12 letters of the run's id>/<client>.safetensors`` holds the arrays as
+``field/name``. Its metadata ``bouquet`` is a JSON of the `Header`, the number of this format and a checksum
+of all that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from task.errors import StateError, local
+from task.numerics.arrays import Arrays, sha256
+from task.storage.files import write_safetensors
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+NO_RUN = "no-run-id"  # folder of somebody else's strategy, which does not say which run it is
+LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
+
+
+@dataclass(frozen=True)
+class Header:
+    """Whose state a file is, and of when."""
+
+    client: str
+    algorithm: str
+    run: str
+    round: int
+    previous: int  # round of the version that it was made from; 0 = none
+    fields: tuple[str, ...]
+
+
+def folder_of(root: Path, run_name: str, run: str) -> Path:
+    """Return the folder of a run's kept state."""
+    return root / safe_name(run_name) / (safe_name(run[:12]) or NO_RUN)
+
+
+def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays]) -> None:
+    """Replace a file of kept state, atomically; `header.fields` names the fields."""
+    arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
+    meta = {"format": FORMAT, **asdict(header)}
+    write_safetensors(path, arrays, {"bouquet": json.dumps({**meta, "sha256": _checksum(meta, arrays)})})
+
+
+def read_header(path: Path) -> Header:
+    """Return the header of a file, without reading its arrays: the checksum is not looked at.
+
+    Raises:
+        ValueError: The file is damaged; says what was expected and what was got.
+        StateError: A newer Bouquet made it.
+        OSError: It is not there, or cannot be read.
+    """
+    with _opened(path) as (_, header, _, _):
+        return header
+
+
+def read_kept(path: Path) -> tuple[Header, dict[str, Arrays]]:
+    """Return the header of a file and its arrays by field; raises as `read_header`."""
+    with _opened(path) as (file, header, meta, wanted):
+        arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+        found = _checksum(meta, arrays)
+    if found != wanted:
+        raise ValueError(f"expected checksum {wanted[:12]}; got {found[:12]}")
+    fields: dict[str, Arrays] = {f: {} for f in header.fields}
+    for key, array in arrays.items():
+        field, _, name = key.partition("/")
+        fields[field][name] = array
+    return header, fields
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
+    """Give an open file, its header, all that the header's checksum is of, and the checksum."""
+    try:
+        # One opening for header and arrays: a save may put a new file in place of this one at any time.
+        with safe_open(path, framework="np") as file:
+            meta = dict(json.loads((file.metadata() or {})["bouquet"]))
+            number = int(meta["format"])
+            if number > FORMAT:
+                raise StateError(
+                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a "
+                    "newer Bouquet. "
+                    "Nothing was changed. Update Bouquet on this machine."
+                )
+            wanted = str(meta.pop("sha256"))
+            header = Header(
+                str(meta["client"]),
+                str(meta["algorithm"]),
+                str(meta["run"]),
+                int(meta["round"]),
+                int(meta["previous"]),
+                tuple(str(f) for f in meta["fields"]),
+            )
+            if not 0 <= header.previous <= header.round:
+                raise ValueError(f"round {header.round} made from round {header.previous}")
+            yield file, header, meta, wanted
+    except FileNotFoundError:
+        # safe_open says this of every file that it cannot open; Python's own error says why it cannot.
+        path.open("rb").close()
+        raise OSError(f"{path} could not be opened") from None
+    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as err:
+        raise ValueError(f"expected a whole state file; got {type(err).__name__}: {err}") from None
+
+
+def _checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    text = json.dumps(meta, sort_keys=True)
+    return hashlib.sha256(f"{text}|{sha256(arrays)}".encode()).hexdigest()
+
+
+def safe_name(name: str) -> str:
+    """Return a name as a file name, distinct for distinct names: percent-encoded UTF-8, long ones hashed."""
+    safe = quote(name, safe=" ")
+    if safe.startswith("."):
+        safe = f"%2E{safe[1:]}"
+    if len(safe) > LONGEST_NAME:
+        safe = f"{safe[: LONGEST_NAME - 20]}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return safe

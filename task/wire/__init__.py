@@ -1,0 +1,1 @@
+"""Messages: how they are packed, read, bounded and checked."""

@@ -1,0 +1,131 @@
+"""The gate that every upload passes: on the node before it is folded, on the server when it arrives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from task.errors import FieldError
+from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm, ScalarField
+
+MOST_SCALARS = 1000  # of one client
+LONGEST_NAME = 200  # letters
+LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
+FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
+BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
+
+
+def peak(a: np.ndarray) -> float:
+    """Return the largest absolute value; NaN or infinity if any element is."""
+    flat = a.reshape(-1)
+    if a.dtype.kind != "f":
+        return float(max(-int(flat.min()), int(flat.max()))) if a.size else 0.0
+    # min and max carry NaN through and meet every infinity.
+    blocks = (flat[i : i + BLOCK] for i in range(0, a.size, BLOCK))
+    ends = [end for block in blocks for end in (block.min(), block.max())]
+    return float(np.abs(ends).max()) if ends else 0.0
+
+
+def check_arrays(
+    what: str, arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
+
+    Returns:
+        By name, the largest absolute value of the arrays that float.
+
+    Raises:
+        FieldError: Naming ``what/array``, what was expected and what was got.
+    """
+    if arrays.keys() != like.keys():
+        missing, extra = sorted(like.keys() - arrays.keys()), sorted(arrays.keys() - like.keys())
+        got = f"{len(arrays)} with missing {missing[:9]} and extra {[name[:80] for name in extra[:9]]}"
+        raise FieldError(what, f"{len(like)} arrays as sent", got)
+    peaks: dict[str, float] = {}
+    for name, a in arrays.items():
+        want = like[name]
+        if a.shape != want.shape or a.dtype != want.dtype:
+            expected = f"{want.dtype}{list(want.shape)}"
+            raise FieldError(f"{what}/{name}", expected, f"{a.dtype}{list(a.shape)}")
+        if a.dtype.kind == "f":
+            peaks[name] = peak(a)
+            if not math.isfinite(peaks[name]):
+                bad = int(a.size - np.count_nonzero(np.isfinite(a)))
+                raise FieldError(f"{what}/{name}", f"{FINITE}s", f"NaN or infinity in {bad} of {a.size}")
+    return peaks
+
+
+def check_scalars(
+    entry: Algorithm, scalars: Mapping[str, object], most: Mapping[str, float] | None = None
+) -> None:
+    """Refuse a missing scalar, one that is not finite, and one outside its range in the catalogue.
+
+    A scalar that the catalogue does not know, such as a metric of another app, has to be finite.
+
+    Args:
+        entry: The message's contract.
+        scalars: What came.
+        most: Upper limits of some scalars that hold for this client, below those of the catalogue.
+
+    Raises:
+        FieldError: Naming the scalar.
+    """
+    fields = {f.name: f for f in (*COMMON, *entry.up_scalars)}
+    for f in (NUM_EXAMPLES, *entry.up_scalars):
+        if f.required and f.name not in scalars:
+            raise FieldError(f.name, f"{f.meaning}, {_range(f, f.high)}", "nothing")
+    for name, value in scalars.items():
+        field = fields.get(name, ScalarField(name, ""))
+        high = min(field.high, (most or {}).get(name, LARGEST), LARGEST)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = number and (not field.whole or isinstance(value, int) or cast(float, value).is_integer())
+        if not fits or not max(field.low, -LARGEST) <= cast(float, value) <= high:
+            raise FieldError(name, _range(field, high), short(value))
+
+
+def _range(field: ScalarField, high: float) -> str:
+    """Return the values of a field in words."""
+    low, high = max(field.low, -LARGEST), min(high, LARGEST)
+    if field.whole:
+        return f"an integer from {low:.0f} to {high:.0f}"
+    return f"a {FINITE} from {low:.3g} to {high:.6g}"
+
+
+def diverged(expected: str) -> bool:
+    """Return whether a reply was refused for the size of its numbers, given what was expected of it."""
+    return FINITE in expected
+
+
+def check_columns(columns: Mapping[str, object]) -> None:
+    """Refuse more scalars than anybody means, or names that nobody can read.
+
+    Raises:
+        FieldError: Naming the scalar.
+    """
+    if len(columns) > MOST_SCALARS:
+        raise FieldError("metrics", f"at most {MOST_SCALARS} scalars", f"{len(columns)}")
+    for name in columns:
+        check_name(name)
+
+
+def check_name(name: object) -> str:
+    """Return a name that is told to us if it can stand in a log.
+
+    Raises:
+        FieldError: It is empty, long, or has letters that do not print.
+    """
+    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise FieldError(short(name), f"a name of 1 to {LONGEST_NAME} letters that print", short(name))
+    return name
+
+
+def short(value: object) -> str:
+    """Return a few words on a value of any size."""
+    if isinstance(value, list | tuple | dict) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str | bytes):
+        value = value[:80]
+    return repr(value)[:80]

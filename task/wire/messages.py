@@ -1,0 +1,490 @@
+"""The contract on the wire: pack, read and check every message. The only file that touches a RecordDict.
+
+A training message carries, as named records:
+
+====================  =====================================================================
+down                  up
+====================  =====================================================================
+one ArrayRecord per   one ArrayRecord per upward field of the catalogue entry;
+downward field        ``metrics``: ``num-examples``, ``train-loss`` and the entry's scalars
+``config``: round,
+lr, scalars
+====================  =====================================================================
+
+That is plain Flower, and any Flower app speaks it. A node that is asked for several clients gets their
+names in ``config`` (``clients``, ``epochs``) and answers with the *merged* reduction: each upward field
+as the records of its partial (``arrays.high``, ``arrays.low``), ``metrics`` as lists parallel to
+``answered``/``clients``, and ``failed`` with the clients that could not be used and why.
+
+Between our own nodes and our own ServerApp records travel packed, see `task.wire.packing`; here they are as
+above.
+
+`task.wire.checks` is the one gate: the node runs it on each client before folding,
+the server on each reply. What fails is quarantined, see `Quarantined`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from task.errors import ConfigError, FieldError, WireError
+from task.numerics.arrays import Arrays, holdings
+from task.population import ClientNames
+from task.spec.entry import Algorithm, ArrayField
+from task.wire import npy
+from task.wire.checks import check_arrays, check_columns, check_name, diverged, short
+
+LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
+POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
+WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
+ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
+CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
+ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
+Scalar = int | float | str | bool
+LONGEST = 200  # letters of a name that is told to us
+LONGEST_LINE = 400  # letters of a reason
+MOST_CLIENTS = 10**7  # that a node may say it can train
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """One client's reply that was not used: who, when, which field, and why."""
+
+    client: str
+    round: int
+    field: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        """Return the line that log and result show."""
+        where = f" field {self.field!r}:" if self.field else ""
+        return f"round {self.round}: client {self.client}:{where} expected {self.expected}; got {self.got}"
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the reply was refused for the size of its numbers."""
+        return diverged(self.expected)
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Return the JSON object of ``rounds.jsonl``."""
+        return asdict(self) | {"reason": str(self)}
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """What a node is told to train.
+
+    Attributes:
+        round: Server round, from 1.
+        arrays: Downward array records by field name.
+        scalars: ``lr`` and the entry's downward scalars.
+        clients: Names of the clients to train; empty from somebody else's strategy, which means all.
+        epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
+        run: Identity of the run: what a client kept of another run is not for this one.
+        stacks: Of the fields that differ by client: by field and client, the named records that it gets.
+        population: Names of all clients, the order of records that hold one number for each of them.
+        void: Rounds that the server has gone back from: what a client kept in them does not count.
+        whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
+            have one entry, the node's.
+    """
+
+    round: int
+    arrays: dict[str, Arrays]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    clients: tuple[str, ...] = ()
+    epochs: tuple[int, ...] = ()
+    run: str = ""
+    stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
+    population: tuple[str, ...] = ()
+    void: tuple[int, ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sends up: its array records by field name, its scalars."""
+
+    arrays: dict[str, Arrays]
+    scalars: dict[str, float]
+
+    @property
+    def num_examples(self) -> int:
+        """n_k."""
+        return int(self.scalars[NUM_EXAMPLES])
+
+
+@dataclass
+class NodeReply:
+    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several).
+
+    Attributes:
+        clients: Names that are in the answer, parallel to the lists of `scalars`.
+        scalars: Per scalar name, one value per client.
+        partials: Per upward field, the records of its merged reduction; empty if plain.
+        upload: The one client's upload if plain.
+        failed: Clients that the node could not use.
+    """
+
+    clients: list[str]
+    scalars: dict[str, list[float]]
+    partials: dict[str, dict[str, Arrays]] = field(default_factory=dict)
+    upload: Upload | None = None
+    failed: list[Quarantined] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """What a node says of itself.
+
+    Attributes:
+        clients: Names of the clients that it can train; `ClientNames` travel as their number.
+        num_examples: Their training examples, integers ``[len(clients)]``.
+        pool: Nodes with the same pool share data and client state and can stand in for each other.
+        share: (partition-id, num-partitions): if other pools claim a client too, the node whose share
+            it is trains it.
+        version: Version of the app on the node.
+        shape: Shape of one example as the model sees it; empty if unknown.
+        classes: Number of classes; 0 if unknown.
+        foreign: Whether the node's app is not Bouquet's and has no roll call.
+        whole: Whether its share of the clients counts as one client.
+    """
+
+    clients: Sequence[str]
+    num_examples: np.ndarray
+    pool: str
+    share: tuple[int, int] = (0, 1)
+    version: str = ""
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    foreign: bool = False
+    whole: bool = False
+
+
+# ---------------------------------------------------------------------------------------- arrays
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Return the arrays as a Flower record."""
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+
+
+def read_arrays(record: ArrayRecord) -> Arrays:
+    """Return copies of a record's arrays.
+
+    Raises:
+        WireError: An array cannot be decoded; its name is the error's field.
+    """
+    return {name: a.copy() for name, a in _views(record).items()}
+
+
+def _views(record: ArrayRecord) -> Arrays:
+    """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
+    return {name: npy.view(name[:LONGEST], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()}
+
+
+# ------------------------------------------------------------------------------------------ down
+
+
+Gifts = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
+"""Downward records that differ by client: by field, client and name."""
+
+
+def train_content(
+    order: TrainOrder,
+    arrays: Mapping[str, ArrayRecord],
+    extra: Mapping[str, Scalar],
+    gifts: Gifts | None = None,
+) -> RecordDict:
+    """Return the content of a training message.
+
+    Args:
+        order: What to train; its `arrays` and `stacks` are taken from the other arguments, packed once.
+        arrays: Downward array records by field name.
+        extra: Further config entries, as given to Flower's ``start(train_config=...)``.
+        gifts: For each field that differs by client, what each of the order's clients gets. A record that
+            several get under one name is one record, and travels once.
+    """
+    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
+    if order.run:
+        config["run"] = order.run
+    if order.population:
+        config["population"] = list(order.population)
+    if order.void:
+        config["void-rounds"] = list(order.void)
+    for name, by_client in (gifts or {}).items():
+        for client, records in by_client.items():
+            config[f"{name}:{client}"] = list(records)
+            arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
+    if order.clients:
+        config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
+    if order.whole:
+        config[WHOLE] = True
+    return RecordDict({**arrays, CONFIG: config})
+
+
+def read_order(
+    entry: Algorithm, content: RecordDict, like: Mapping[str, Mapping[str, np.ndarray]]
+) -> TrainOrder:
+    """Read and check a training message on the node.
+
+    Args:
+        entry: The algorithm that this node runs.
+        content: The message's content.
+        like: For each downward field, arrays of the expected names, shapes and dtypes.
+
+    Raises:
+        WireError: A record or scalar of the entry is missing or does not fit this node's model.
+    """
+    config, records = _config(content), _of(content, ArrayRecord)
+    population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
+    of_population = holdings({}, (), len(population))["population"]
+
+    def read(f: ArrayField, name: str) -> Arrays:
+        if name not in records:
+            raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
+        expected = of_population if f.holds == "population" else like[f.name]
+        arrays = as_ours(read_arrays(records[name]), expected)
+        check_arrays(name, arrays, expected)
+        return arrays
+
+    arrays = {f.name: read(f, f.name) for f in entry.down if f.reduce != "stack"}
+    scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
+    for s in entry.down_scalars:
+        if s.name not in scalars:
+            raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
+    clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
+    epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
+    whole = bool(config.get(WHOLE, False))
+    server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
+    stacks: dict[str, dict[str, dict[str, Arrays]]] = {}
+    for f in (f for f in entry.down if f.reduce == "stack"):
+        wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
+        named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
+        stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
+    void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, void, whole)
+
+
+def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
+    """Return a model that was sent to this node with the dtypes of this node's model.
+
+    Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.
+    Numbers that do not fit become infinite or stay as they are; the check that follows refuses both.
+    """
+    out = dict(arrays)
+    with np.errstate(over="ignore"):
+        for name, a in arrays.items():
+            want = like[name].dtype if name in like else a.dtype
+            if a.dtype.kind != "f" or a.dtype == want:
+                continue
+            if want.kind == "f" or (want.kind == "i" and np.isfinite(a).all() and (np.abs(a) < 2**53).all()):
+                out[name] = np.asarray(a if want.kind == "f" else np.rint(a)).astype(want)
+    return out
+
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def _of(content: RecordDict, kind: type[R]) -> dict[str, R]:
+    """Return the records of one kind.
+
+    Flower's own views (``content.array_records``) tie the content into a reference cycle, so that a reply's
+    arrays stay until the garbage collector comes by.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def _config(content: RecordDict) -> ConfigRecord:
+    return _of(content, ConfigRecord).get(CONFIG, ConfigRecord())
+
+
+# -------------------------------------------------------------------------------------------- up
+
+
+def reply_content(reply: NodeReply) -> RecordDict:
+    """Return the content of a node's answer to a training or evaluation message."""
+    content = RecordDict()
+    if reply.upload is not None:
+        for name, arrays in reply.upload.arrays.items():
+            content[name] = pack_arrays(arrays)
+        content[METRICS] = MetricRecord({k: _number(v) for k, v in reply.upload.scalars.items()})
+        return content
+    for name, records in reply.partials.items():
+        for part, arrays in records.items():
+            content[f"{name}.{part}"] = pack_arrays(arrays)
+    content[METRICS] = MetricRecord({k: [_number(x) for x in v] for k, v in reply.scalars.items()})
+    content[ANSWERED] = ConfigRecord({"clients": list(reply.clients)})
+    if reply.failed:
+        columns = {
+            k: [str(asdict(q)[k]) for q in reply.failed] for k in ("client", "field", "expected", "got")
+        }
+        content[FAILED] = ConfigRecord(columns)  # type: ignore[arg-type]
+    return content
+
+
+def _number(value: float) -> int | float:
+    return int(value) if isinstance(value, np.integer | int) else float(value)
+
+
+def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> NodeReply:
+    """Read a node's answer, without checking the arrays yet; they are read-only and keep its bytes alive.
+
+    Args:
+        content: The message's content.
+        asked: The clients that the node was asked for.
+        server_round: For the failures' lines.
+
+    Raises:
+        WireError: The answer is not in either form.
+    """
+    if ANSWERED not in _of(content, ConfigRecord):
+        metrics = _of(content, MetricRecord)
+        if len(metrics) != 1:
+            raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
+        scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
+        check_columns(scalars)
+        arrays = {name: _views(record) for name, record in _of(content, ArrayRecord).items()}
+        return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
+    clients = _names(_of(content, ConfigRecord)[ANSWERED].get("clients"), "clients", len(asked))
+    columns = _of(content, MetricRecord).get(METRICS, MetricRecord())
+    check_columns(columns)
+    lists: dict[str, list[float]] = {}
+    for name, values in columns.items():
+        if not isinstance(values, list) or len(values) != len(clients):
+            raise FieldError(name, f"{len(clients)} values, one a client", short(values))
+        lists[name] = cast(list[float], values)
+    partials: dict[str, dict[str, Arrays]] = {}
+    for name, record in _of(content, ArrayRecord).items():
+        field_name, _, part = name.partition(".")
+        partials.setdefault(field_name, {})[part] = _views(record)
+    return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
+
+
+def _failures(content: RecordDict, most: int, server_round: int) -> list[Quarantined]:
+    columns = _of(content, ConfigRecord).get(FAILED)
+    if columns is None:
+        return []
+    lists = (_names(columns.get(k), k, most) for k in ("client", "field", "expected", "got"))
+    rows = zip(*lists, strict=True)
+    return [Quarantined(c, server_round, one_line(f, ""), one_line(e), one_line(g)) for c, f, e, g in rows]
+
+
+def _names(values: object, what: str, most: int) -> list[str]:
+    """Return a list of texts, or refuse it."""
+    if not isinstance(values, list) or len(values) > most or not all(isinstance(v, str) for v in values):
+        raise FieldError(what, f"a list of at most {most} texts", short(values))
+    return values
+
+
+def one_line(text: str | None, otherwise: str = "nothing") -> str:
+    """Return a text from outside as one printable line that is not too long; `otherwise` if it is blank."""
+    words = " ".join((text or "")[: 4 * LONGEST_LINE].split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE] or otherwise
+
+
+# ------------------------------------------------------------------------------------- roll call
+
+
+def roll_call_content(answer: RollCall) -> RecordDict:
+    """Return the content of a node's answer to the roll call; one count stands for as many equal ones."""
+    names = answer.clients
+    config = ConfigRecord(
+        {
+            "clients": len(names) if isinstance(names, ClientNames) else list(names),
+            "pool": answer.pool,
+            "share": list(answer.share),
+            "version": answer.version,
+            "shape": list(answer.shape),
+            "classes": answer.classes,
+        }
+    )
+    counts = np.asarray(answer.num_examples)
+    told = counts[:1] if (counts == counts[:1]).all() else counts
+    return RecordDict({ROLL_CALL: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
+
+
+def refusal_content(reason: str) -> RecordDict:
+    """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
+    return RecordDict({ROLL_CALL: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
+
+
+def read_roll_call(content: RecordDict) -> RollCall:
+    """Read a node's answer to the roll call.
+
+    Raises:
+        ConfigError: The node refuses, and says why.
+        WireError: A part is missing or the lists do not match.
+    """
+    if ROLL_CALL not in _of(content, ConfigRecord) or METRICS not in _of(content, MetricRecord):
+        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
+    config = _of(content, ConfigRecord)[ROLL_CALL]
+    if "refused" in config:
+        raise ConfigError(one_line(str(config["refused"]), "no reason given"))
+    told = config.get("clients")
+    if isinstance(told, int) and not isinstance(told, bool):
+        if not 1 <= told <= MOST_CLIENTS:
+            raise WireError(f"roll call: expected 1 to {MOST_CLIENTS} clients; got {told}", "clients")
+        clients: Sequence[str] = ClientNames(told)
+    else:
+        clients = tuple(check_name(c) for c in told) if isinstance(told, list) else ()
+        if not isinstance(told, list) or len(set(clients)) < len(clients):
+            raise WireError(f"roll call: expected names, each once; got {short(told)}", "clients")
+    listed = _whole(_of(content, MetricRecord)[METRICS].get(NUM_EXAMPLES), NUM_EXAMPLES, 0, 2**53)
+    counts = np.array(listed, np.int64)
+    if counts.shape not in ((1,), (len(clients),)):
+        raise WireError(
+            f"roll call: expected {len(clients)} example counts, or one; got {counts.size}", NUM_EXAMPLES
+        )
+    counts = np.broadcast_to(counts, len(clients))
+    share, shape = (
+        _whole(config.get("share"), "share", 0, 2**31),
+        _whole(config.get("shape"), "shape", 0, 2**31),
+    )
+    if len(share) != 2 or share[0] >= share[1] or len(shape) > 8:
+        raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
+    (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
+    pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
+    return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+
+
+def _whole(values: object, what: str, low: int, high: int) -> list[int]:
+    """Return a list of integers of a range, or refuse it."""
+    if not isinstance(values, list):
+        raise WireError(f"roll call: expected {what!r} as a list; got {short(values)}", what)
+    for v in values:
+        if not isinstance(v, int) or isinstance(v, bool) or not low <= v <= high:
+            raise WireError(f"roll call: expected integers from {low} to {high}; got {short(v)}", what)
+    return values
+
+
+# ------------------------------------------------------------------------------------- messages
+
+
+def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl_s: float) -> Message:
+    """Return a message to a node; it expires with the round that it belongs to."""
+    return Message(content, node_id, kind, ttl=ttl_s, group_id=str(server_round))
+
+
+def payload_bytes(content: RecordDict) -> int:
+    """Return the serialised size of a content's records in bytes (transport framing not counted)."""
+    scalars: list[Mapping[str, object]] = [
+        *_of(content, ConfigRecord).values(),
+        *_of(content, MetricRecord).values(),
+    ]
+    arrays = sum(record.count_bytes() for record in _of(content, ArrayRecord).values())
+    return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    # ConfigRecord.count_bytes refuses empty strings and lists, which are fine on the wire.
+    if isinstance(value, list):
+        return sum(_value_bytes(v) for v in value)
+    if isinstance(value, bool):
+        return 1
+    return len(value) if isinstance(value, str | bytes) else 8  # numbers travel as 64 bits

@@ -1,0 +1,122 @@
+"""The bound on one client's update, run-config key ``max-update-norm``: one check for node and server.
+
+The L2 norm counts of what a client changes: a model less the received w^t, a change or a gradient as it is,
+and a change that goes up divided by a scalar (`ArrayField.per`) times that scalar. Parameters and buffers
+(running statistics) are held to the bound each by itself; integers are not. An update beyond it is refused
+rather than clipped: a clipped one would still be an average's largest, and nobody would learn of it.
+
+A node checks each client before it folds it in. The server checks each record that it sees by itself, and of
+a node's sum of several clients that |sum_k weight_k (x_k - w^t)| <= sum_k weight_k bound, which the sum
+keeps if each client keeps the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from task.errors import FieldError
+from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
+from task.spec.entry import ArrayField
+from task.wire.checks import BLOCK, FINITE
+
+SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
+
+
+@dataclass(frozen=True)
+class NormBound:
+    """The bound in a round.
+
+    Attributes:
+        most: Largest L2 norm; 0 = no bound.
+        model: The received model w^t by name; empty = unknown here, so only changes are checked.
+        trainable: Names of its parameters.
+    """
+
+    most: float
+    model: Mapping[str, np.ndarray]
+    trainable: frozenset[str]
+
+    def check(self, field: ArrayField, arrays: Mapping[str, np.ndarray], row: Mapping[str, float]) -> None:
+        """Refuse one client's record.
+
+        Args:
+            field: Its field.
+            arrays: The record.
+            row: The client's scalars.
+
+        Raises:
+            FieldError: It moves the model too far.
+        """
+        self._check(field, arrays, {}, [1], [row])
+
+    def check_sum(
+        self,
+        field: ArrayField,
+        records: Mapping[str, Mapping[str, np.ndarray]],
+        weights: Sequence[int],
+        rows: Sequence[Mapping[str, float]],
+    ) -> None:
+        """Refuse the sum of a node's clients, as `task.numerics.reduce.Sum.partial` writes it.
+
+        Args:
+            field: Its field.
+            records: ``high`` and ``low``.
+            weights: The clients' weights in the sum.
+            rows: Their scalars.
+
+        Raises:
+            FieldError: It moves the model too far for any clients that keep the bound.
+        """
+        self._check(field, records["high"], records.get("low", {}), weights, rows)
+
+    def _check(
+        self,
+        field: ArrayField,
+        arrays: Mapping[str, np.ndarray],
+        low: Mapping[str, np.ndarray],
+        weights: Sequence[int],
+        rows: Sequence[Mapping[str, float]],
+    ) -> None:
+        if not self.most or field.holds not in ("state", "trainable", "buffers"):
+            return
+        for parameters in (True, False):
+            changes = field.holds == "trainable" or (parameters and bool(field.per))
+            divided = parameters and field.per
+            names = [n for n, a in arrays.items() if (n in self.trainable) == parameters]
+            names = [n for n in names if n in low or arrays[n].dtype.kind == "f"]
+            if not names or not (changes or self.model):
+                continue
+            whole = sum(weights)
+            squares = [
+                _square(arrays[n], low.get(n), None if changes else self.model[n], whole) for n in names
+            ]
+            norm = math.sqrt(math.fsum(squares))
+            shares = [1.0 / row[field.per] for row in rows] if divided else [1.0] * len(rows)
+            share = math.fsum(w * s for w, s in zip(weights, shares, strict=True))
+            if not norm <= self.most * share * SLACK:
+                what = "the parameters" if parameters else "the buffers"
+                raise FieldError(
+                    field.name,
+                    f"{FINITE}s that move {what} by an L2 norm of {self.most:g} at most (run-config key "
+                    '"max-update-norm")',
+                    f"{norm / share:.6g}",
+                )
+
+
+def _square(a: np.ndarray, low: np.ndarray | None, base: np.ndarray | None, weight: int) -> float:
+    """Return |a - weight * base|^2; with `low`, a and low are the parts of a sum."""
+    total, flat = 0.0, a.reshape(-1)
+    for i in range(0, flat.size, BLOCK):
+        block = slice(i, i + BLOCK)
+        x = flat[block].astype(np.float64)
+        if low is not None:
+            x *= HIGH_UNIT
+            x += low.reshape(-1)[block] * LOW_UNIT
+        if base is not None:
+            x -= weight * base.reshape(-1)[block].astype(np.float64)
+        total += float(x @ x)
+    return total
