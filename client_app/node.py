@@ -23,7 +23,7 @@ import torch
 from client_app.memory.state import StateStore
 from client_app.owner import SIMULATION, Owner
 from task.config.knobs import Config
-from task.config.read import state_root
+from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError

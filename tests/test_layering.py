@@ -1,8 +1,11 @@
-"""server_app -> strategies -> task <- client_app: the import rule, by reading the code."""
+"""server_app -> strategies -> task <- client_app, and no circle: the import rules, by reading the code."""
 
 from __future__ import annotations
 
 import ast
+import re
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,42 +16,100 @@ MAY_IMPORT = {
     "task": {"task"},
     "strategies": {"strategies", "task"},
     "client_app": {"client_app", "task"},
-    # simulate.py starts both halves; the rest of the server does not know the client.
     "server_app": {"server_app", "strategies", "task"},
 }
-EXCEPTIONS = {("server_app/engines/simulate.py", "client_app")}
+EXCEPTIONS = {
+    # These start the client's half; the rest of the server does not know it.
+    ("server_app/engines/simulate.py", "client_app"),
+    ("server_app/deploy/flower/task_process.py", "client_app"),
+    ("server_app/deploy/node/serve.py", "client_app"),
+}
+MODULE = re.compile(r"(?:task|strategies|client_app|server_app)(?:\.\w+)+")
 
 
 def modules() -> list[Path]:
     return sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path): path for path in modules()}
+
+
+@cache
+def imported(path: Path, *, typing: bool = True) -> frozenset[str]:
+    """Return the modules that a file imports or names in a string, as ``import_module`` and Flower take it.
+
+    Args:
+        path: The file.
+        typing: Whether imports for type checkers count.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test) and not typing
+        for node in ast.walk(block)
+    }
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in (n for n in ast.walk(tree) if id(n) not in skipped):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names.add(node.module)
-    return names
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in NAMES else node.module for name in full}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = node.value.partition(":")[0]
+            names |= {named} if MODULE.fullmatch(named) and named in NAMES else set()
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_go_one_way(path: Path) -> None:
-    relative = path.relative_to(ROOT).as_posix()
-    package = relative.split("/")[0]
-    tops = {name.split(".")[0] for name in imported(path)} & {*PACKAGES, "tests"}
-    wrong = {t for t in tops - MAY_IMPORT[package] if (relative, t) not in EXCEPTIONS}
-    assert not wrong, f"{relative} must not import {sorted(wrong)}"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        relative = path.relative_to(ROOT).as_posix()
+        tops = {name.split(".")[0] for name in imported(path)} & {*PACKAGES, "tests"}
+        wrong = {t for t in tops - MAY_IMPORT[package] if (relative, t) not in EXCEPTIONS}
+        assert not wrong, f"{relative} must not import {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_flowers_bundle_would_not_drop_the_file(path: Path) -> None:
-    assert not path.name.startswith("test_")
-    assert not path.name.endswith("_test.py")
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {
+        name: {other for other in imported(path, typing=False) if other in NAMES and other != name}
+        for name, path in NAMES.items()
+    }
+    # Named by those who start them in a process of its own.
+    started = {"client_app.app", "server_app.app", "server_app.cli.main"}
+    graph = {name: others - started for name, others in graph.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as err:
+        pytest.fail(f"a circle: {' -> '.join(err.args[1])}")
+
+
+@pytest.mark.parametrize("name", sorted(n for n in NAMES if n.startswith("strategies.rules.")))
+def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
+    seen, left = set[str](), [name]
+    while left:
+        module = left.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        found = imported(NAMES[module], typing=False)
+        assert not {f.split(".")[0] for f in found} & {"flwr", "torch"}, f"{name}, by way of {module}"
+        left += [f for f in found if f in NAMES]
+
+
+def test_flowers_bundle_would_not_drop_a_file() -> None:
+    for path in modules():
+        assert not path.name.startswith("test_")
+        assert not path.name.endswith("_test.py")
 
 
 def test_only_the_wire_touches_records() -> None:
-    for path in modules():
-        if path.parts[-2] == "task" and path.name not in ("wire.py", "packing.py"):
+    for path in (ROOT / "task").rglob("*.py"):
+        if path.parent.name != "wire":
             assert not {n for n in imported(path) if n.split(".")[0] == "flwr"}, path

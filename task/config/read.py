@@ -10,7 +10,6 @@ travel.
 from __future__ import annotations
 
 import dataclasses
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
-from task.config.knobs import NESTED, Config, DataConfig, Value
+from task.config.knobs import NESTED, Config, Value
 from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
 
@@ -188,22 +187,6 @@ def as_run_config(config: Config) -> dict[str, Value]:
         owner = getattr(config, k.section) if k.section else config
         out[k.key] = getattr(owner, k.name)
     return out
-
-
-def cache_dir(config: DataConfig) -> Path:
-    """Return the folder of decoded data and partitions: the key, $BOUQUET_CACHE or ~/.cache/bouquet."""
-    return Path(config.cache_dir or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
-
-
-def data_dir(config: DataConfig) -> Path:
-    """Return the folder of raw data: the key, $BOUQUET_DATA or ~/.cache/bouquet/data."""
-    return Path(config.data_dir or os.environ.get("BOUQUET_DATA") or "~/.cache/bouquet/data").expanduser()
-
-
-def state_root(config: Config) -> Path:
-    """Return the folder of what clients keep: the key, else beside the decoded data."""
-    chosen = config.output.state_dir
-    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
 
 
 def recipes() -> dict[str, Path]:

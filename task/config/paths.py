@@ -1,0 +1,24 @@
+"""Folders that a run uses: of raw data, of decoded data, of what clients keep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from task.config.knobs import Config, DataConfig
+
+
+def cache_dir(config: DataConfig) -> Path:
+    """Return the folder of decoded data and partitions: the key, $BOUQUET_CACHE or ~/.cache/bouquet."""
+    return Path(config.cache_dir or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
+
+
+def data_dir(config: DataConfig) -> Path:
+    """Return the folder of raw data: the key, $BOUQUET_DATA or ~/.cache/bouquet/data."""
+    return Path(config.data_dir or os.environ.get("BOUQUET_DATA") or "~/.cache/bouquet/data").expanduser()
+
+
+def state_root(config: Config) -> Path:
+    """Return the folder of what clients keep: the key, else beside the decoded data."""
+    chosen = config.output.state_dir
+    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
