@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation docker-base docker demo-docker test test-fast lint bench bench-peers faults fuzz soak compat docs clean
+.PHONY: help setup demo federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -37,7 +37,10 @@ demo-docker: docker  ## the same ten clients on four containers: compose up, run
 	docker/demo.sh $(RUNS)
 
 # Tests that start processes spend most of their time waiting: two files at a time.
-test: setup lint test-fast  ## every check and every test
+test: setup lint test-fast  ## what every commit must pass: lint, types, tests, the core faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "system and not full"
+
+test-all: setup lint test-fast  ## every test: all faults, containers, browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m system
 
 test-fast: setup  ## the default suite without the tests that start processes

@@ -15,7 +15,7 @@ PAGE_FILE = ROOT / "docs" / "faults.md"
 PAGE = """# Faults and attacks
 
 What is done to a federation of real processes, and what must hold. `make faults` does all of it and prints
-one line per fault with what was seen; the same cases are tests, in `tests/system/test_faults.py`.
+one line per fault with what was seen; the same cases are tests, in `tests/system/test_faults_*.py`.
 
 A federation is one `bouquet link` and three `bouquet node`, each with data of its own, over TLS with node
 keys. As root on Linux the link and one node have network namespaces of their own; without root the cases

@@ -19,6 +19,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.full,
     pytest.mark.docker,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(os.environ.get("BOUQUET_NO_DOCKER") == "1", reason="BOUQUET_NO_DOCKER=1"),

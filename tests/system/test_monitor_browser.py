@@ -21,7 +21,11 @@ from server_app.results.folder import RunFolder
 from tests.support.chromium import arguments, chromium
 from tests.support.monitor import EVIL, client_row, round_row, write_run
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]  # the browser may have to be installed first
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.full,
+    pytest.mark.timeout(1500),
+]  # the browser may have to be installed first
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 SOON_MS = 30_000  # some looks of 2 s, on a busy machine
