@@ -39,7 +39,7 @@ from server_app.deploy.host.processes import say
 from server_app.deploy.node.app_integrity import difference, forget
 from server_app.deploy.node.policy import Order, Site, audit, may_train
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, Tell, Told
-from task.errors import BouquetError, RefusedError, public
+from task.errors import BouquetError, RefusedError, WireError, public
 
 CLIENT_APP = "client_app.app:app"
 Kind = Literal["flwr-clientapp", "flwr-serverapp"]
@@ -104,7 +104,7 @@ def client_task(
             _cap_threads(site.threads)
         reply = app(message=message, context=context)
         if not isinstance(reply, Message):
-            raise TypeError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
+            raise WireError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
     except BaseException as err:  # whatever the app does, its message gets an answer
         done, why = SubStatus.FAILED, _reason(err, limit)
         if isinstance(err, RefusedError):
