@@ -182,7 +182,12 @@ def test_a_configuration_error_is_final_and_says_why(place: Place) -> None:
     done = place.run("somebodys")
     assert done.returncode == 2
     assert "holds an unfinished run" in done.stderr
-    assert place.job("somebodys").attempts == 1
+    assert not (place.kit.jobs / "somebodys.json").exists()  # refused before it was submitted
+    # What only the ServerApp can find out, here from the number of clients, ends the first attempt for good.
+    few = place.run("few", keys='algorithm="krum" robust.byzantine=2.0')
+    assert few.returncode == 2
+    assert "krum needs at least" in few.stderr
+    assert place.job("few").attempts == 1
     wrong = place.run("wrong", keys='algorithm="fedavgg"')
     assert wrong.returncode == 2
     assert 'Did you mean "fedavg"' in wrong.stderr
