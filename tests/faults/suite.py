@@ -11,7 +11,7 @@ from tests.faults.table import cases
 CORE = frozenset({"R1", "R2", "R3", "R4", "R9", "R10", "R21", "R25", "S1", "S4", "S6", "S11", "S13"})
 
 
-def tests_of(*names: str) -> list[object]:
+def params_of(*names: str) -> list[object]:
     """Return the cases of some modules of `tests.faults` as parameters of a test."""
     modules = {f"tests.faults.{name}" for name in names}
     return [

@@ -88,7 +88,9 @@ def rows_of(run: Run, checkout: Path, folder: Path) -> list[dict[str, Any]]:
         RuntimeError: The command failed; with what it printed.
     """
     name = "".join(c if c.isalnum() else "-" for c in run.name)
-    kept = f'runs-dir="{folder}" state-dir="{folder / "state" / name}" run-name="{name}"'
+    kept = f'runs-dir="{folder}" run-name="{name}"'
+    if run.command == "run":  # a node's folders are not the run's to choose
+        kept += f' state-dir="{folder / "state" / name}"'
     for i, rounds in enumerate([run.halt, ROUNDS] if run.halt else [ROUNDS]):
         keys = f"{run.keys} {kept} num-server-rounds={rounds}"
         command = [sys.executable, "-c", MAIN, run.command, "-c", keys, *["--resume"] * (i > 0)]

@@ -275,7 +275,11 @@ def test_a_revoked_node_is_turned_out_of_a_running_link(place: Place) -> None:
 
 
 def test_a_link_ends_with_all_that_it_started(place: Place) -> None:
-    children = [p for what in ("flower.superlink ", "node.warm ") for p in [place.process(f"server_app.deploy.{what}")]]
+    children = [
+        p
+        for what in ("flower.superlink ", "node.warm ")
+        for p in [place.process(f"server_app.deploy.{what}")]
+    ]
     assert place.stop("link") < 15
     assert not [p for p in children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     with pytest.raises(ConnectionError):  # nobody listens any more
