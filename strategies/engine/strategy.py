@@ -39,8 +39,9 @@ from strategies.membership.foreign import check_loop, check_plain, lost_on_forei
 from strategies.selection.cohort import Cohorts
 from strategies.selection.plan import RoundPlan
 from task.config.effective import check_read
-from task.config.knobs import Config, ServerConfig
+from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
+from task.config.sections import ServerConfig
 from task.errors import ConfigError, NodesError, StateError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable

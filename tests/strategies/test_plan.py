@@ -12,7 +12,8 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from strategies.membership.client_registry import Roster
 from strategies.selection.plan import RoundPlan, plan_round
-from task.config.knobs import Config, ServerConfig, TrainConfig
+from task.config.knobs import Config
+from task.config.sections import ServerConfig, TrainConfig
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 
