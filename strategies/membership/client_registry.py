@@ -96,9 +96,8 @@ class Roster:
         self.min_nodes = min_nodes
         self.presence = Presence(timeout_s)
         self.names: Sequence[str] = []  # sorted
-        self._answers: dict[
-            int, registration.RollCall
-        ] = {}  # as of the last refresh; who left since is still in it
+        # As of the last refresh; a node that left since is still in it.
+        self._answers: dict[int, registration.RollCall] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
 
