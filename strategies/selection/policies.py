@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from strategies.membership.client_registry import Roster
 from strategies.selection.devices import Times
