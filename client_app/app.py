@@ -23,7 +23,7 @@ from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.selections import SELECTIONS, with_selection
-from task.wire import checks
+from task.wire import checks, registration
 from task.wire import messages as wire
 from task.wire.norms import NormBound
 from task.wire.packing import is_packed, packed, unpacked
@@ -68,12 +68,12 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     made = ClientApp(mods=[explained, answer_in_kind])
 
-    @made.query(wire.ROLL_CALL)
+    @made.query(registration.ROLL_CALL)
     def on_roll_call(message: Message, context: Context) -> Message:
         try:
-            content = wire.roll_call_content(node_of(context).roll_call())
+            content = registration.roll_call_content(node_of(context).roll_call())
         except BouquetError as err:
-            content = wire.refusal_content(owner(context).explain(err))
+            content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
 
     @made.train()

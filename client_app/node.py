@@ -30,7 +30,7 @@ from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
-from task.wire import messages as wire
+from task.wire import registration
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -129,10 +129,10 @@ class Node:
         """Return the store of the clients' kept state."""
         return StateStore(state_root(self.config), self.config.run_name)
 
-    def roll_call(self) -> wire.RollCall:
+    def roll_call(self) -> registration.RollCall:
         """Return what this node says of itself."""
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
-        return wire.RollCall(
+        return registration.RollCall(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
         )
 

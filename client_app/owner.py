@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_app.training.loop import steps_of
-from task.config.knobs import Config, TrainConfig
+from task.config.knobs import Config
 from task.config.read import flatten
+from task.config.sections import TrainConfig
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.spec.entry import Algorithm, ArrayField
 

@@ -20,7 +20,7 @@ from client_app.stages.ala import AdaptiveAggregation
 from client_app.stages.attacks import flip_labels, malicious
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.programs import Program, Single, program_of
-from task.config.knobs import TrainConfig
+from task.config.sections import TrainConfig
 from task.datasets import DATASETS
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds

@@ -17,7 +17,8 @@ from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
-from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS, ROLL_CALL
+from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
+from task.wire.registration import ROLL_CALL
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support import federation
 from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners

@@ -103,6 +103,12 @@ def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
         left += [f for f in found if f in NAMES]
 
 
+def test_no_module_is_long() -> None:
+    lines = {p.relative_to(ROOT).as_posix(): len(p.read_bytes().splitlines()) for p in modules()}
+    long = {name: count for name, count in lines.items() if count > 400}
+    assert not long, f"more than 400 lines; give the second thing in it a module of its own: {long}"
+
+
 def test_flowers_bundle_would_not_drop_a_file() -> None:
     for path in modules():
         assert not path.name.startswith("test_")

@@ -13,7 +13,8 @@ from client_app.node import open_node
 from task.config.read import read_config
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import TESTS
-from task.wire.messages import ANSWERED, METRICS, ROLL_CALL
+from task.wire.messages import ANSWERED, METRICS
+from task.wire.registration import ROLL_CALL
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.test_catalogue import NAMES

@@ -38,7 +38,8 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
-from task.config.knobs import AttackConfig, Config
+from task.config.knobs import Config
+from task.config.sections import AttackConfig
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, rng_for

@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from client_app.training.programs import Batch, Program, Tensors
-from task.config.knobs import TrainConfig
+from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
-from typing import Any, ClassVar, TypeVar, cast
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from strategies.engine.arguments import with_knobs
 from strategies.engine.exchange import clients_of
 from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal, Snapshot
@@ -32,16 +33,17 @@ from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.quorum import too_few
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
-from strategies.engine.rule import EVALUATE, TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
-from strategies.engine.state import Number, Reduced, ServerState, not_finite
+from strategies.engine.rule import EVALUATE, TRAIN, Phase, RoundContext, Rule
+from strategies.engine.rule_round import RuleRound, attempt
+from strategies.engine.state import Number, Reduced, ServerState
 from strategies.membership.client_registry import Roster
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts
 from strategies.selection.plan import RoundPlan
 from task.config.effective import check_read
-from task.config.knobs import Config, ServerConfig
+from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.errors import ConfigError, NodesError, StateError, choose_from
+from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.numerics.metrics import weighted_mean
@@ -52,8 +54,6 @@ from task.spec.entry import Algorithm
 from task.wire import messages as wire
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
-T = TypeVar("T")
-FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
 
 class Strategy(FlowerStrategy):
@@ -85,11 +85,10 @@ class Strategy(FlowerStrategy):
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
         algorithm = self.rule_type.algorithm
-        self.config = _with_knobs(config or Config(algorithm=algorithm), knobs)
+        self.config = with_knobs(config or Config(algorithm=algorithm), knobs)
         server = self.config.server
         mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[algorithm].rule
-        name = self.config.algorithm if mine else algorithm
-        named = replace(self.config, algorithm=name)
+        named = self.config if mine else replace(self.config, algorithm=algorithm)
         check_read(as_run_config(named), defaults())
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
@@ -103,10 +102,8 @@ class Strategy(FlowerStrategy):
         self.grid: Grid | None = None
         self.last_metrics: dict[str, Number] = {}
         self._plan = RoundPlan(0, (), {}, ())
-        self._round: Round | None = None
+        self._round: RuleRound | None = None
         self._opened: Opened | None = None
-        self._result: tuple[ServerState, dict[str, Number]] | None = None
-        self._why = ""  # why the round keeps the model
         self._in_start = False
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
@@ -156,17 +153,15 @@ class Strategy(FlowerStrategy):
             self.roster.presence.count_whole_nodes(merges(self.entry))
         self.call_roll(grid, server_round)
         context = self._context(server_round, lr)
-        self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
-        most = min(self.config.server.enough_replies or self._plan.asked, self._plan.asked)
-        why = too_few(self.entry, self.config, most, self._plan.asked)
-        if why and server_round <= 1:  # later the run goes on with whoever is there
-            raise ConfigError(why)
-        plan = self._plan
+        plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
+        most = min(self.config.server.enough_replies or plan.asked, plan.asked)
+        if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
+            raise ConfigError(why)  # a later round goes on with the clients that are online
         context = replace(context, cohort=plan.cohort, epochs=plan.epochs, groups=plan.groups)
-        self._round = self.rule.round(state, context)
-        phase = self._advance(None)
+        self._round = RuleRound(self.rule.round(state, context), self.engine)
+        phase = self._round.advance(None)
         while phase is not None and phase.name != TRAIN:
-            phase = self._advance(self._run(phase))
+            phase = self._round.advance(self._run(phase))
         if phase is None:
             return []  # the round is skipped
         self._opened = self.engine.open(phase)
@@ -209,24 +204,24 @@ class Strategy(FlowerStrategy):
         server goes back to the last one that has, and the round is over.
         """
         assert self.state is not None
+        assert self._round is not None
         opened, self._opened = self._opened, None
         folded = self.engine.close(opened, replies) if opened else None
-        _, why = _attempt(lambda: self.cohorts.observe(folded.metrics if folded else {}))
+        _, why = attempt(lambda: self.cohorts.observe(folded.metrics if folded else {}))
         if why:
             logger.warning("round %d: the selection does not learn from these replies: %s", server_round, why)
         while folded is not None:
-            phase = self._advance(folded)
+            phase = self._round.advance(folded)
             folded = self._run(phase) if phase else None
         if self._goes_back(server_round):
             self._skip(server_round, None)
             return self.record(), MetricRecord({})
-        if not self._why:
-            assert self._result is not None
-            state, self.last_metrics = self._result
+        if self._round.result is not None:
+            state, self.last_metrics = self._round.result
             self.last_good.updated()
             self._take(state)
             return self.record(), MetricRecord({**self._seen(), **self.last_metrics})
-        logger.warning("round %d keeps the model: %s", server_round, self._why)
+        logger.warning("round %d keeps the model: %s", server_round, self._round.why)
         self._skip(server_round, self._trained())
         return None, None
 
@@ -250,7 +245,7 @@ class Strategy(FlowerStrategy):
         self.last_metrics = {}
         nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self.engine.lr, self.trainable)
         spent, present = self.engine.spent(nobody, self._plan.asked), self.state
-        state, why = _attempt(lambda: self.rule.skipped(present, spent, came))
+        state, why = attempt(lambda: self.rule.skipped(present, spent, came))
         if state is None:
             logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
         else:
@@ -260,36 +255,6 @@ class Strategy(FlowerStrategy):
         """Return the replies to the round's last training, if any were good."""
         trained = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
         return trained[-1] if trained else None
-
-    def _advance(self, folded: Folded | None) -> Phase | None:
-        """Give the rule the replies to its last phase; return its next one.
-
-        None means that its round is over: with a result, or with a reason why the model stays.
-        """
-        assert self._round is not None
-        self._result, self._why = None, ""
-        try:
-            if folded is None:
-                return next(self._round)
-            phase, _ = self.engine.done[-1]
-            good = len(folded.reduced.clients) if folded.reduced else 0
-            why = too_few(phase.contract, self.config, good, len(phase.to))
-            if folded.reduced is None or good < phase.least:
-                why = why or f"{good} usable replies of at least {phase.least}"
-            if why or folded.reduced is None:
-                return self._round.throw(TooFewRepliesError(why))
-            return self._round.send(folded.reduced)
-        except StopIteration as done:
-            self._result = done.value
-            bad = not_finite(done.value[0])
-            self._why = f"the rule's result has NaN or infinity in {bad!r}" if bad else ""
-        except TooFewRepliesError as err:
-            self._why = str(err)
-        except OURS:
-            raise
-        except Exception as err:
-            self._why = _cannot(err)
-        return None
 
     def _seen(self) -> dict[str, float]:
         """Return the means of the scalars of the round's last training."""
@@ -433,35 +398,3 @@ class Strategy(FlowerStrategy):
         else:
             state = replace(self.state, arrays=wire.as_ours(given, self.state.arrays))
         return self._take(state)
-
-
-OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
-"""What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong."""
-
-
-def _cannot(err: Exception) -> str:
-    """Return why a rule has no result: each reply was checked alone, but not what they come to together."""
-    logger.debug("the rule raised", exc_info=True)
-    return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
-
-
-def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:
-    """Return what comes of replies, or None and why nothing does."""
-    try:
-        return work(), ""
-    except OURS:
-        raise
-    except Exception as err:
-        return None, _cannot(err)
-
-
-def _with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
-    """Return `config` with server knobs replaced by name."""
-    # The number of rounds is an argument of `start`, as Flower has it.
-    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
-    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
-    seed = named.pop("seed", config.seed)
-    for key in named:
-        if key not in known:
-            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
-    return replace(config, seed=seed, server=replace(config.server, **named))

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from task.population import ClientNames, some
-from task.wire.messages import RollCall
+from task.wire.registration import RollCall
 
 Data = tuple[tuple[int, ...], int]
 

@@ -35,7 +35,7 @@ from strategies.transport.pull import Puller, puller
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
-from task.wire import messages as wire
+from task.wire import registration
 
 logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
 
@@ -96,7 +96,8 @@ class Roster:
         self.min_nodes = min_nodes
         self.presence = Presence(timeout_s)
         self.names: Sequence[str] = []  # sorted
-        self._answers: dict[int, wire.RollCall] = {}  # as of the last refresh; who left since is still in it
+        # As of the last refresh; a node that left since is still in it.
+        self._answers: dict[int, registration.RollCall] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
 

@@ -21,6 +21,7 @@ from task.errors import ConfigError
 from task.spec.entry import MODEL_UP, Algorithm
 from task.spec.selections import SELECTIONS
 from task.wire import messages as wire
+from task.wire import registration
 
 PLAIN_SOLVERS = ("sgd", "fedprox")
 
@@ -79,7 +80,7 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def as_one_client(node: Node, told: wire.RollCall) -> wire.RollCall:
+def as_one_client(node: Node, told: registration.RollCall) -> registration.RollCall:
     """Return what a node told as if its share of the clients were one client, named after the node."""
     part, parts = told.share
     mine = np.asarray(told.num_examples)[part :: max(parts, 1)]

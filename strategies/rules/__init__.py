@@ -1,1 +1,5 @@
-"""One file per server rule, and the arithmetic that several share."""
+"""One file per server rule, and the arithmetic that several share.
+
+The examples in the docstrings use the names of their module, and ``np``, ``Config``, ``Reduced`` and
+``ServerState``.
+"""

@@ -42,6 +42,12 @@ A round with too few good replies (everybody diverged, say) spends its cost, kee
 Deviations: ``fixed-tau`` > 0 takes that tau in every round, with the same budget and the same w^f (the
 paper's baseline). There is no moving average of the estimates (authors' code: hold = 0).
 Neutral value: tau = 1 with a budget that lasts is FedAvg with one local step.
+
+Without drift the largest tau that is looked at is the best, ten times the last one:
+
+>>> state = AdaptiveTauState({}, tau=1, step_cost=1.0, round_cost=1.0)
+>>> choose(state, Estimates(rho=1.0, beta=1.0, divergence=0.0), 0.1, AdaptiveTauConfig())
+10
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ client has it and it does not travel. p0_j = n_j / n, over the N clients that ar
 clients do not know how many examples the others have. The relationships p_ij stay at their client i.
 
 A core model whose reply is lost stays the one before, while its client's p_i goes on.
+
+The server keeps the core models by client:
+
+>>> replies = Reduced({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
+>>> server_update(ModelsState({"w": np.array([0.0])}), replies, Config())[0].models
+{'a/w': array([1.]), 'b/w': array([3.])}
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 Local-only: nothing goes up, and the server has no model. Centralised: one client trains on the data of all
 (`task.spec.entry.Algorithm.pooled`), and its model is the next one: FedAvg of a cohort of one.
+
+Local-only leaves the state alone:
+
+>>> nothing = Reduced({}, ("a", "b"), np.array([1, 3]))
+>>> server_update(ServerState({"w": np.array([1.0])}), nothing, Config())[0].arrays["w"]
+array([1.])
 """
 
 from __future__ import annotations

@@ -21,6 +21,11 @@ number of neighbours, |left| - f - 2, falls to 0 and below. The closest one coun
 Deviations: models for gradients; buffers of the selected go through step 2 like parameters; distances over
 the parameters, in float64 (`strategies.rules.robust_math.gram`).
 Neutral value: f = 0 is FedAvg among clients with equally many examples.
+
+Step 2 with one number left out: 9 is the farthest from the median 1, and (0 + 1) / 2 remains.
+
+>>> around_median(np.array([[0.0], [1.0], [9.0]]), 1)
+array([0.5])
 """
 
 from __future__ import annotations

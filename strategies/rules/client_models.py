@@ -26,7 +26,7 @@ import numpy as np
 from strategies.engine.state import Reduced, ServerState
 from strategies.rules.robust_math import mean_rows
 from task.numerics.arrays import Arrays
-from task.numerics.reduce import release
+from task.numerics.stack import release
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,12 @@ nothing comes down to train with, and the members are never averaged. To be eval
 members that the server knows (see `strategies.rules.client_models`) and lets them vote on its own test data;
 a node gets each member once. The members differ by their data alone, as all start from the run's initial
 model; in the paper each has all data and an initial model of its own.
+
+The server keeps the members by client:
+
+>>> replies = Reduced({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
+>>> server_update(ModelsState({"w": np.array([0.0])}), replies, Config())[0].models
+{'a/w': array([1.]), 'b/w': array([3.])}
 """
 
 from __future__ import annotations

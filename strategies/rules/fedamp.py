@@ -23,6 +23,13 @@ that are, before any the initial model.
 The paper asks for an alpha so small that no weight is negative; alpha <= sigma / (n - 1) always is. Of n
 clients at distance 0, u_i - mean = (1 - n alpha / sigma) (w_i - mean), which alpha > 2 sigma / n drives apart
 until the distances let xi fall. ``self-weight`` in the round's metrics is the least 1 - sum_{j != i} xi_ij.
+
+At |w_a - w_b|^2 = sigma = 100 and alpha = 1 a client keeps 1 - exp(-1) / 100 of its own model:
+
+>>> models, n = {"arrays": {"w": np.array([[0.0], [10.0]])}}, np.array([1, 1])
+>>> replies = Reduced(models, ("a", "b"), n, trainable=("w",))
+>>> round(server_update(FedAMPState({"w": np.array([0.0])}), replies, Config())[1]["self-weight"], 5)
+0.99632
 """
 
 from __future__ import annotations

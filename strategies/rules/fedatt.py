@@ -25,6 +25,11 @@ the norm is over all elements, as in the formula. T is ours (paper: 1). The nois
 code: beta = 0.001): nothing is clipped, so that it proves no privacy.
 
 Neutral value: epsilon = 1 and T -> infinity is the plain mean of the clients, FedAvg if all n_k are equal.
+
+exp(0) : exp(ln 3) = 1 : 3
+
+>>> attention(np.array([0.0, np.log(3)]), 1.0).round(6)
+array([0.25, 0.75])
 """
 
 from __future__ import annotations

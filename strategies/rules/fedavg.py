@@ -13,6 +13,12 @@ n_k      ``num-examples``    positive integer              wire
 =======  ==================  ============================  ==========
 
 Parameters and buffers are averaged alike; integer buffers by an integer mean.
+
+The engine has averaged already: n = (1, 3) and w_k = (5, 1) make 2.
+
+>>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
+>>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([2.])
 """
 
 from __future__ import annotations

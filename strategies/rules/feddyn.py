@@ -19,6 +19,13 @@ arrives; what is said of c in `strategies.rules.scaffold` holds for it too.
 
 Neutral: alpha = 0 switches both halves off, h staying 0 and h/alpha being taken as 0; sizes being equal, that
 is FedAvg. It is not the limit for small alpha, in which the server keeps its extrapolation by h/alpha.
+
+With alpha = 0.01 and two of four clients: h = 0 - 0.01 * 2/4 * (3 - 1) = -0.01, theta = 3 + 0.01 / 0.01 = 4.
+
+>>> state = FedDynState({"w": np.array([1.0])}, h={"w": np.array([0.0])})
+>>> replies = Reduced({"arrays": {"w": np.array([3.0])}}, ("a", "b"), np.array([1, 1]), population=4)
+>>> server_update(state, replies, Config())[0].arrays["w"]
+array([4.])
 """
 
 from __future__ import annotations

@@ -17,6 +17,13 @@ tau_k for plain SGD. The paper's d_k = (w^t - w_k) / (eta |a_k|_1) has the other
 tau_eff open; the mean of |a_k|_1 makes a round as long as FedAvg's. Buffers are averaged.
 
 Neutral: equal numbers of local steps, ``local-steps`` > 0, are FedAvg.
+
+Equal clients that took 2 and 4 steps: tau_eff = 3, and w = 1 + 3 * 0.5 = 2.5.
+
+>>> n, steps = np.array([1, 1]), {"step-weight": [2.0, 4.0]}
+>>> replies = Reduced({"update": {"w": np.array([0.5])}}, ("a", "b"), n, steps, trainable=("w",))
+>>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([2.5])
 """
 
 from __future__ import annotations

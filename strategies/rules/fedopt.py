@@ -29,6 +29,12 @@ FedAvgM's momentum is not damped by 1 - beta.
 
 Neutral values: FedAvgM is FedAvg at eta = 1, beta = 0; the others where sqrt(v) + tau stays at eta, see the
 catalogue.
+
+FedAvgM, first step: v = 1, and Nesterov's step from w = 1 is 0.9 * 1 + 1 = 1.9.
+
+>>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]), trainable=("w",))
+>>> server_update(FedOptState({"w": np.array([1.0])}), replies, Config(), fedavgm)[0].arrays["w"]
+array([2.9])
 """
 
 from __future__ import annotations

@@ -15,6 +15,12 @@ f(w^t) is the mean over the clients that sent it, weighted as their models are, 
 that they received (the paper evaluates it on all clients, which a server cannot see). A loss equal to the
 last one counts as a fall, and the count starts anew after mu changed, as in FL4Health's account of the rule.
 Neutral value: mu = 0 is FedAvg.
+
+The model is the mean, and mu stays unless ``fedprox.adaptive``:
+
+>>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
+>>> server_update(FedProxState({"w": np.array([1.0])}, mu=0.5), replies, Config())[1]
+{'proximal-mu': 0.5}
 """
 
 from __future__ import annotations

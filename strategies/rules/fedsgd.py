@@ -12,6 +12,12 @@ eta_t    reduced.lr          float                         run config
 
 With C = 1 this is full-batch gradient descent on the union of the clients' data, and FedAvg with E = 1,
 B = infinity. Buffers have no gradient and stay as they are.
+
+w = 1 - 0.5 * 3 = -0.5
+
+>>> replies = Reduced({"gradient": {"w": np.array([3.0])}}, ("a", "b"), np.array([1, 3]), lr=0.5)
+>>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([-0.5])
 """
 
 from __future__ import annotations

@@ -28,6 +28,14 @@ Deviation: where only some clients take part, g and the counts are over S_t and 
 then not the gradient of the whole objective. With C = 1 it is the paper's.
 Neutral value: E = 1, B = infinity is one gradient step, FedAvg with the same (sparse: if every client has
 every feature).
+
+Of two clients only one has the first feature: A = (2, 1).
+
+>>> counts = {"columns": np.array([1.0, 2.0])}
+>>> state = FSVRGSparseState({"w": np.zeros((1, 2))}, presence=counts, participants=2)
+>>> replies = Reduced({"arrays": {"w": np.ones((1, 2))}}, ("a", "b"), np.array([1, 1]), trainable=("w",))
+>>> sparse_update(state, replies, Config())[0].arrays["w"]
+array([[2., 1.]])
 """
 
 from __future__ import annotations

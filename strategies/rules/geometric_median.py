@@ -22,6 +22,12 @@ buffers, which are no part of them, are averaged without the f smallest and the 
 (``robust.byzantine``).
 Neutral value: nu so large that all beta_k are alpha_k / nu, and f = 0, is FedAvg among clients with equally
 many examples.
+
+Of the models 0, 1 and 10 it is 1, where the mean is 11/3:
+
+>>> x = np.array([0.0, 1.0, 10.0])
+>>> weiszfeld(np.outer(x, x), np.full(3, 1 / 3), 1e-6, 100)[0].round(3)
+array([0., 1., 0.])
 """
 
 from __future__ import annotations

@@ -16,6 +16,13 @@ work, and the median of models is that of gradients with one full-batch step eac
 too: a mean would leave running statistics to one attacker. Example counts do not count, since nobody
 checks what a client says of itself.
 Neutral value: with one client a round (``fraction-train`` = 0) it is FedAvg.
+
+Of 1, 9 and 2 it is 2, whatever the example counts are:
+
+>>> models = {"arrays": {"w": np.array([[1.0], [9.0], [2.0]])}}
+>>> replies = Reduced(models, ("a", "b", "c"), np.array([1, 5, 1]))
+>>> server_update(ServerState({"w": np.array([0.0])}), replies, Config())[0].arrays["w"]
+array([2.])
 """
 
 from __future__ import annotations

@@ -12,6 +12,12 @@ beta    ``pfedme.beta``       float > 0           run config
 
 The mean is uniform, as in the paper: the objective is the mean of the clients' envelopes, whatever their
 sizes. Buffers are averaged and never stepped. beta = 1 is the mean itself; beta > 1 goes beyond it.
+
+beta = 1, the default, takes the mean:
+
+>>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]), trainable=("w",))
+>>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([2.])
 """
 
 from __future__ import annotations

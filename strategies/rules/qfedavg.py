@@ -32,6 +32,14 @@ loss itself.
 
 Buffers have no h_k: q-FedAvg takes their plain mean, q-FedSGD leaves them.
 Neutral value: q = 0 is the plain mean of the local models, FedAvg if all n_k are equal.
+
+q-FedAvg: w = 1 + (-2) / (2 + 2) = 0.5
+
+>>> sums = {"delta": {"w": np.array([-2.0])}, "buffers": {}}
+>>> scalars = {"loss-before": [1.0, 1.0], "lipschitz": [2.0, 2.0]}
+>>> replies = Reduced(sums, ("a", "b"), np.array([1, 1]), scalars)
+>>> server_update(QFFLState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
+array([0.5])
 """
 
 from __future__ import annotations

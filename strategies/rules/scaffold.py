@@ -24,6 +24,13 @@ gradient, and later rounds of the client do not undo it.
 
 Neutral: with everybody in every round and one step on all data the corrections c - c_i cancel in the mean,
 and, sizes being equal, the round is FedAvg's.
+
+One of four clients: c = 0 + 1/4 * 4 = 1.
+
+>>> state = ScaffoldState({"w": np.array([1.0])}, {"w": np.array([0.0])})
+>>> means = {"arrays": {"w": np.array([2.0])}, "control-delta": {"w": np.array([4.0])}}
+>>> server_update(state, Reduced(means, ("a",), np.array([1]), population=4), Config())[0].control["w"]
+array([1.])
 """
 
 from __future__ import annotations

@@ -14,6 +14,13 @@ The paper proves its rates for beta >= alpha, the share of Byzantine clients; be
 ``robust.byzantine`` in silence, so that cutting too little can be studied. Means are of equal weight.
 Deviations as in `strategies.rules.median`: models for gradients, buffers like parameters.
 Neutral value: beta = 0 is FedAvg among clients with equally many examples.
+
+With beta = 0.2 one of five is cut at each end: (1 + 2 + 3) / 3.
+
+>>> stack = np.array([[0.0], [1.0], [2.0], [3.0], [100.0]])
+>>> replies = Reduced({"arrays": {"w": stack}}, ("a", "b", "c", "d", "e"), np.ones(5, np.int64))
+>>> server_update(ServerState({"w": np.array([0.0])}), replies, Config())[0].arrays["w"]
+array([2.])
 """
 
 from __future__ import annotations

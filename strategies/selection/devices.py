@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from task.config.knobs import DevicesConfig, TrainConfig
+from task.config.sections import DevicesConfig, TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, holdings
 from task.numerics.seeds import seed_for

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from task.config.knobs import AttackConfig, Value
+from task.config.sections import AttackConfig, Value
 from task.datasets import DATASETS
 from task.datasets.partition import KEYS
 from task.errors import ConfigError

@@ -1,139 +1,25 @@
 """What a run is described by: every run-config key, declared once, and the objects that carry the values.
 
-`knob` declares a key: default, one-line meaning, unit, range. A test holds the table in ``pyproject.toml`` to
-it. `task.config.read` reads the keys into these objects.
+The algorithms' sections stand here, the others in `task.config.sections`, and `Config` has them all. A test
+holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys into these objects.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields
 
-Value = bool | int | float | str
-
-
-def knob(
-    default: Value,
-    doc: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """Declare one run-config key.
-
-    Args:
-        default: Its value when nobody sets it; its type is the type of the key.
-        doc: One line: meaning, paper symbol, unit, neutral value.
-        low: Smallest allowed value.
-        high: Largest allowed value.
-        above: The value must be strictly greater than this.
-        below: The value must be strictly less than this.
-        choices: The allowed words, for a key that names something.
-    """
-    meta = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
-    return field(default=default, metadata=meta)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Who owns which examples."""
-
-    dataset: str = knob("digits", "data set (see `bouquet data --list`)")
-    data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
-    cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
-    data_path: str = knob("", "file or folder of imagefolder, csv, npz; a node's own data-path wins")
-    num_classes: int = knob(0, "classes; 0 = from the data; needed when nodes bring their own data", low=0)
-    num_clients: int = knob(10, "population K; 0 = as many as the data set has owners", low=0)
-    partition: str = knob("iid", "how examples are dealt to clients (see `bouquet data --list`)")
-    dirichlet_alpha: float = knob(0.5, "concentration of the Dirichlet partitions; small = skewed", above=0)
-    classes_per_client: int = knob(2, "c of partition=classes and classes-unbalanced", low=1)
-    shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
-    size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
-    examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
-    min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
-    local_test_fraction: float = knob(
-        0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
-    )
-    max_examples: int = knob(0, "use only so many training examples, drawn by seed; 0 = all", low=0)
-    pool_test: bool = knob(False, "deal the test set's examples too, as PFLlib does: no global test set")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyntheticConfig:
-    """Synthetic(alpha, beta) of Li et al. (FedProx)."""
-
-    alpha: float = knob(1.0, "how much local models differ", low=0)
-    beta: float = knob(1.0, "how much local data differ", low=0)
-    iid: bool = knob(False, "one model and one input law for all devices")
-    size_spread: float = knob(
-        2.0, "standard deviation of the log of a device's number of examples", low=0, high=5
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Local work of a client."""
-
-    local_epochs: int = knob(1, "E, passes over the local data in a round", low=1)
-    local_steps: int = knob(0, "steps in a round instead of epochs; 0 = use local-epochs", low=0)
-    batch_size: int = knob(10, "B; 0 = infinity, all local data in one step", low=0)
-    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0)
-    lr_decay: float = knob(1.0, "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none", above=0, high=1)
-    momentum: float = knob(0.0, "momentum of the local SGD, fresh every round; 0 = none", low=0, high=0.9999)
-    weight_decay: float = knob(0.0, "L2 weight decay of the local SGD; 0 = none", low=0)
-    device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
-    threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
-    stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
-    ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """The round loop."""
-
-    num_server_rounds: int = knob(10, "rounds", low=0)
-    fraction_train: float = knob(1.0, "C, share of the clients that train in a round; 0 = one", low=0, high=1)
-    fraction_evaluate: float = knob(
-        -1.0,
-        "share of the clients that evaluate; -1 = all if the models are their own, else 0",
-        low=-1,
-        high=1,
-    )
-    evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
-    client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
-    selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort, fedcs, cycle")
-    stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)
-    drop_stragglers: bool = knob(False, "leave stragglers out instead of taking their partial work")
-    min_replies: int = knob(
-        1, "a round with fewer good replies keeps the model; a link's default: a majority", low=1
-    )
-    enough_replies: int = knob(0, "close a round once so many clients answered; 0 = wait for all", low=0)
-    round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
-    roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
-    min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
-    max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
-    target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
-
-    def clients_evaluate(self, server_round: int) -> bool:
-        """Return whether clients measure models in a round: when it is due, and in the last one."""
-        due = server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
-        return self.fraction_evaluate > 0 and due
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputConfig:
-    """Where results and state lie."""
-
-    run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-seed')
-    runs_dir: str = knob("runs", "where result folders are written")
-    state_dir: str = knob("", 'kept state of clients; "" = <cache-dir>/state')
-    resume: bool = knob(False, "go on from the last checkpoint of the run of this name")
-    checkpoint_every: int = knob(1, "rounds between checkpoints; 0 = only at the end", low=0)
-    progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))
+from task.config.sections import (
+    AttackConfig,
+    DataConfig,
+    DevicesConfig,
+    OutputConfig,
+    SelectConfig,
+    ServerConfig,
+    SyntheticConfig,
+    TrainConfig,
+    knob,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,34 +60,6 @@ class FedAttConfig:
     p: float = knob(2.0, "p of the norm of a layer's difference, over all its elements", low=1, high=10)
     temperature: float = knob(1.0, "T of softmax(distance / T); 1 = the paper's, large = plain mean", above=0)
     noise: float = knob(0.0, "beta, standard deviation of noise on the new model; no privacy proof", low=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectConfig:
-    """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
-
-    candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
-    losses: str = knob("query", "power-of-choice: ask, or last known", choices=("query", "last"))
-    deadline: float = knob(180.0, "fedcs: simulated seconds by which a round must end", above=0)
-    penalty: float = knob(2.0, "oort: alpha, how hard slowness counts; 0 = not at all", low=0)
-    exploration: float = knob(0.9, "oort: epsilon, share of newcomers in a cohort at first", low=0, high=1)
-    exploration_decay: float = knob(0.98, "oort: factor of epsilon by round", above=0, high=1)
-    exploration_min: float = knob(0.2, "oort: least epsilon", low=0, high=1)
-    cut_off: float = knob(0.95, "oort: c, share of the last top utility that is enough", low=0, high=1)
-    clip: float = knob(0.95, "oort: utilities are cut at this quantile", above=0, high=1)
-    pace: float = knob(0.3, "oort: T at first, as a quantile of the clients' seconds", low=0, high=1)
-    pacer_step: float = knob(0.05, "oort: Delta by which the quantile T rises", low=0, high=1)
-    pacer_window: int = knob(20, "oort: W, rounds between looks at the utility", low=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DevicesConfig:
-    """The seeded trace of device speeds behind ``simulated_seconds``; nothing of it is measured."""
-
-    speed: float = knob(100.0, "median training speed of a client, examples per second", above=0)
-    bandwidth: float = knob(1.4, "median rate of a client's link, Mbit/s", above=0)
-    spread: float = knob(1.0, "standard deviation of the log of both; 0 = all alike", low=0, high=5)
-    uplink: str = knob("own", "own = uploads at once, shared = one after another", choices=("own", "shared"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,21 +126,6 @@ class RobustConfig:
     def f(self, asked: int) -> int:
         """Return f for a round in which so many clients were asked."""
         return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttackConfig:
-    """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
-
-    kind: str = knob(
-        "none",
-        "what malicious clients do",
-        choices=("none", "sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"),
-    )
-    fraction: float = knob(
-        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
-    )
-    scale: float = knob(0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, little-is-enough z_max", low=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -426,31 +269,9 @@ class Config:
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
-NESTED = frozenset(
-    {
-        "synthetic",
-        "select",
-        "devices",
-        "fedprox",
-        "fedavgm",
-        "fedopt",
-        "fedatt",
-        "robust",
-        "attack",
-        "scaffold",
-        "fednova",
-        "adaptive_tau",
-        "qffl",
-        "feddyn",
-        "personal",
-        "fine_tune",
-        "fedala",
-        "ditto",
-        "moon",
-        "per_fedavg",
-        "pfedme",
-        "apple",
-        "fedfomo",
-        "fedamp",
-    }
-)
+NESTED = frozenset(f.name for f in fields(Config) if f.default_factory is not MISSING) - {
+    "data",
+    "train",
+    "server",
+    "output",
+}

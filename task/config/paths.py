@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from task.config.knobs import Config, DataConfig
+from task.config.knobs import Config
+from task.config.sections import DataConfig
 
 
 def cache_dir(config: DataConfig) -> Path:

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
-from task.config.knobs import NESTED, Config, Value
+from task.config.knobs import NESTED, Config
+from task.config.sections import Value
 from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from task.config.knobs import DataConfig, SyntheticConfig
 from task.config.paths import cache_dir, data_dir
+from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.own import cut

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from task.config.knobs import SyntheticConfig
+from task.config.sections import SyntheticConfig
 
 if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch

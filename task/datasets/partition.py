@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.config.knobs import DataConfig
 from task.config.paths import cache_dir
+from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
 from task.datasets.base import stack_rows
 from task.datasets.own import local_test

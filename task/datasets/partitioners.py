@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.config.knobs import DataConfig
+from task.config.sections import DataConfig
 from task.datasets.own import local_test_size
 from task.errors import ConfigError, DataError
 from task.numerics import seeds

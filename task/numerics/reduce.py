@@ -9,7 +9,7 @@ The result does not depend on the order of arrival nor on which node folded whic
   it is rounded to its dtype. The multiples, times the integer weights, are summed as integers, exactly.
   This is the pre-rounding of reproducible summation (Demmel & Nguyen, 2013) on one fixed grid.
 * Integer arrays (counters of normalisation layers) are summed as integers.
-* `Stack` sorts by client name; beyond `SPOOL` bytes its rows lie in a temporary file.
+* `Stack` (`task.numerics.stack`) keeps every client's arrays, sorted by client name.
 
 A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
 the rest, and what `low` hands over before it could overflow.
@@ -26,18 +26,15 @@ as much as two models, whatever the number of its clients.
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
-import weakref
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from task.errors import FieldError, StateError, WireError, local, reason
+from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays
-from task.wire.checks import BLOCK, FINITE, peak
+from task.numerics.stack import Stack
+from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
 CARRY = 31  # a unit of `high` is 2^31 units of `low`
@@ -45,10 +42,7 @@ CARRY = 31  # a unit of `high` is 2^31 units of `low`
 LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x| <= 2^31
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
-MAX_TERM = 2.0**31
-MAX_SUM = 2.0**42
-MAX_INTEGER_TERM, MAX_INTEGER = 2.0**55, 2.0**62
-SPOOL = 1 << 26  # bytes of rows that a `Stack` holds in memory
+MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
 
 
 class Reduction(Protocol):
@@ -274,205 +268,6 @@ class Mean(Sum):
         if self.weight <= 0:
             raise WireError("a mean needs at least one client with a positive weight; got none")
         return {name: self._value(name, self.weight) for name in self._high}
-
-
-class Stack:
-    """All clients' arrays side by side, shape [K, ...], in the order of client names.
-
-    More than `spool` bytes of rows go to a temporary file without a name in ``$TMPDIR``; `result` then gives
-    read-only arrays that are mapped from it, so that the process holds what it looks at and no more. See
-    `release`.
-
-    Args:
-        like: Arrays of the names, shapes and dtypes that will come in.
-        spool: Bytes that are held in memory; None = `SPOOL`.
-    """
-
-    name: ClassVar[str] = "stack"
-
-    def __init__(self, like: Mapping[str, np.ndarray], spool: int | None = None) -> None:
-        self.weight = 0
-        self._spool = SPOOL if spool is None else spool
-        self._like = {name: (a.shape, a.dtype, a.nbytes) for name, a in like.items()}
-        self._row_bytes = sum(_padded(size) for _, _, size in self._like.values())
-        self._weights: dict[str, int] = {}
-        self._held: dict[str, Arrays] = {}
-        self._file: int | None = None  # descriptor
-        self._slots: dict[str, int] = {}  # place in the file by client
-
-    @property
-    def count(self) -> int:
-        """Number of clients K."""
-        return len(self._weights)
-
-    @property
-    def clients(self) -> list[str]:
-        """Client names in row order."""
-        return sorted(self._weights)
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Weights in row order, int64 [K]."""
-        return np.array([self._weights[c] for c in self.clients], np.int64)
-
-    def check(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        peaks: Mapping[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Return the largest |value| by name.
-
-        Raises:
-            FieldError: The client is in the stack already, or a value is as large as a sum refuses.
-        """
-        if client in self._weights:
-            raise FieldError("", f"one reply a round from {client}", "two")
-        known = peaks or {}
-        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
-        for name, largest in found.items():
-            most, _ = _most(self._like[name][1].kind == "f")
-            if not largest < most:
-                expected = f"{FINITE}s, |value| below {most:g}"
-                raise FieldError(name, expected, f"{largest:g}: the model diverged, or the data need scaling")
-        return found
-
-    def add(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        checked: Mapping[str, float] | None = None,
-    ) -> None:
-        """Keep one client's arrays.
-
-        Raises:
-            FieldError: What `check` refuses.
-            StateError: The temporary file cannot be written.
-        """
-        if checked is None:
-            self.check(arrays, weight, client)
-        self._held[client] = dict(arrays)
-        if self._file is not None or self._row_bytes * len(self._held) > self._spool:
-            self._write_out()
-        self._weights[client] = weight
-        self.weight += weight
-
-    def _write_out(self) -> None:
-        """Move the rows in memory to the end of the file."""
-        try:
-            if self._file is None:
-                self._file, path = tempfile.mkstemp(prefix="bouquet-")
-                weakref.finalize(self, os.close, self._file)
-                os.unlink(path)  # the space is free again when nobody has it open or mapped
-            for client in list(self._held):
-                at = len(self._slots) * self._row_bytes
-                for name, (_, dtype, size) in self._like.items():
-                    a = np.asarray(self._held[client][name], dtype, order="C")
-                    _write(self._file, a.reshape(-1).view(np.uint8).data, at)
-                    at += _padded(size)
-                self._slots[client] = len(self._slots)
-                del self._held[client]
-            os.truncate(self._file, len(self._slots) * self._row_bytes)
-        except OSError as err:
-            raise StateError(
-                f"replies that the rule needs one by one: {reason(err)} in "
-                f"{local(tempfile.gettempdir())} after "
-                f"{len(self._slots)} of {self._row_bytes / 1e6:.3g} MB each; set TMPDIR to a larger folder"
-            ) from None
-
-    def _sort_file(self) -> None:
-        """Bring the rows of the file into the order of names, in place, with one row in memory."""
-        assert self._file is not None
-        size, order = self._row_bytes, [self._slots[c] for c in self.clients]  # row i comes from order[i]
-        for first in range(len(order)):
-            if order[first] == first:
-                continue
-            spare = os.pread(self._file, size, first * size)
-            i = first
-            while order[i] != first:
-                row = os.pread(self._file, size, order[i] * size)
-                _write(self._file, memoryview(row), i * size)
-                order[i], i = i, order[i]
-            _write(self._file, memoryview(spare), i * size)
-            order[i] = i
-        self._slots = {c: i for i, c in enumerate(self.clients)}
-
-    def _mapped(self) -> Arrays:
-        """Return the file's rows as arrays [K, ...] in the order of slots."""
-        assert self._file is not None
-        rows, out, at = len(self._slots), {}, 0
-        pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) if self._row_bytes else b""
-        for name, (shape, dtype, size) in self._like.items():
-            if size:
-                inner = np.empty(shape, dtype).strides if shape else ()
-                out[name] = np.ndarray((rows, *shape), dtype, pages, at, (self._row_bytes, *inner))
-            else:
-                out[name] = np.empty((rows, *shape), dtype)
-            at += _padded(size)
-        return out
-
-    def partial(self) -> dict[str, Arrays]:
-        """Return one record per client; the weight travels as the array ``""``."""
-        mapped = {} if self._file is None else self._mapped()
-        rows = {c: {n: a[i] for n, a in mapped.items()} for c, i in self._slots.items()} | self._held
-        return {c: {**row, "": np.array(self._weights[c], np.int64)} for c, row in rows.items()}
-
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
-        """Refuse what `check` refuses, of each client."""
-        for client, row in records.items():
-            self.check({k: v for k, v in row.items() if k}, 0, client)
-        return {}
-
-    def merge(
-        self,
-        records: Mapping[str, Mapping[str, np.ndarray]],
-        weight: int,
-        count: int,
-        checked: Mapping[str, float] | None = None,
-    ) -> None:
-        """Take over another node's rows."""
-        if checked is None:
-            self.check_merge(records, count)
-        for client, row in records.items():
-            self.add({k: v for k, v in row.items() if k}, int(row[""]), client, {})
-
-    def result(self) -> Arrays:
-        """Return every field with a leading client axis, shape [K, ...].
-
-        Rows that were spooled come as read-only arrays; each client's row is contiguous, the whole is not.
-        An `add` makes them stale.
-        """
-        if self._file is not None:
-            self._sort_file()
-            return self._mapped()
-        rows = [self._held[c] for c in self.clients]
-        return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-
-
-def release(array: np.ndarray) -> None:
-    """Give back the memory that holds the pages of a spooled `Stack`'s array; it can be read as before.
-
-    Who goes through a stack in one pass calls this now and then, and its memory does not grow with K.
-    """
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
-
-
-def _padded(size: int) -> int:
-    """Return the bytes that an array takes in a row of the file: a multiple of 64, for any dtype."""
-    return -(-size // 64) * 64
-
-
-def _write(file: int, data: memoryview, at: int) -> None:
-    """Write all of `data` at an offset; one call may write less."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(file, data[done:], at + done)
 
 
 REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}

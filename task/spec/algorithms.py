@@ -6,8 +6,9 @@ which come **up**, how each upward record is reduced, and what the client **keep
 the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
 parameter list of the tests.
 
-What it takes to train one global model stands here, personalised algorithms and the baselines beside them in
-`task.spec.personalised`, and what an entry consists of in `task.spec.entry`.
+Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
+algorithms and their baselines in `task.spec.personalised`. `task.spec.entry` says what an entry consists of;
+its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -25,6 +26,7 @@ from types import MappingProxyType
 
 from task.spec.entry import MODEL_DOWN, MODEL_UP, Algorithm, ArrayField, Paper, ScalarField
 from task.spec.personalised import PERSONAL
+from task.spec.robust import ROBUST
 
 _MCMAHAN = Paper(
     "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
@@ -66,53 +68,7 @@ _LIPSCHITZ = ScalarField(
 
 def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
     """Return an adaptive server rule of Reddi et al.; the clients do as in FedAvg."""
-    return Algorithm(
-        name, title, _REDDI, name, "sgd", (MODEL_DOWN,), (MODEL_UP,), neutral=MappingProxyType(neutral)
-    )
-
-
-_YIN = Paper(
-    "Yin, Chen, Ramchandran, Bartlett",
-    2018,
-    "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
-    "1803.01498",
-    "Algorithm 1",
-)
-_BLANCHARD = Paper(
-    "Blanchard, El Mhamdi, Guerraoui, Stainer",
-    2017,
-    "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
-    "1703.02757",
-    "section 4",
-)
-
-
-def _robust(
-    name: str,
-    title: str,
-    paper: Paper,
-    withstands: tuple[int, int],
-    neutral: Mapping[str, float],
-    why: str,
-    settles: bool = True,
-) -> Algorithm:
-    """Return a rule over all the clients' models; the clients do as in FedAvg."""
-    return Algorithm(
-        name,
-        title,
-        paper,
-        name,
-        "sgd",
-        (MODEL_DOWN,),
-        (replace(MODEL_UP, reduce="stack"),),
-        weight="uniform",
-        neutral=MappingProxyType(neutral),
-        equal_sizes=True,
-        no_neutral="" if neutral else "it takes the model of one client among at least three",
-        withstands=withstands,
-        settles=settles,
-        biased=why,
-    )
+    return Algorithm(name, title, _REDDI, neutral=MappingProxyType(neutral))
 
 
 _GLOBAL: dict[str, Algorithm] = {
@@ -126,9 +82,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "1804.05271",
             "Algorithms 2 and 3",
         ),
-        rule="adaptive-tau",
         solver="adaptive-tau",
-        down=(MODEL_DOWN,),
         up=(
             MODEL_UP,
             ArrayField(
@@ -160,21 +114,6 @@ _GLOBAL: dict[str, Algorithm] = {
             }
         ),
     ),
-    "bulyan": _robust(
-        "bulyan",
-        "Bulyan",
-        Paper(
-            "El Mhamdi, Guerraoui, Rouault",
-            2018,
-            "The Hidden Vulnerability of Distributed Learning in Byzantium",
-            "1802.07927",
-            "section 4",
-        ),
-        (4, 3),
-        {"robust.byzantine": 0.0},
-        "it leaves out numbers and clients far from the others, and does not use n_k",
-        settles=False,
-    ),
     # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
     "fedadagrad": _adaptive(
         "fedadagrad",
@@ -197,9 +136,6 @@ _GLOBAL: dict[str, Algorithm] = {
             "1812.07108",
             "attentive aggregation",
         ),
-        rule="fedatt",
-        solver="sgd",
-        down=(MODEL_DOWN,),
         up=(replace(MODEL_UP, reduce="stack"),),
         weight="uniform",
         neutral=MappingProxyType({"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30}),
@@ -210,10 +146,6 @@ _GLOBAL: dict[str, Algorithm] = {
         name="fedavg",
         title="FedAvg",
         paper=_MCMAHAN,
-        rule="fedavg",
-        solver="sgd",
-        down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
     ),
     "fedavgm": Algorithm(
         name="fedavgm",
@@ -225,10 +157,6 @@ _GLOBAL: dict[str, Algorithm] = {
             "1909.06335",
             "server momentum",
         ),
-        rule="fedavgm",
-        solver="sgd",
-        down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
         neutral=MappingProxyType({"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0}),
     ),
     "feddyn": Algorithm(
@@ -241,10 +169,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "2111.04263",
             "Algorithm 1",
         ),
-        rule="feddyn",
         solver="feddyn",
-        down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
         keeps=(ArrayField("gradient", "trainable", "g_k, gradient of L_k at the client's last model"),),
         weight="uniform",
         neutral=MappingProxyType({"feddyn.alpha": 0.0}),
@@ -260,9 +185,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "2007.07481",
             "section 5",
         ),
-        rule="fednova",
         solver="fednova",
-        down=(MODEL_DOWN,),
         up=(
             ArrayField(
                 "update",
@@ -289,10 +212,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "1812.06127",
             "Algorithm 2",
         ),
-        rule="fedprox",
         solver="fedprox",
-        down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
         down_scalars=(ScalarField("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
             ScalarField("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
@@ -304,9 +224,7 @@ _GLOBAL: dict[str, Algorithm] = {
         name="fedsgd",
         title="FedSGD",
         paper=_MCMAHAN,
-        rule="fedsgd",
         solver="fedsgd",
-        down=(MODEL_DOWN,),
         up=(_FULL_GRADIENT,),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
@@ -314,7 +232,6 @@ _GLOBAL: dict[str, Algorithm] = {
         name="fsvrg",
         title="FSVRG",
         paper=_KONECNY,
-        rule="fsvrg",
         solver="fsvrg",
         phases=MappingProxyType(
             {
@@ -322,22 +239,18 @@ _GLOBAL: dict[str, Algorithm] = {
                     name="fsvrg",
                     title="FSVRG, full gradients",
                     paper=_KONECNY,
-                    rule="fsvrg",
                     solver="gradient",
-                    down=(MODEL_DOWN,),
                     up=(_FULL_GRADIENT,),
                 )
             }
         ),
         down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t")),
-        up=(MODEL_UP,),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
     "fsvrg-sparse": Algorithm(
         name="fsvrg-sparse",
         title="FSVRG for sparse features",
         paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
-        rule="fsvrg-sparse",
         solver="fsvrg-sparse",
         phases=MappingProxyType(
             {
@@ -345,9 +258,7 @@ _GLOBAL: dict[str, Algorithm] = {
                     name="fsvrg-sparse",
                     title="FSVRG for sparse features, full gradients and counts",
                     paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
-                    rule="fsvrg-sparse",
                     solver="feature-counts",
-                    down=(MODEL_DOWN,),
                     up=(
                         _FULL_GRADIENT,
                         ArrayField(
@@ -374,47 +285,13 @@ _GLOBAL: dict[str, Algorithm] = {
                 "frequency", "features", "phi^j, share of the cohort's examples with a non-zero feature j"
             ),
         ),
-        up=(MODEL_UP,),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
-    ),
-    "geometric-median": _robust(
-        "geometric-median",
-        "Geometric median (RFA)",
-        Paper(
-            "Pillutla, Kakade, Harchaoui",
-            2022,
-            "Robust Aggregation for Federated Learning",
-            "1912.13445",
-            "Algorithm 2",
-        ),
-        (2, 1),
-        {"robust.nu": 1e9, "robust.byzantine": 0.0},
-        "it minimises distances, not their squares",
-    ),
-    "krum": _robust("krum", "Krum", _BLANCHARD, (2, 3), {}, "it takes one client's model", settles=False),
-    "median": _robust(
-        "median",
-        "Coordinate median",
-        _YIN,
-        (2, 1),
-        {"fraction-train": 0.0},
-        "the median of gradients is not their mean",
-    ),
-    "multi-krum": _robust(
-        "multi-krum",
-        "Multi-Krum",
-        _BLANCHARD,
-        (2, 3),
-        {"robust.byzantine": 0.0, "robust.m": 1_000_000},
-        "it leaves out clients far from the others",
     ),
     "qfedavg": Algorithm(
         name="qfedavg",
         title="q-FedAvg",
         paper=replace(_LI_FAIR, where="Algorithm 2"),
-        rule="qfedavg",
         solver="qfedavg",
-        down=(MODEL_DOWN,),
         up=(
             ArrayField("delta", "trainable", "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
             ArrayField("buffers", "buffers", "buffers of the local model w_k", "mean"),
@@ -430,9 +307,7 @@ _GLOBAL: dict[str, Algorithm] = {
         name="qfedsgd",
         title="q-FedSGD",
         paper=replace(_LI_FAIR, where="Algorithm 1"),
-        rule="qfedsgd",
         solver="qfedsgd",
-        down=(MODEL_DOWN,),
         up=(
             ArrayField(
                 "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"
@@ -455,7 +330,6 @@ _GLOBAL: dict[str, Algorithm] = {
             "1910.06378",
             "Algorithm 1",
         ),
-        rule="scaffold",
         solver="scaffold",
         down=(MODEL_DOWN, ArrayField("control", "trainable", "c, the server's control variate")),
         up=(
@@ -472,14 +346,6 @@ _GLOBAL: dict[str, Algorithm] = {
         "FedYogi",
         {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
-    "trimmed-mean": _robust(
-        "trimmed-mean",
-        "Trimmed mean",
-        _YIN,
-        (2, 1),
-        {"robust.trim": 0.0},
-        "it leaves out numbers far from the others, and does not use n_k",
-    ),
 }
 
-ALGORITHMS: dict[str, Algorithm] = _GLOBAL | PERSONAL
+ALGORITHMS: dict[str, Algorithm] = _GLOBAL | ROBUST | PERSONAL

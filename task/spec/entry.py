@@ -88,17 +88,25 @@ class Paper:
     where: str  # algorithm or equation number in the paper
 
 
+MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
+MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
+
+
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm; see the module's docstring."""
+    """One algorithm; the defaults are FedAvg's, so that an entry says only what differs."""
 
     name: str
     title: str
     paper: Paper
-    rule: str  # server half, key of strategies.STRATEGIES
-    solver: str  # client half, key of client_app.solvers.SOLVERS
-    down: tuple[ArrayField, ...]
-    up: tuple[ArrayField, ...]
+    rule: str = ""
+    """Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none."""
+
+    solver: str = "sgd"
+    """Client half, key of ``client_app.solvers.SOLVERS``."""
+
+    down: tuple[ArrayField, ...] = (MODEL_DOWN,)
+    up: tuple[ArrayField, ...] = (MODEL_UP,)
     down_scalars: tuple[ScalarField, ...] = ()
     up_scalars: tuple[ScalarField, ...] = ()
     keeps: tuple[ArrayField, ...] = ()
@@ -150,15 +158,16 @@ class Algorithm:
     biased: str = ""
     """Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there."""
 
+    def __post_init__(self) -> None:
+        """Name the rule."""
+        object.__setattr__(self, "rule", self.rule or self.name)
+
     @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
         fields = (*self.down, *(f for f in self.up if f.holds == "population"))
         return any(f.reduce == "stack" or f.holds == "population" for f in fields)
 
-
-MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
-MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
 
 MOST_EXAMPLES = 2**29  # of one client
 NUM_EXAMPLES = ScalarField(

@@ -19,7 +19,7 @@ from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import MODEL_DOWN, Algorithm, Paper, ScalarField
+from task.spec.entry import Algorithm, Paper, ScalarField
 
 CANDIDATES: Final = "candidates"
 """Name of the phase that asks candidates for their loss."""
@@ -118,9 +118,7 @@ SELECTIONS: dict[str, Selection] = {
             name="power-of-choice",
             title="Power-of-Choice, query of the candidates",
             paper=_CHO,
-            rule="",
             solver="",
-            down=(MODEL_DOWN,),
             up=(),
             up_scalars=(LOSS,),
             work="loss",

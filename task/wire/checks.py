@@ -15,6 +15,7 @@ MOST_SCALARS = 1000  # of one client
 LONGEST_NAME = 200  # letters
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
 FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
+MAX_TERM, MAX_INTEGER_TERM = 2.0**31, 2.0**55  # |weight * value| of a client that fits an exact sum
 BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
 
 

@@ -1,4 +1,4 @@
-"""The contract on the wire: pack, read and check every message. The only file that touches a RecordDict.
+"""The contract on the wire: pack, read and check the messages of training and evaluation.
 
 A training message carries, as named records:
 
@@ -17,7 +17,7 @@ as the records of its partial (``arrays.high``, ``arrays.low``), ``metrics`` as 
 ``answered``/``clients``, and ``failed`` with the clients that could not be used and why.
 
 Between our own nodes and our own ServerApp records travel packed, see `task.wire.packing`; here they are as
-above.
+above. What a node says of itself is in `task.wire.registration`. Only `task.wire` touches a RecordDict.
 
 `task.wire.checks` is the one gate: the node runs it on each client before folding,
 the server on each reply. What fails is quarantined, see `Quarantined`.
@@ -32,23 +32,20 @@ from typing import TypeVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from task.errors import ConfigError, FieldError, WireError
+from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, holdings
-from task.population import ClientNames
 from task.spec.entry import Algorithm, ArrayField
 from task.wire import npy
-from task.wire.checks import check_arrays, check_columns, check_name, diverged, short
+from task.wire.checks import check_arrays, check_columns, diverged, short
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
-ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
 Scalar = int | float | str | bool
 LONGEST = 200  # letters of a name that is told to us
 LONGEST_LINE = 400  # letters of a reason
-MOST_CLIENTS = 10**7  # that a node may say it can train
 
 
 @dataclass(frozen=True)
@@ -138,34 +135,6 @@ class NodeReply:
     failed: list[Quarantined] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class RollCall:
-    """What a node says of itself.
-
-    Attributes:
-        clients: Names of the clients that it can train; `ClientNames` travel as their number.
-        num_examples: Their training examples, integers ``[len(clients)]``.
-        pool: Nodes with the same pool share data and client state and can stand in for each other.
-        share: (partition-id, num-partitions): if other pools claim a client too, the node whose share
-            it is trains it.
-        version: Version of the app on the node.
-        shape: Shape of one example as the model sees it; empty if unknown.
-        classes: Number of classes; 0 if unknown.
-        foreign: Whether the node's app is not Bouquet's and has no roll call.
-        whole: Whether its share of the clients counts as one client.
-    """
-
-    clients: Sequence[str]
-    num_examples: np.ndarray
-    pool: str
-    share: tuple[int, int] = (0, 1)
-    version: str = ""
-    shape: tuple[int, ...] = ()
-    classes: int = 0
-    foreign: bool = False
-    whole: bool = False
-
-
 # ---------------------------------------------------------------------------------------- arrays
 
 
@@ -241,7 +210,7 @@ def read_order(
     Raises:
         WireError: A record or scalar of the entry is missing or does not fit this node's model.
     """
-    config, records = _config(content), _of(content, ArrayRecord)
+    config, records = _config(content), records_of(content, ArrayRecord)
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
     of_population = holdings({}, (), len(population))["population"]
 
@@ -291,7 +260,7 @@ def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
-def _of(content: RecordDict, kind: type[R]) -> dict[str, R]:
+def records_of(content: RecordDict, kind: type[R]) -> dict[str, R]:
     """Return the records of one kind.
 
     Flower's own views (``content.array_records``) tie the content into a reference cycle, so that a reply's
@@ -301,7 +270,7 @@ def _of(content: RecordDict, kind: type[R]) -> dict[str, R]:
 
 
 def _config(content: RecordDict) -> ConfigRecord:
-    return _of(content, ConfigRecord).get(CONFIG, ConfigRecord())
+    return records_of(content, ConfigRecord).get(CONFIG, ConfigRecord())
 
 
 # -------------------------------------------------------------------------------------------- up
@@ -343,16 +312,16 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     Raises:
         WireError: The answer is not in either form.
     """
-    if ANSWERED not in _of(content, ConfigRecord):
-        metrics = _of(content, MetricRecord)
+    if ANSWERED not in records_of(content, ConfigRecord):
+        metrics = records_of(content, MetricRecord)
         if len(metrics) != 1:
             raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
         check_columns(scalars)
-        arrays = {name: _views(record) for name, record in _of(content, ArrayRecord).items()}
+        arrays = {name: _views(record) for name, record in records_of(content, ArrayRecord).items()}
         return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
-    clients = _names(_of(content, ConfigRecord)[ANSWERED].get("clients"), "clients", len(asked))
-    columns = _of(content, MetricRecord).get(METRICS, MetricRecord())
+    clients = _names(records_of(content, ConfigRecord)[ANSWERED].get("clients"), "clients", len(asked))
+    columns = records_of(content, MetricRecord).get(METRICS, MetricRecord())
     check_columns(columns)
     lists: dict[str, list[float]] = {}
     for name, values in columns.items():
@@ -360,14 +329,14 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
             raise FieldError(name, f"{len(clients)} values, one a client", short(values))
         lists[name] = cast(list[float], values)
     partials: dict[str, dict[str, Arrays]] = {}
-    for name, record in _of(content, ArrayRecord).items():
+    for name, record in records_of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
         partials.setdefault(field_name, {})[part] = _views(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
 
 
 def _failures(content: RecordDict, most: int, server_round: int) -> list[Quarantined]:
-    columns = _of(content, ConfigRecord).get(FAILED)
+    columns = records_of(content, ConfigRecord).get(FAILED)
     if columns is None:
         return []
     lists = (_names(columns.get(k), k, most) for k in ("client", "field", "expected", "got"))
@@ -388,81 +357,6 @@ def one_line(text: str | None, otherwise: str = "nothing") -> str:
     return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_LINE] or otherwise
 
 
-# ------------------------------------------------------------------------------------- roll call
-
-
-def roll_call_content(answer: RollCall) -> RecordDict:
-    """Return the content of a node's answer to the roll call; one count stands for as many equal ones."""
-    names = answer.clients
-    config = ConfigRecord(
-        {
-            "clients": len(names) if isinstance(names, ClientNames) else list(names),
-            "pool": answer.pool,
-            "share": list(answer.share),
-            "version": answer.version,
-            "shape": list(answer.shape),
-            "classes": answer.classes,
-        }
-    )
-    counts = np.asarray(answer.num_examples)
-    told = counts[:1] if (counts == counts[:1]).all() else counts
-    return RecordDict({ROLL_CALL: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
-
-
-def refusal_content(reason: str) -> RecordDict:
-    """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
-    return RecordDict({ROLL_CALL: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
-
-
-def read_roll_call(content: RecordDict) -> RollCall:
-    """Read a node's answer to the roll call.
-
-    Raises:
-        ConfigError: The node refuses, and says why.
-        WireError: A part is missing or the lists do not match.
-    """
-    if ROLL_CALL not in _of(content, ConfigRecord) or METRICS not in _of(content, MetricRecord):
-        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
-    config = _of(content, ConfigRecord)[ROLL_CALL]
-    if "refused" in config:
-        raise ConfigError(one_line(str(config["refused"]), "no reason given"))
-    told = config.get("clients")
-    if isinstance(told, int) and not isinstance(told, bool):
-        if not 1 <= told <= MOST_CLIENTS:
-            raise WireError(f"roll call: expected 1 to {MOST_CLIENTS} clients; got {told}", "clients")
-        clients: Sequence[str] = ClientNames(told)
-    else:
-        clients = tuple(check_name(c) for c in told) if isinstance(told, list) else ()
-        if not isinstance(told, list) or len(set(clients)) < len(clients):
-            raise WireError(f"roll call: expected names, each once; got {short(told)}", "clients")
-    listed = _whole(_of(content, MetricRecord)[METRICS].get(NUM_EXAMPLES), NUM_EXAMPLES, 0, 2**53)
-    counts = np.array(listed, np.int64)
-    if counts.shape not in ((1,), (len(clients),)):
-        raise WireError(
-            f"roll call: expected {len(clients)} example counts, or one; got {counts.size}", NUM_EXAMPLES
-        )
-    counts = np.broadcast_to(counts, len(clients))
-    share, shape = (
-        _whole(config.get("share"), "share", 0, 2**31),
-        _whole(config.get("shape"), "shape", 0, 2**31),
-    )
-    if len(share) != 2 or share[0] >= share[1] or len(shape) > 8:
-        raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
-    (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
-    pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
-    return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
-
-
-def _whole(values: object, what: str, low: int, high: int) -> list[int]:
-    """Return a list of integers of a range, or refuse it."""
-    if not isinstance(values, list):
-        raise WireError(f"roll call: expected {what!r} as a list; got {short(values)}", what)
-    for v in values:
-        if not isinstance(v, int) or isinstance(v, bool) or not low <= v <= high:
-            raise WireError(f"roll call: expected integers from {low} to {high}; got {short(v)}", what)
-    return values
-
-
 # ------------------------------------------------------------------------------------- messages
 
 
@@ -474,10 +368,10 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 def payload_bytes(content: RecordDict) -> int:
     """Return the serialised size of a content's records in bytes (transport framing not counted)."""
     scalars: list[Mapping[str, object]] = [
-        *_of(content, ConfigRecord).values(),
-        *_of(content, MetricRecord).values(),
+        *records_of(content, ConfigRecord).values(),
+        *records_of(content, MetricRecord).values(),
     ]
-    arrays = sum(record.count_bytes() for record in _of(content, ArrayRecord).values())
+    arrays = sum(record.count_bytes() for record in records_of(content, ArrayRecord).values())
     return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
 
 

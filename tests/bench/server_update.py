@@ -23,7 +23,7 @@ from strategies.engine.state import Reduced, ServerState
 from strategies.rules.fsvrg import FSVRG, FSVRGSparse
 from task.config.read import read_config
 from task.numerics.arrays import Arrays, holdings
-from task.numerics.reduce import Stack, release
+from task.numerics.stack import Stack, release
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from tests.bench import readings

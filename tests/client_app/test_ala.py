@@ -21,8 +21,9 @@ from client_app.stages.ala import AdaptiveAggregation
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
-from task.config.knobs import FedALAConfig, TrainConfig
+from task.config.knobs import FedALAConfig
 from task.config.read import read_config
+from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.layer_split import top_parameters

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from client_app.stages.attacks import corrupt, flip_labels, malicious, z_max
-from task.config.knobs import AttackConfig, Config
+from task.config.knobs import Config
+from task.config.sections import AttackConfig
 from task.errors import FieldError
 from task.wire import messages as wire
 from tests.reference import robust as reference

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import CHUNK, Examples, LocalTask, full_gradient, norms, train
 from client_app.training.programs import program_of
-from task.config.knobs import Config, TrainConfig
+from task.config.knobs import Config
+from task.config.sections import TrainConfig
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, flat, task_on

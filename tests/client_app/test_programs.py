@@ -18,8 +18,9 @@ from client_app.node import open_node
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask, full_gradient, train
 from client_app.training.programs import Batch, Layers, Perceptron, Program, Single, program_of
-from task.config.knobs import Config, TrainConfig
+from task.config.knobs import Config
 from task.config.read import read_config
+from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
 from task.numerics.arrays import Arrays, state_of

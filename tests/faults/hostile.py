@@ -19,6 +19,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from task.wire import messages as wire
+from task.wire import registration
 from task.wire.packing import unpacked
 from tests.faults.rawnode import RawNode, outcome, read_keys
 
@@ -146,8 +147,10 @@ def hostile(
             continue
         heard = time.monotonic()
         if order.metadata.message_type.startswith("query"):
-            told = wire.RollCall((name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2)
-            node.push(Message(wire.roll_call_content(told), reply_to=order))
+            told = registration.RollCall(
+                (name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2
+            )
+            node.push(Message(registration.roll_call_content(told), reply_to=order))
             continue
         model = wire.read_arrays(unpacked(order.content)["arrays"])  # type: ignore[arg-type]
         attack = waiting.pop(0)

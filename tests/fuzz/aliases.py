@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from task.wire import messages as wire
+from task.wire import registration
 
 ALIASES = {
     "anna": "anna",
@@ -36,7 +37,7 @@ def renamed(content: RecordDict, names: Mapping[str, str]) -> RecordDict:
             wire.CONFIG,
             wire.ANSWERED,
             wire.FAILED,
-            wire.ROLL_CALL,
+            registration.ROLL_CALL,
         ):
             made[name] = ConfigRecord({_key(k, names): _value(v, names) for k, v in record.items()})
         else:

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.random import Generator
 
 from task.wire import messages as wire
+from task.wire import registration
 from task.wire.packing import FORM, is_packed, packed, unpacked
 from tests.fuzz.draws import NAN, TEXTS, Mutation, flip, names, pick
 from tests.fuzz.records import ARRAYS, SCALARS, records, scalar_form, scalar_value
@@ -135,9 +136,9 @@ def _with_index(data: bytearray, length: int, index: bytes) -> bytearray:
 
 def roll_call(rng: Generator, content: RecordDict) -> str:
     """Change what a node says of itself."""
-    if not isinstance(content.get(wire.ROLL_CALL), ConfigRecord) or wire.METRICS not in content:
+    if not isinstance(content.get(registration.ROLL_CALL), ConfigRecord) or wire.METRICS not in content:
         return ""  # another mutation has taken it
-    config, counts = dict(content[wire.ROLL_CALL]), dict(content[wire.METRICS])
+    config, counts = dict(content[registration.ROLL_CALL]), dict(content[wire.METRICS])
     clients = config.get("clients")
     stranger = pick(rng, TEXTS)
     new: dict[str, list[Any]] = {
@@ -160,7 +161,7 @@ def roll_call(rng: Generator, content: RecordDict) -> str:
         counts = {wire.NUM_EXAMPLES: pick(rng, [*options, told * 2 if isinstance(told, list) else [2]])}
     else:
         config[way] = pick(rng, new[way])
-    content[wire.ROLL_CALL], content[wire.METRICS] = ConfigRecord(config), MetricRecord(counts)  # type: ignore[arg-type]
+    content[registration.ROLL_CALL], content[wire.METRICS] = ConfigRecord(config), MetricRecord(counts)  # type: ignore[arg-type]
     return f"roll call, {way}: {str(config)[:200]} {str(counts)[:80]}"
 
 

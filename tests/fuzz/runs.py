@@ -30,7 +30,7 @@ from strategies.transport.packed import PackingGrid
 from task.config.read import as_run_config, read_config
 from task.errors import NodesError, StateError
 from task.spec.algorithms import ALGORITHMS
-from task.wire import messages as wire
+from task.wire import registration
 from tests.fuzz.aliases import ALIASES, PLAIN, renamed
 from tests.fuzz.draws import TEXTS, pick
 from tests.fuzz.mutate import mutate
@@ -190,7 +190,7 @@ class FuzzGrid(LocalGrid):
         if reply is not None and reply.has_content():
             reply.content = renamed(reply.content, ALIASES)
         if reply is not None and message.metadata.message_type == QUERY:
-            told = wire.read_roll_call(reply.content)
+            told = registration.read_roll_call(reply.content)
             self.played.registered |= dict(zip(told.clients, told.num_examples.tolist(), strict=True))
         if not self._chosen or reply is None:
             return reply

@@ -18,7 +18,7 @@ from strategies.engine.journal import Journal, Snapshot
 from task.config.knobs import Config, FedProxConfig
 from task.errors import ConfigError, WireError
 from task.spec.algorithms import ALGORITHMS
-from task.wire import checks
+from task.wire import checks, registration
 from task.wire import messages as wire
 from tests.support.apps import adds, foreign_app, named_app, spread
 from tests.support.grid import LocalGrid
@@ -328,10 +328,10 @@ def test_nodes_of_one_pool_share_the_work_evenly() -> None:
     app: ClientApp = named_app(lambda c: COUNTS, adds(AMOUNTS, COUNTS))
     pooled = ClientApp()
 
-    @pooled.query(wire.ROLL_CALL)
+    @pooled.query(registration.ROLL_CALL)
     def roll_call(message: Message, context: Context) -> Message:
-        answer = wire.RollCall(tuple(COUNTS), np.array([10] * 6), pool="one disk")
-        return Message(wire.roll_call_content(answer), reply_to=message)
+        answer = registration.RollCall(tuple(COUNTS), np.array([10] * 6), pool="one disk")
+        return Message(registration.roll_call_content(answer), reply_to=message)
 
     @pooled.train()
     def train(message: Message, context: Context) -> Message:

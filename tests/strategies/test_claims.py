@@ -9,7 +9,7 @@ import pytest
 
 from strategies.membership.client_identity import Claim, Node, settle
 from task.population import ClientNames
-from task.wire.messages import RollCall
+from task.wire.registration import RollCall
 
 
 def own(

@@ -10,7 +10,8 @@ import pytest
 from strategies import STRATEGIES
 from strategies.rules.client_models import ModelsState
 from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
-from task.config.knobs import Config, DevicesConfig, FedFomoConfig, TrainConfig
+from task.config.knobs import Config, FedFomoConfig
+from task.config.sections import DevicesConfig, TrainConfig
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import with_selection
 

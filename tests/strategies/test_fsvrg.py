@@ -15,8 +15,9 @@ from client_app.training.loop import LocalTask, train
 from client_app.training.programs import program_of
 from strategies.engine.state import Reduced
 from strategies.rules.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
-from task.config.knobs import Config, TrainConfig
+from task.config.knobs import Config
 from task.config.read import read_config
+from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of

@@ -16,7 +16,7 @@ from strategies.engine.state import Reduced, dump_state, load_state
 from strategies.membership import presence
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.reduce import Stack
+from task.numerics.stack import Stack
 from tests.support.federation import Keep, Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by

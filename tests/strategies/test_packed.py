@@ -15,6 +15,7 @@ from strategies import FedAvg
 from strategies.transport.packed import PackingGrid
 from task.config.read import as_run_config, read_config
 from task.wire import messages as wire
+from task.wire import registration
 from task.wire.packing import FORM, is_packed
 from tests.strategies.test_base import Keep, model, named_grid
 from tests.support.apps import foreign_app
@@ -111,4 +112,4 @@ def test_other_messages_pass() -> None:
         PackingGrid(grid).nonsense  # noqa: B018
     (sent,) = PackingGrid(grid).push_messages([query])
     (reply,) = PackingGrid(grid).pull_messages([sent])
-    assert wire.read_roll_call(reply.content).clients
+    assert registration.read_roll_call(reply.content).clients

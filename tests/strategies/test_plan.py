@@ -12,16 +12,17 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from strategies.membership.client_registry import Roster
 from strategies.selection.plan import RoundPlan, plan_round
-from task.config.knobs import Config, ServerConfig, TrainConfig
+from task.config.knobs import Config
+from task.config.sections import ServerConfig, TrainConfig
 from task.spec.algorithms import ALGORITHMS
-from task.wire import messages as wire
+from task.wire import registration
 
 
 def roster_of(counts: dict[str, int], nodes: int = 1, pool: str = "one disk") -> Roster:
     """Return a roster whose nodes 0, 1, ... all host all clients."""
     roster = Roster(1.0, 1)
     names, n = tuple(sorted(counts)), np.array([counts[c] for c in sorted(counts)])
-    roster._answers = {i: wire.RollCall(names, n, pool) for i in range(nodes)}
+    roster._answers = {i: registration.RollCall(names, n, pool) for i in range(nodes)}
     roster._index()
     return roster
 

@@ -21,7 +21,7 @@ from strategies.rules.robust_math import (
     squared_distances,
 )
 from task.numerics.arrays import Arrays
-from task.numerics.reduce import Stack
+from task.numerics.stack import Stack
 
 
 def stack_of(rows: list[Arrays], spool: int) -> Arrays:

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
+from task.wire import registration
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
@@ -56,11 +57,13 @@ def named_app(
     app = ClientApp()
     entry = ALGORITHMS[algorithm]
 
-    @app.query(wire.ROLL_CALL)
+    @app.query(registration.ROLL_CALL)
     def roll_call(message: Message, context: Context) -> Message:
         clients = hosted(context)
-        answer = wire.RollCall(tuple(clients), np.array(list(clients.values())), pool=str(context.node_id))
-        return Message(wire.roll_call_content(answer), reply_to=message)
+        answer = registration.RollCall(
+            tuple(clients), np.array(list(clients.values())), pool=str(context.node_id)
+        )
+        return Message(registration.roll_call_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

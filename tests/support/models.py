@@ -11,7 +11,8 @@ from torch import nn
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Single
-from task.config.knobs import Config, TrainConfig
+from task.config.knobs import Config
+from task.config.sections import TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import holdings, state_of
 from task.numerics.seeds import rng_for

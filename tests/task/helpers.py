@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from task.config.knobs import DataConfig, SyntheticConfig
+from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import Dataset, load_dataset
 
 

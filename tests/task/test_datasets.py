@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from server_app.run.evaluate import central_evaluation
-from task.config.knobs import DataConfig, SyntheticConfig
+from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import DATASETS, base, cache, idx, load_dataset, load_owned
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError

@@ -27,7 +27,9 @@ from tests.support.grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
-CHECKS = tuple(str(ROOT / "task" / name) for name in ("config.py", "choices.py", "effective.py"))
+CHECKS = tuple(
+    str(ROOT / "task" / name) for name in ("config/read.py", "config/effective.py", "resolve/validate.py")
+)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from task import datasets
-from task.config.knobs import DataConfig
+from task.config.sections import DataConfig
 from task.datasets import check_owned, images, load_owned
 from task.errors import ConfigError, DataError
 from tests.task.helpers import load

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from task.config.knobs import DataConfig
+from task.config.sections import DataConfig
 from task.datasets import base
 from task.datasets import partition as module
 from task.datasets import partitioners as deals

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from task.errors import FieldError, WireError
-from task.numerics.reduce import REDUCTIONS, Mean, Stack, Sum
+from task.numerics.reduce import REDUCTIONS, Mean, Sum
+from task.numerics.stack import Stack
 from task.wire.checks import BLOCK
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from task.config.knobs import DataConfig, SyntheticConfig
+from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import base, load_dataset, shakespeare
 from task.errors import DataError
 from tests.task.helpers import load, write_roles

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from task.errors import StateError
-from task.numerics import reduce
 from task.numerics.arrays import Arrays
-from task.numerics.reduce import Stack, release
+from task.numerics.stack import Stack, release
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Arrays]:
@@ -105,7 +104,7 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_limit_counts_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduce, "SPOOL", 3000)
+    monkeypatch.setattr("task.numerics.stack.SPOOL", 3000)
     row = {"w": np.zeros(250, np.float32)}  # 1000 bytes, 1024 in the file
     stack = Stack(row)
     for i in range(2):

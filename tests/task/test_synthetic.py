@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from task.config.knobs import SyntheticConfig
+from task.config.sections import SyntheticConfig
 from task.datasets import base, generated
 from tests.task.helpers import load
 

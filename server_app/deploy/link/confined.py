@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from task.config.knobs import Value
 from task.config.read import flatten
+from task.config.sections import Value
 from task.errors import ConfigError
 
 KIT = "BOUQUET_KIT"  # in the environment of every process of a link's kit: its folder

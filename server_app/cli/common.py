@@ -1,0 +1,114 @@
+"""What the commands share: options, reading of keys, and how a command ends."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from task.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from task.config.knobs import Config
+
+Recipe = Annotated[
+    str, typer.Option("--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
+]
+RunName = Annotated[str, typer.Option("--run-name", help="Folder below the runs folder.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint of this run; it must be there.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Delete the run of this --run-name first, finished or not.")
+]
+RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
+
+
+def read_keys(
+    recipe: str,
+    pairs: list[str] | None,
+    run_name: str = "",
+    runs_dir: str = "",
+    resume: bool = False,
+    overwrite: bool = False,
+) -> dict[str, object]:
+    """Return the run-config keys of a recipe, of ``-c`` and of the options, in this order."""
+    with importing():
+        from flwr.common.config import parse_config_args
+
+        from task.config.read import fuse, read_recipe
+
+    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_config_args(pairs))
+    if unread:
+        listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
+        typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)
+    if run_name:
+        keys["run-name"] = run_name
+    if runs_dir:
+        keys["runs-dir"] = runs_dir
+    if resume:
+        keys["resume"] = True
+    if overwrite and (keys.get("resume") or not keys.get("run-name")):
+        got = "--resume" if keys.get("resume") else "none"
+        raise ConfigError(f"--overwrite: expected --run-name and no --resume with it; got {got}")
+    return keys
+
+
+def check(keys: Mapping[str, object]) -> Config:
+    """Read the keys; a bad one ends here, before anything is started."""
+    from task.config.read import read_config
+
+    return read_config(keys)
+
+
+def remove(checked: Config) -> None:
+    """Delete the result folder that a run of this name left."""
+    from server_app.run.naming import remove_run
+
+    remove_run(Path(checked.output.runs_dir).expanduser(), checked.run_name)
+
+
+def console() -> Console:
+    """Return the terminal that tables are printed on."""
+    from server_app.terminal import Terminal
+
+    return Terminal()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let no garbage collection run while modules are imported.
+
+    Imports make many objects that stay; to look at them again and again takes a quarter of the time.
+    Afterwards they are set aside, so that forked processes go on sharing them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def sigterm_is_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C, so that what it started is stopped."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

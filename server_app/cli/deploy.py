@@ -1,0 +1,145 @@
+"""Commands of a deployment: ``provision``, ``link``, ``node``, ``status``, ``monitor``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.cli.common import console, sigterm_is_ctrl_c
+
+app = typer.Typer()
+
+
+@app.command("link", epilog="Example: [bold]bouquet link kits/link[/bold]")
+def run_link(
+    kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
+) -> None:
+    """Run the SuperLink of a federation, with the kit that it was given, until it is stopped."""
+    from server_app.deploy.kits.kit import read_link_kit
+    from server_app.deploy.link.serve import run_link as serve
+
+    serve(read_link_kit(kit))
+
+
+@app.command(epilog="Examples: [bold]bouquet status kits/link[/bold]  ·  [bold]... --json[/bold]")
+def status(
+    kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
+) -> None:
+    """Show a link's nodes and runs, and whether it is green, yellow or red; red gives the exit code 1.
+
+    Yellow means that the link works, but without some nodes or clients, which are named with the reason.
+    """
+    from server_app.deploy.kits.kit import read_link_kit
+    from server_app.deploy.link import status as statuses
+
+    found = statuses.read_status(read_link_kit(kit))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        console().print(*statuses.tables(found), sep="\n")
+    if found["state"] == statuses.RED:
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet provision --link host:9092 --node ward-1 --node ward-2 --out kits[/bold]"
+    "  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]"
+)
+def provision(
+    out: Annotated[str, typer.Option("--out", help="Folder of all kits; it stays with you.")],
+    link: Annotated[
+        str, typer.Option("--link", help="HOST:PORT by which nodes reach the SuperLink; none = as before.")
+    ] = "",
+    node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
+    revoke: Annotated[
+        list[str] | None, typer.Option("--revoke", help="Node whose key is no longer good; may be repeated.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option("--days", help="Days that a new certificate of the SuperLink is good.")
+    ] = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new certificate of the SuperLink, for the same key.")
+    ] = False,
+) -> None:
+    """Make the start kits of a real deployment: certificates, keys, one folder per machine.
+
+    Run it again to add nodes: no key is ever written over. Another --link is written into the kits, and
+    another host gets a new certificate. A revoked name that is given as --node gets a new key.
+    """
+    from server_app.deploy.kits import provision_report as handout
+    from server_app.deploy.kits.provision import provision as bring
+
+    result = bring(out, link, node or (), revoke or (), days, renew)
+    console().print(handout.table(result))
+    for remark in result.remarks:
+        typer.echo(f"note: {remark}")
+    for step in handout.next_steps(result):
+        typer.echo(f"next: {step}")
+
+
+@app.command(epilog="Examples: [bold]bouquet monitor runs[/bold]  ·  [bold]bouquet monitor kits/link[/bold]")
+def monitor(
+    folder: Annotated[Path, typer.Argument(help="The kit of a link, or a folder of result folders.")],
+    host: Annotated[str, typer.Option(help="Address to listen on. The page has no password.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8100,
+) -> None:
+    """Serve a local web page about runs and nodes; it reads files and changes nothing."""
+    with sigterm_is_ctrl_c():
+        from server_app.deploy.monitor.server import serve
+
+        serve(folder, host, port)
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet node kits/ward-1 --data /srv/images[/bold]  ·  "
+    "[bold]bouquet node kits/ward-1 --data /srv/images --max-memory 800M --threads 1 --bandwidth 2mbit[/bold]"
+)
+def node(
+    kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
+    data: Annotated[
+        Path | None, typer.Option(help="This node's own data, a file or folder; checked at the start.")
+    ] = None,
+    partition: Annotated[
+        str, typer.Option(help="I/N: without --data, which share of the run's partition is this node's.")
+    ] = "",
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Flower's own way: a fresh Python process per message.")
+    ] = False,
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            help="Most memory that the node may use, e.g. 800M; one that needs more ends and says how much."
+        ),
+    ] = "",
+    threads: Annotated[int, typer.Option(min=0, help="Most threads of a task; 0 = no limit.")] = 0,
+    bandwidth: Annotated[
+        str, typer.Option(help="Most that passes to and from the SuperLink, each way, e.g. 2mbit.")
+    ] = "",
+    may_train: Annotated[
+        str, typer.Option(help="Program that is asked before each training; exit code 0 = yes.")
+    ] = "",
+) -> None:
+    """Run a node of a federation, with the kit that it was given, until it is stopped."""
+    from server_app.deploy.kits.kit import read_node_kit
+    from server_app.deploy.kits.parsing import read_size
+    from server_app.deploy.node.resource_limits import read_rate
+    from server_app.deploy.node.serve import Options, read_partition, run_node
+
+    options = Options(
+        data,
+        read_partition(partition),
+        cold,
+        read_size(max_memory, "--max-memory") if max_memory else 0,
+        threads,
+        read_rate(bandwidth) if bandwidth else 0.0,
+        str(Path(may_train).resolve()) if may_train else "",
+    )
+    with sigterm_is_ctrl_c():
+        try:
+            run_node(read_node_kit(kit), options)
+        except KeyboardInterrupt:
+            typer.echo("node stopped", err=True)

@@ -1,0 +1,141 @@
+"""Commands that run a federation: ``run``, ``federation``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.cli.common import (
+    Overwrite,
+    Recipe,
+    Resume,
+    RunName,
+    RunsDir,
+    Set,
+    check,
+    console,
+    importing,
+    read_keys,
+    remove,
+    sigterm_is_ctrl_c,
+)
+from task.errors import ConfigError
+
+DETACHED = 3  # exit code of a watch that ended before the run
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
+    '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
+    "[bold]bouquet run --link kits/link --recipe demo[/bold]"
+)
+def run(
+    recipe: Recipe = "",
+    config: Set = None,
+    nodes: Annotated[
+        int, typer.Option(help="Virtual nodes; 0 = one per CPU. Results do not depend on it.")
+    ] = 0,
+    run_name: RunName = "",
+    runs_dir: RunsDir = "",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    help_keys: Annotated[
+        bool, typer.Option("--help-keys", help="List every run-config key and exit.")
+    ] = False,
+    link: Annotated[
+        Path | None, typer.Option("--link", help="Kit of a link: run on its nodes instead of here.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --link: submit only; the run goes on by itself.")
+    ] = False,
+    attach: Annotated[str, typer.Option("--attach", help="With --link: follow the run of this name.")] = "",
+    stop: Annotated[str, typer.Option("--stop", help="With --link: end the run of this name.")] = "",
+) -> None:
+    """Run a federation in Flower's simulation engine, on this machine, or on the nodes of a link.
+
+    On a link the run goes on whatever happens to this command: Ctrl-C only ends the watching.
+    """
+    if help_keys:
+        _list_keys()
+        return
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
+    if link is not None:
+        _run_at_link(link, keys, detach, attach, stop, overwrite)
+        return
+    if detach or attach or stop:
+        raise ConfigError("--detach, --attach and --stop: expected them with --link KIT; got none")
+    checked = check(keys)
+    if checked.output.progress != "none":
+        typer.echo("starting the simulation engine ...", err=True)
+    with sigterm_is_ctrl_c():
+        with importing():
+            from server_app.engines.simulate import simulate
+        if overwrite:
+            remove(checked)
+        simulate(keys, nodes)
+
+
+def _run_at_link(
+    folder: Path, keys: dict[str, object], detach: bool, attach: str, stop: str, overwrite: bool
+) -> None:
+    """Submit a run to a link, follow it, or end it."""
+    from server_app.deploy.kits.kit import read_link_kit
+    from server_app.deploy.link import follow
+    from server_app.deploy.link.jobs import Jobs
+
+    kit = read_link_kit(folder)
+    if stop:
+        Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
+        typer.echo(f"asked the link to end {stop}; what it has so far stays in {kit.runs / stop}")
+        return
+    job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
+    again = f"bouquet run --link {folder} --attach {job.name}"
+    if detach:
+        typer.echo(f"job {job.name} is {job.state}; watch it: {again}")
+        return
+    try:
+        with sigterm_is_ctrl_c():
+            follow.follow(kit, job)
+    except KeyboardInterrupt:
+        typer.echo(f"detached; job {job.name} goes on. Watch it again: {again}", err=True)
+        raise typer.Exit(DETACHED) from None
+
+
+@app.command(epilog="Example: [bold]bouquet federation --recipe demo --nodes 3[/bold]")
+def federation(
+    recipe: Recipe = "",
+    config: Set = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 3,
+    run_name: RunName = "",
+    runs_dir: RunsDir = "",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run it on a link and nodes with TLS and node keys, real processes on this machine."""
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
+    checked = check(keys)
+    from server_app.engines.federation import federation as start
+
+    keys.pop("runs-dir", None)
+    if overwrite:
+        remove(checked)
+    if checked.output.progress != "none":
+        typer.echo("starting a link and its nodes ...", err=True)
+    shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
+    with sigterm_is_ctrl_c(), start(shares, Path(checked.output.runs_dir).expanduser()) as fed:
+        fed.run(keys)
+
+
+def _list_keys() -> None:
+    from rich.table import Table
+
+    from task.config.read import knobs
+
+    table = Table("key", "default", "meaning", title="run-config keys")
+    for k in knobs():
+        table.add_row(k.key, str(k.default), k.doc + (f" ({', '.join(k.choices)})" if k.choices else ""))
+    console().print(table)

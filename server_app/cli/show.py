@@ -1,0 +1,159 @@
+"""Commands that list and show: ``algorithms``, ``recipes``, ``data``, ``report``, ``compare``, ``state``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from server_app.cli.common import (
+    Recipe,
+    Set,
+    check,
+    console,
+    read_keys,
+)
+from task.errors import ConfigError
+from task.text import plain
+
+app = typer.Typer()
+
+
+@app.command("algorithms", epilog="Example: [bold]bouquet algorithms --json[/bold]")
+def list_algorithms(
+    as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
+) -> None:
+    """List the algorithms: the catalogue, with what goes over the wire."""
+    from server_app.cli.catalogue import as_dict, terminal_table
+
+    if as_json:
+        typer.echo(json.dumps(as_dict(), indent=2))
+    else:
+        console().print(terminal_table())
+
+
+@app.command(
+    "recipes",
+    epilog="Run one with [bold]bouquet run --recipe NAME[/bold] or [bold]flwr run . -c FILE.toml[/bold]",
+)
+def list_recipes() -> None:
+    """List the bundled recipes: published set-ups by name."""
+    from rich.table import Table
+
+    from task.config.read import recipes
+
+    table = Table("recipe", "what it is")
+    for name, path in recipes().items():
+        head = [
+            line.lstrip("# ")
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#")
+        ]
+        table.add_row(name, head[0] if head else "")
+    console().print(table)
+
+
+@app.command(
+    epilog='Example: [bold]bouquet data -c \'dataset="mnist" partition="shards" num-clients=100\'[/bold]'
+)
+def data(
+    recipe: Recipe = "",
+    config: Set = None,
+    listing: Annotated[bool, typer.Option("--list", help="List data sets and partitions.")] = False,
+    plot: Annotated[
+        str, typer.Option(help="Where to write the plot of label counts per client.")
+    ] = "label-counts.png",
+) -> None:
+    """Show what a data set is, where it comes from and how it is partitioned; plot its labels by client."""
+    from server_app.cli import data as datacard
+
+    if listing:
+        console().print(*datacard.listing())
+        return
+    checked = check(read_keys(recipe, config))
+    console().print(*datacard.describe(checked, Path(plot)))
+
+
+@app.command(epilog="Example: [bold]bouquet report runs/demo[/bold]")
+def report(
+    run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
+) -> None:
+    """Write report.html and its plots from a result folder, finished or not."""
+    from server_app.results.report import write_report
+
+    folder = run if run.exists() else Path("runs") / run
+    if not (folder / "config.json").exists():
+        raise ConfigError(f"report: expected a result folder with config.json; got {run}")
+    for path in write_report(folder):
+        typer.echo(path)
+
+
+@app.command(epilog="Example: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]")
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Result folders; names that differ in a last -number are seeds.")
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(["server", "clients"]),
+            help="Whose evaluations; without it the server's, or the clients' if a run has only those.",
+        ),
+    ] = None,
+    target: Annotated[
+        float, typer.Option(min=0, max=1, help="Accuracy to count rounds, bytes and seconds to.")
+    ] = 0.9,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    plot: Annotated[
+        str, typer.Option(help="Where to write accuracy and loss by round, and the clients' accuracies.")
+    ] = "",
+) -> None:
+    """Compare runs: a table, mean and deviation over seeds, and one plot of their curves."""
+    from server_app.results import compare as side_by_side
+
+    curves = side_by_side.groups(runs)
+    on, remarks = side_by_side.choose(curves, on)
+    header, lines, more = side_by_side.table(curves, on, target)
+    remarks += more
+    if markdown:
+        typer.echo(plain(side_by_side.markdown(header, lines, remarks)))
+    else:
+        terminal = console()
+        for part in side_by_side.terminal_tables(header, lines, terminal.width):
+            terminal.print(part, "")
+        typer.echo(plain("\n".join(remarks)))
+    if plot:
+        side_by_side.plot(curves, on, Path(plot))
+        typer.echo(Path(plot).resolve())
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet state[/bold]  ·  [bold]bouquet state ditto-mnist-7 --delete --yes[/bold]"
+)
+def state(
+    run: Annotated[
+        str, typer.Argument(help="A run's name, or name/id where runs share a name; none = all runs.")
+    ] = "",
+    state_dir: Annotated[
+        str, typer.Option("--state-dir", help="Run-config key state-dir of the runs; none = its default.")
+    ] = "",
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what the clients keep of one run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm --delete.")] = False,
+) -> None:
+    """List what the clients of this machine keep between rounds, such as personal models, run by run.
+
+    RUN is a run's name, or name/id where several runs share a name.
+    """
+    from server_app.cli import client_state as statecard
+
+    runs = statecard.kept_runs(state_dir, run)
+    if delete:
+        gone = statecard.delete(run, runs, yes)
+        typer.echo(plain(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}"))
+    else:
+        console().print(statecard.table(runs) if runs else "no run has kept state")

@@ -1,0 +1,89 @@
+"""One round of a rule: phase by phase, to its result or to the reason why the model stays.
+
+The gate checks each reply alone, not their sum: what the rule raises over them ends the round, not the run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from strategies.engine.fold import Folded
+from strategies.engine.phases import PhaseEngine
+from strategies.engine.quorum import too_few
+from strategies.engine.rule import Phase, Round, TooFewRepliesError
+from strategies.engine.state import Number, ServerState, not_finite
+from task.errors import ConfigError, NodesError, StateError
+
+logger = logging.getLogger("flwr")
+T = TypeVar("T")
+
+OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
+"""What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong."""
+
+
+def _cannot(err: Exception) -> str:
+    """Return why a rule has no result: each reply was checked alone, but not what they come to together."""
+    logger.debug("the rule raised", exc_info=True)
+    return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what comes of replies, or None and why nothing does."""
+    try:
+        return work(), ""
+    except OURS:
+        raise
+    except Exception as err:
+        return None, _cannot(err)
+
+
+class RuleRound:
+    """The generator of a rule's round, driven with the replies to its phases.
+
+    Args:
+        phases: What `Rule.round` returned.
+        engine: Runs the phases.
+
+    Attributes:
+        result: The new state and the rule's metrics, once the round is over with a model.
+        why: Why the round keeps the model; "" = it does not, or is not over.
+    """
+
+    def __init__(self, phases: Round, engine: PhaseEngine) -> None:
+        self.phases = phases
+        self.engine = engine
+        self.result: tuple[ServerState, dict[str, Number]] | None = None
+        self.why = ""
+
+    def advance(self, folded: Folded | None) -> Phase | None:
+        """Give the rule the replies to its last phase; return its next one.
+
+        None means that its round is over: with a result, or with a reason why the model stays.
+        """
+        self.result, self.why = None, ""
+        try:
+            if folded is None:
+                return next(self.phases)
+            phase, _ = self.engine.done[-1]
+            good = len(folded.reduced.clients) if folded.reduced else 0
+            why = too_few(phase.contract, self.engine.config, good, len(phase.to))
+            if folded.reduced is None or good < phase.least:
+                why = why or f"{good} usable replies of at least {phase.least}"
+            if why or folded.reduced is None:
+                return self.phases.throw(TooFewRepliesError(why))
+            return self.phases.send(folded.reduced)
+        except StopIteration as done:
+            bad = not_finite(done.value[0])
+            if bad:
+                self.why = f"the rule's result has NaN or infinity in {bad!r}"
+            else:
+                self.result = done.value
+        except TooFewRepliesError as err:
+            self.why = str(err)
+        except OURS:
+            raise
+        except Exception as err:
+            self.why = _cannot(err)
+        return None

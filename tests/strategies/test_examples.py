@@ -1,0 +1,25 @@
+"""The examples in the docstrings of the rules."""
+
+from __future__ import annotations
+
+import doctest
+import pkgutil
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from strategies import rules
+from strategies.engine.state import Reduced, ServerState
+from task.config.knobs import Config
+
+SHARED = {"client_models", "robust_math"}  # arithmetic of several rules
+MODULES = [f"strategies.rules.{m.name}" for m in pkgutil.iter_modules(rules.__path__) if m.name not in SHARED]
+NAMES = {"np": np, "Config": Config, "Reduced": Reduced, "ServerState": ServerState}
+
+
+@pytest.mark.parametrize("name", ["strategies.engine.rule", *MODULES])
+def test_the_example_is_there_and_right(name: str) -> None:
+    found = doctest.testmod(import_module(name), extraglobs=NAMES)
+    assert found.attempted > 0
+    assert found.failed == 0
