@@ -18,6 +18,7 @@ from strategies.rules import (
     fedatt,
     fedavg,
     feddyn,
+    fedexp,
     fedfomo,
     fednova,
     fedopt,
@@ -88,6 +89,10 @@ class FedAvgM(Strategy, rule=fedopt.FedAvgM):
 
 class FedDyn(Strategy, rule=feddyn.FedDyn):
     """Dynamic regularisation; see `strategies.rules.feddyn`."""
+
+
+class FedExP(Strategy, rule=fedexp.FedExP):
+    """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`."""
 
 
 class FedFomo(Strategy, rule=fedfomo.FedFomo):

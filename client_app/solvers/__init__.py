@@ -6,6 +6,7 @@ from client_app.solvers.ditto import DittoSolver
 from client_app.solvers.ensemble import EnsembleSolver
 from client_app.solvers.fedamp import FedAMPSolver
 from client_app.solvers.feddyn import FedDynSolver
+from client_app.solvers.fedexp import FedExPSolver
 from client_app.solvers.fedfomo import FedFomoSolver
 from client_app.solvers.fednova import FedNovaSolver
 from client_app.solvers.fedprox import FedProxSolver
@@ -28,6 +29,7 @@ SOLVERS: dict[str, type[Solver]] = {
     "feature-counts": CountingSolver,
     "fedamp": FedAMPSolver,
     "feddyn": FedDynSolver,
+    "fedexp": FedExPSolver,
     "fedfomo": FedFomoSolver,
     "fednova": FedNovaSolver,
     "fedprox": FedProxSolver,

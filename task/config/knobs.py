@@ -253,6 +253,13 @@ class FedDynConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FedExPConfig:
+    """FedExP, Jhunjhunwala et al. 2023."""
+
+    epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg of uniform weights", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobustConfig:
     """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
 
@@ -403,6 +410,7 @@ class Config:
     qffl: QFFLConfig = field(default_factory=QFFLConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
+    fedexp: FedExPConfig = field(default_factory=FedExPConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
     fedopt: FedOptConfig = field(default_factory=FedOptConfig)
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)
@@ -442,6 +450,7 @@ NESTED = frozenset(
         "adaptive_tau",
         "qffl",
         "feddyn",
+        "fedexp",
         "personal",
         "fine_tune",
         "fedala",
