@@ -17,6 +17,7 @@ from strategies.rules import (
     fedamp,
     fedatt,
     fedavg,
+    feddc,
     feddyn,
     fedexp,
     fedfomo,
@@ -85,6 +86,10 @@ class FedAvg(Strategy, rule=fedavg.FedAvg):
 
 class FedAvgM(Strategy, rule=fedopt.FedAvgM):
     """Federated averaging with server momentum; see `strategies.rules.fedopt`."""
+
+
+class FedDC(Strategy, rule=feddc.FedDC):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
 
 class FedDyn(Strategy, rule=feddyn.FedDyn):

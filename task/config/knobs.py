@@ -246,6 +246,13 @@ class QFFLConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FedDCConfig:
+    """FedDC, Gao et al. 2022."""
+
+    alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value gives FedAvg", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedDynConfig:
     """FedDyn, Acar et al. 2021."""
 
@@ -409,6 +416,7 @@ class Config:
     adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
     qffl: QFFLConfig = field(default_factory=QFFLConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
     fedexp: FedExPConfig = field(default_factory=FedExPConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
@@ -449,6 +457,7 @@ NESTED = frozenset(
         "fednova",
         "adaptive_tau",
         "qffl",
+        "feddc",
         "feddyn",
         "fedexp",
         "personal",

@@ -231,6 +231,28 @@ _GLOBAL: dict[str, Algorithm] = {
         up=(MODEL_UP,),
         neutral=MappingProxyType({"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0}),
     ),
+    "feddc": Algorithm(
+        name="feddc",
+        title="FedDC",
+        paper=Paper(
+            "Gao, Fu, Li, Chen, Xu, Xu",
+            2022,
+            "FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
+            "2203.11751",
+            "Algorithm 1",
+        ),
+        rule="feddc",
+        solver="feddc",
+        down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, mean of v_k g_k over all clients")),
+        up=(MODEL_UP, ArrayField("gradient-delta", "trainable", "v_k (g_k^+ - g_k), change of v_k g_k")),
+        down_scalars=(ScalarField("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
+        keeps=(
+            ArrayField("drift", "trainable", "h_k, sum of the client's own w_k - w^t"),
+            ArrayField("gradient", "trainable", "g_k, the client's gradient state"),
+        ),
+        weight="uniform",
+        no_neutral="alpha = 0 leaves the corrections of gradient and drift",
+    ),
     "feddyn": Algorithm(
         name="feddyn",
         title="FedDyn",
