@@ -17,7 +17,9 @@ from strategies.rules import (
     fedamp,
     fedatt,
     fedavg,
+    feddc,
     feddyn,
+    fedexp,
     fedfomo,
     fednova,
     fedopt,
@@ -86,8 +88,16 @@ class FedAvgM(Strategy, rule=fedopt.FedAvgM):
     """Federated averaging with server momentum; see `strategies.rules.fedopt`."""
 
 
+class FedDC(Strategy, rule=feddc.FedDC):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
+
+
 class FedDyn(Strategy, rule=feddyn.FedDyn):
     """Dynamic regularisation; see `strategies.rules.feddyn`."""
+
+
+class FedExP(Strategy, rule=fedexp.FedExP):
+    """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`."""
 
 
 class FedFomo(Strategy, rule=fedfomo.FedFomo):

@@ -5,7 +5,9 @@ from client_app.solvers.apple import AppleSolver
 from client_app.solvers.ditto import DittoSolver
 from client_app.solvers.ensemble import EnsembleSolver
 from client_app.solvers.fedamp import FedAMPSolver
+from client_app.solvers.feddc import FedDCSolver
 from client_app.solvers.feddyn import FedDynSolver
+from client_app.solvers.fedexp import FedExPSolver
 from client_app.solvers.fedfomo import FedFomoSolver
 from client_app.solvers.fednova import FedNovaSolver
 from client_app.solvers.fedprox import FedProxSolver
@@ -27,7 +29,9 @@ SOLVERS: dict[str, type[Solver]] = {
     "ensemble": EnsembleSolver,
     "feature-counts": CountingSolver,
     "fedamp": FedAMPSolver,
+    "feddc": FedDCSolver,
     "feddyn": FedDynSolver,
+    "fedexp": FedExPSolver,
     "fedfomo": FedFomoSolver,
     "fednova": FedNovaSolver,
     "fedprox": FedProxSolver,

@@ -104,10 +104,24 @@ class QFFLConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FedDCConfig:
+    """FedDC, Gao et al. 2022."""
+
+    alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value gives FedAvg", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FedDynConfig:
     """FedDyn, Acar et al. 2021."""
 
     alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedExPConfig:
+    """FedExP, Jhunjhunwala et al. 2023."""
+
+    epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg of uniform weights", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +259,9 @@ class Config:
     adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
     qffl: QFFLConfig = field(default_factory=QFFLConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
+    fedexp: FedExPConfig = field(default_factory=FedExPConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
     fedopt: FedOptConfig = field(default_factory=FedOptConfig)
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)

@@ -1,0 +1,69 @@
+"""FedDC, client half. Gao, Fu, Li, Chen, Xu and Xu, CVPR 2022, arXiv 2203.11751, Algorithm 1.
+
+w_k = argmin F_k(w) + alpha / (2 v_k) |w - (w^t - h_k)|^2 + <w, g / v_k - g_k>, by local steps; then
+h_k^+ = h_k + w_k - w^t,   g_k^+ = g_k - g / v_k - (w_k - w^t) / (tau_k eta_t)
+
+=================  ====================  ==============================================  ==========
+symbol             variable              meaning                                         where
+=================  ====================  ==============================================  ==========
+w^t                task.start            received parameters                             down
+g                  ``gradient``          mean of v_k g_k over all clients                down
+n / K              ``mean-examples``     v_k = n_k K / n, relative weight of mean 1      down
+h_k                kept ``drift``        local drift; 0 of a new client                  kept
+g_k                kept ``gradient``     gradient state; 0 of a new client               kept
+v_k (g_k^+ - g_k)  ``gradient-delta``    change of v_k g_k                               up
+tau_k              step weight           local steps                                     here
+alpha              ``feddc.alpha``       weight of the drift's term                      run config
+=================  ====================  ==============================================  ==========
+
+The authors' code divides by the first learning rate and by the clients' average number of steps, which puts
+g_k at a wrong scale once eta_t decays or work is uneven; here both are the client's own. With momentum tau_k
+is |a|_1, as in `client_app.solvers.scaffold`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from client_app.solvers.fednova import per_client, step_weights
+from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import LocalTask, Tensors
+from task.wire import messages as wire
+
+
+class FedDCSolver(Solver):
+    """SGD with the gradient corrected, and pulled to the received model less the drift."""
+
+    def begin(self, task: LocalTask) -> None:
+        """Form alpha / v_k, and g / v_k - g_k + alpha / v_k (h_k - w^t)."""
+        self._v = [n / self.scalars["mean-examples"] for n in task.examples.sizes]  # rows, as registered
+        self._drift, self._own = self.remembered(task, "drift"), self.remembered(task, "gradient")
+        self._pooled = [g.double() / per_client(self._v, g) for g in self.received(task, "gradient")]
+        pulls = [self.config.feddc.alpha / per_client(self._v, p).to(p.dtype) for p in task.params]
+        held = zip(pulls, self._drift, task.start, self._pooled, self._own, strict=True)
+        task.memory["pull"] = pulls
+        task.memory["fixed"] = [a * (h - w) + (g - own).to(w.dtype) for a, h, w, g, own in held]
+
+    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+        """Return alpha / v_k (w - w^t + h_k) + g / v_k - g_k."""
+        pulled = [a * p for a, p in zip(task.memory["pull"], task.params, strict=True)]
+        return [(1.0, pulled), (1.0, task.memory["fixed"])]
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return w_k and the change of v_k g_k; keep h_k^+ and g_k^+."""
+        lengths = [a * task.lr for a in step_weights(task)]  # tau_k eta_t
+        drift, gradient, deltas = [], [], []
+        with torch.no_grad():
+            parts = zip(task.params, task.start, self._drift, self._own, self._pooled, strict=True)
+            for p, w, h, own, g in parts:
+                moved = p.double() - w.double()
+                change = -g - moved / per_client(lengths, p)
+                drift.append((h + moved).to(h.dtype))
+                gradient.append((own + change).to(own.dtype))
+                deltas.append((per_client(self._v, p) * change).to(p.dtype))
+        plain = super().finish(task, stats)
+        named = zip(plain, task.named(drift), task.named(gradient), task.named(deltas), strict=True)
+        return [
+            (wire.Upload(up.arrays | {"gradient-delta": d}, up.scalars), {"drift": h, "gradient": g})
+            for (up, _), h, g, d in named
+        ]

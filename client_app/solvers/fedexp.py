@@ -1,0 +1,22 @@
+"""FedExP, client half. Jhunjhunwala, Wang and Joshi, ICLR 2023, arXiv 2301.09604, Algorithm 1.
+
+Local steps as in FedAvg; ``square-norm``, |w_k - w^t|^2 over all parameters together, goes up with w_k.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import LocalTask, norms
+
+
+class FedExPSolver(Solver):
+    """Plain SGD that also measures how far it went."""
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return w_k and |w_k - w^t|^2."""
+        with torch.no_grad():
+            moved = norms([p.double() - w.double() for p, w in zip(task.params, task.start, strict=True)])
+        measured = [s | {"square-norm": norm**2} for s, norm in zip(stats, moved, strict=True)]
+        return super().finish(task, measured)

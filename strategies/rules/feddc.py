@@ -1,0 +1,83 @@
+"""FedDC, server half. Gao, Fu, Li, Chen, Xu and Xu, CVPR 2022, arXiv 2203.11751, Algorithm 1.
+
+w^{t+1} = (1/m) sum_{k in S_t} w_k + (1/K) sum_k h_k   over all K clients
+g <- g + (1/K) sum_{k in S_t} v_k (g_k^+ - g_k)
+
+=================  =======================  ====================================  ============
+symbol             variable                 shape, dtype                          where
+=================  =======================  ====================================  ============
+w^t                state.arrays             as the model                          server, down
+g                  state.gradient           as the parameters                     server, down
+mean of all h_k    state.drift              as the parameters, float64            server
+w_k                up ``arrays``            as the model                          wire
+v_k (g_k^+ - g_k)  up ``gradient-delta``    as the parameters                     wire
+n / K              ``mean-examples``        float; v_k = n_k K / n                server, down
+K, m               population, clients      who is online, who answered
+=================  =======================  ====================================  ============
+
+The mean of the local models is uniform, as in the authors' code: n_k enters by v_k. h_k grows by w_k - w^t,
+so the server follows the mean of all h_k without a record for it. What is said of c in
+`strategies.rules.scaffold` holds for that mean and for g too. Buffers are averaged and have neither.
+
+No value gives FedAvg: with alpha = 0 the corrections of gradient and drift stay. At rest h_k sum to 0, g = 0
+and sum n_k grad F_k = 0: that is the optimum of the pooled data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from strategies.engine.rule import Round, RoundContext, Rule
+from strategies.engine.state import Number, Reduced, ServerState
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class FedDCState(ServerState):
+    """The model, g, the mean of all h_k, and n / K."""
+
+    gradient: Arrays = field(default_factory=dict)
+    drift: Arrays = field(default_factory=dict)
+    mean_examples: float = 1.0
+
+
+def server_update(
+    state: FedDCState, reduced: Reduced, config: Config
+) -> tuple[FedDCState, dict[str, Number]]:
+    """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
+    mean = reduced.arrays["arrays"]
+    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
+    stepped, gradient, drift = {}, {}, {}
+    for name, delta in reduced.arrays["gradient-delta"].items():
+        wide = mean[name].astype(np.float64)
+        drift[name] = state.drift[name] + share * (wide - state.arrays[name].astype(np.float64))
+        stepped[name] = (wide + drift[name]).astype(mean[name].dtype)
+        wide = state.gradient[name].astype(np.float64) + share * delta.astype(np.float64)
+        gradient[name] = wide.astype(delta.dtype)
+    return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
+
+
+class FedDC(Rule):
+    """Local drift decoupling and correction; see the module."""
+
+    algorithm: ClassVar[str] = "feddc"
+    update = staticmethod(server_update)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDCState:
+        """Start with g = 0 and h = 0."""
+        gradient = {name: np.zeros_like(arrays[name]) for name in trainable}
+        return FedDCState(arrays, gradient, {name: np.zeros(arrays[name].shape) for name in trainable})
+
+    def round(self, state: ServerState, context: RoundContext) -> Round:
+        """Take the mean number of examples of the clients that are online, then train."""
+        assert isinstance(state, FedDCState)
+        counts = context.examples(context.names).values()
+        return (yield from super().round(replace(state, mean_examples=sum(counts) / len(counts)), context))
+
+    def down_scalars(self, state: FedDCState) -> dict[str, float]:
+        """Send n / K."""
+        return {"mean-examples": state.mean_examples}
