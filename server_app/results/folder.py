@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server_app.results.lines import parse, split
 from server_app.results.summary import Row, summarise
 from task.errors import ConfigError, StateError
 from task.storage.files import private, replacing, write_safetensors
@@ -239,23 +240,18 @@ def _read_lines(path: Path, unfinished: bool) -> list[Row]:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    *lines, tail = data.split(b"\n")  # not splitlines: a name may hold other separators
-    if tail and not unfinished:
-        lines.append(tail)
+    lines, rest = split(data)
+    if rest and not unfinished:
+        lines.append(rest)
     return [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
 
 
 def _parse(data: bytes, where: str) -> Row:
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
     try:
-        value = json.loads(data, parse_constant=refuse)
-    except ValueError as err:  # also UnicodeDecodeError and JSONDecodeError
-        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r} ({err})") from None
-    if not isinstance(value, dict):
-        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r}")
-    return value
+        return parse(data, strict=True)
+    except ValueError as err:
+        why = f" ({err.__cause__})" if err.__cause__ else ""
+        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r}{why}") from None
 
 
 def _size(path: Path) -> int:
