@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from server_app.results.lines import parse, split
 from server_app.results.summary import Row, summarise
 from task.errors import ConfigError, StateError
-from task.storage.files import private, replacing, write_safetensors
+from task.storage.files import private, write_bytes, write_safetensors
 
 __all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
 
@@ -172,8 +172,7 @@ class RunFolder:
         self._write(RESULT, result)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        with replacing(self.path / name) as temp:
-            temp.write_bytes(to_json(value, indent=2))
+        write_bytes(self.path / name, to_json(value, indent=2))
 
     def config(self) -> Row:
         """Return config.json, or {} if there is none."""
