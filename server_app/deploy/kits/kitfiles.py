@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
+from task.storage import locks
 from task.storage.files import building, make_folder, synced, write_bytes, write_text
 
 MAKING = ".making-"
@@ -35,11 +34,10 @@ def locked(folder: Path) -> Iterator[None]:
         BouquetError: Another command is at work in it.
     """
     make_folder(folder)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.enter_context(locks.locked(folder))
+        except locks.HeldError:
             raise BouquetError(
                 f"{folder}: another `bouquet provision` works in it. Wait for its end"
             ) from None
@@ -47,8 +45,6 @@ def locked(folder: Path) -> Iterator[None]:
             for left in folder.glob(pattern):
                 shutil.rmtree(left)
         yield
-    finally:
-        os.close(handle)
 
 
 def write_new(path: Path, data: bytes) -> None:
