@@ -18,13 +18,13 @@ from client_app.work import Outcome, check_bounds, evaluate_clients, train_clien
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays, holdings
-from task.numerics.reduce import REDUCTIONS, Reduction
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.selections import SELECTIONS, with_selection
 from task.wire import checks, registration
 from task.wire import messages as wire
+from task.wire.folding import Folding
 from task.wire.norms import NormBound
 from task.wire.packing import is_packed, packed, unpacked
 
@@ -182,41 +182,29 @@ class _Merge:
         bound: NormBound | None = None,
         owner: Owner = SIMULATION,
     ) -> None:
-        self.entry, self.bound = entry, bound or NormBound(0.0, {}, frozenset())
-        self.owner = owner
-        self.like = {f.name: like[f.holds] for f in entry.up}
+        self.entry, self.owner = entry, owner
+        held = {f.name: like[f.holds] for f in entry.up}
+        self.folding = Folding(entry, held, bound or NormBound(0.0, {}, frozenset()))
         self.clients: list[str] = []
         self.failed: list[wire.Quarantined] = []
-        self.reductions: dict[str, Reduction] = {
-            f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in entry.up
-        }
         self.scalars: list[dict[str, float]] = []
 
     def add(self, client: str, upload: wire.Upload) -> None:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
-        weight = upload.num_examples if self.entry.weight == "examples" else 1
-        checked = {}
-        for field in self.entry.up:
-            name, arrays = field.name, upload.arrays[field.name]
-            peaks = checks.check_arrays(name, arrays, self.like[name])
-            checked[name] = self.reductions[name].check(arrays, weight, client, peaks)
-            self.bound.check(field, arrays, upload.scalars)
+        fold = self.folding.checked(client, upload.arrays, upload.scalars)
         # The first upload waits: alone it goes up as it is, and costs no fold.
         if not self.clients:
-            self.first = upload
+            self.first, self.fold_first = upload, fold
         else:
             self._fold_first()
-            for name, reduction in self.reductions.items():
-                reduction.add(upload.arrays[name], weight, client, checked[name])
+            fold()
         self.clients.append(client)
         self.scalars.append(upload.scalars)
 
     def _fold_first(self) -> None:
         if len(self.clients) == 1:
-            weight = self.first.num_examples if self.entry.weight == "examples" else 1
-            for name, reduction in self.reductions.items():
-                reduction.add(self.first.arrays[name], weight, self.clients[0])
+            self.fold_first()
 
     def fail(self, client: str, server_round: int, err: Exception) -> None:
         """Leave a client out and say why."""
@@ -234,7 +222,7 @@ class _Merge:
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        partials = {name: r.partial() for name, r in self.reductions.items()} if self.clients else {}
+        partials = {name: r.partial() for name, r in self.folding.reductions.items()} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def as_one_client(self) -> wire.NodeReply:
@@ -260,8 +248,7 @@ class _Merge:
             weights = [1] * len(counts) if k in rules else counts
             total = math.fsum(s[k] * n for s, n in zip(self.scalars, weights, strict=True))
             means[k] = total / sum(weights)
-        arrays = {name: r.result() for name, r in self.reductions.items()}
-        upload = wire.Upload(arrays, {**means, wire.NUM_EXAMPLES: sum(counts)})
+        upload = wire.Upload(self.folding.results(), {**means, wire.NUM_EXAMPLES: sum(counts)})
         return wire.NodeReply(self.clients, {}, upload=upload)
 
 

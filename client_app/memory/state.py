@@ -15,6 +15,8 @@ newest one that is older than the round to train; `StateStore.save` drops those 
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -25,12 +27,11 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from client_app.memory.locks import locked
 from client_app.memory.versions import beside, chain_of, set_aside, version_of
 from task.errors import StateError, local, reason
 from task.numerics.arrays import Arrays
 from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
-from task.storage.files import make_folder
+from task.storage.locks import HeldError, locked
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,17 @@ class StateStore:
         path = self.path(client, run)
         with ExitStack() as held:
             with _writing(path, client):
-                make_folder(path.parent)
-                held.enter_context(locked(path.with_name(f"{path.stem}.lock"), client))
+                lock, words = (
+                    path.with_name(f"{path.stem}.lock"),
+                    f"process {os.getpid()} on {platform.node()}",
+                )
+                try:
+                    held.enter_context(locked(lock, words, optional=True))
+                except HeldError as err:
+                    raise StateError(
+                        f"client {client}: expected that nobody else trains it; got its lock {local(lock)} "
+                        f"held by {local(err.holder or 'another process')}. Let that process end, or stop it."
+                    ) from None
             yield
 
     def save(

@@ -36,9 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server_app.results.lines import parse, split
 from server_app.results.summary import Row, summarise
 from task.errors import ConfigError, StateError
-from task.storage.files import private, replacing, write_safetensors
+from task.storage.files import private, write_bytes, write_safetensors
 
 __all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
 
@@ -171,8 +172,7 @@ class RunFolder:
         self._write(RESULT, result)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        with replacing(self.path / name) as temp:
-            temp.write_bytes(to_json(value, indent=2))
+        write_bytes(self.path / name, to_json(value, indent=2))
 
     def config(self) -> Row:
         """Return config.json, or {} if there is none."""
@@ -239,23 +239,18 @@ def _read_lines(path: Path, unfinished: bool) -> list[Row]:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    *lines, tail = data.split(b"\n")  # not splitlines: a name may hold other separators
-    if tail and not unfinished:
-        lines.append(tail)
+    lines, rest = split(data)
+    if rest and not unfinished:
+        lines.append(rest)
     return [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
 
 
 def _parse(data: bytes, where: str) -> Row:
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
     try:
-        value = json.loads(data, parse_constant=refuse)
-    except ValueError as err:  # also UnicodeDecodeError and JSONDecodeError
-        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r} ({err})") from None
-    if not isinstance(value, dict):
-        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r}")
-    return value
+        return parse(data, strict=True)
+    except ValueError as err:
+        why = f" ({err.__cause__})" if err.__cause__ else ""
+        raise StateError(f"{where}: damaged: expected a JSON object; got {data[:80]!r}{why}") from None
 
 
 def _size(path: Path) -> int:

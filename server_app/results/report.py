@@ -35,7 +35,7 @@ from task.config.effective import unmet
 from task.config.read import as_run_config, read_config
 from task.errors import StateError
 from task.numerics.metrics import monotone, worst_decile
-from task.storage.files import replacing, write_text
+from task.storage.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,8 +77,7 @@ def write_report(run: Path) -> list[Path]:
             figures.append(f"<figure><p class=none>{html.escape(note)}</p></figure>")
             continue
         data = _png(title, draw)
-        with replacing(path) as temp:
-            temp.write_bytes(data)
+        write_bytes(path, data)
         written.append(path)
         source = base64.b64encode(data).decode()
         figures.append(

@@ -6,18 +6,15 @@ what holds it may be a ServerApp that is about to end because its SuperLink has 
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
-from task.storage.files import FILE, make_folder
+from task.storage.locks import HeldError, is_locked, locked
 
 LOCK = ".lock"
-LOOK_S = 0.2
 
 
 @contextmanager
@@ -33,64 +30,25 @@ def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) ->
         BouquetError: Somebody else still holds it.
         ConfigError: The folder cannot be made.
     """
-    path = folder / LOCK
-    deadline, told = time.monotonic() + wait_s, False
-    while (file := _try(path)) is None:
-        holder = _holder(path)
-        if time.monotonic() >= deadline:
+
+    def waiting(holder: str) -> None:
+        tell(f"{folder}: process {holder or '?'} writes into it; waiting up to {wait_s:g} s for its end")
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / LOCK, f"{os.getpid()}\n", wait_s=wait_s, waiting=waiting))
+        except HeldError as err:
             raise BouquetError(
-                f"{folder}: expected a result folder that no run writes into; got one that process {holder} "
-                f"holds. Wait for its end, or choose another --run-name"
-            )
-        if not told:
-            tell(f"{folder}: process {holder} writes into it; waiting up to {wait_s:g} s for its end")
-            told = True
-        time.sleep(LOOK_S)
-    try:
-        os.ftruncate(file, 0)
-        os.write(file, f"{os.getpid()}\n".encode())
+                f"{folder}: expected a result folder that no run writes into; got one that process "
+                f"{err.holder or '?'} holds. Wait for its end, or choose another --run-name"
+            ) from None
+        except OSError as err:
+            raise ConfigError(
+                f'run-config keys "runs-dir" and "run-name": cannot write the result folder {folder}: {err}'
+            ) from None
         yield
-    finally:
-        os.close(file)
 
 
 def is_held(folder: Path) -> bool:
     """Return whether a run writes into a result folder just now."""
-    try:
-        file = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
-
-
-def _try(path: Path) -> int | None:
-    """Return the open lock file, held; None if somebody else holds it."""
-    try:
-        make_folder(path.parent)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, FILE)
-    except OSError as err:
-        raise ConfigError(
-            f'run-config keys "runs-dir" and "run-name": cannot write the result folder {path.parent}: {err}'
-        ) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The folder may have been moved between the two calls; then the lock is that of another.
-        if os.fstat(file).st_ino == path.stat().st_ino:
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(file)
-    return None
-
-
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip() or "?"
-    except (OSError, UnicodeDecodeError):
-        return "?"
+    return is_locked(folder / LOCK)

@@ -12,10 +12,10 @@ from flwr.app import Message
 from strategies.engine.state import Reduced
 from task.errors import FieldError, StateError
 from task.numerics.arrays import Arrays
-from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.wire import checks
 from task.wire import messages as wire
+from task.wire.folding import Folding
 from task.wire.messages import NodeReply, Quarantined
 from task.wire.norms import NormBound
 
@@ -58,9 +58,7 @@ class Fold:
     bytes_up: int = 0
 
     def __post_init__(self) -> None:
-        self._reductions: dict[str, Reduction] = {
-            f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in self.entry.up
-        }
+        self._folding = Folding(self.entry, self.like, self.bound)
         self._open = set(self.asked)  # messages without an answer
 
     @property
@@ -113,7 +111,8 @@ class Fold:
         fold: Callable[[], None] = lambda: None  # noqa: E731
         if answer.upload is not None:
             (client,) = answer.clients
-            fold = self._plain(client, answer.upload.arrays, rows[client])
+            self._check_fields(answer.upload.arrays)
+            fold = self._folding.checked(client, answer.upload.arrays, rows[client])
         elif rows:
             fold = self._merged(answer, rows)
 
@@ -131,32 +130,13 @@ class Fold:
             got = f"{len(told)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
             raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
-    def _weight(self, row: Mapping[str, float]) -> int:
-        return int(row[wire.NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
-
-    def _plain(
-        self, client: str, arrays: Mapping[str, Arrays], row: Mapping[str, float]
-    ) -> Callable[[], None]:
-        self._check_fields(arrays)
-        checked, weight = {}, self._weight(row)
-        for f in self.entry.up:
-            peaks = checks.check_arrays(f.name, arrays[f.name], self.like[f.name])
-            checked[f.name] = self._reductions[f.name].check(arrays[f.name], weight, client, peaks)
-            self.bound.check(f, arrays[f.name], row)
-
-        def fold() -> None:
-            for name, part in arrays.items():
-                self._reductions[name].add(part, weight, client, checked[name])
-
-        return fold
-
     def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
         self._check_fields(answer.partials)
-        checked, weights = {}, {client: self._weight(row) for client, row in rows.items()}
+        checked, weights = {}, {client: self._folding.weight(row) for client, row in rows.items()}
         for f in self.entry.up:
             records = answer.partials[f.name]
             check_partial(f.name, f.reduce, records, self.like[f.name], weights)
-            checked[f.name] = self._reductions[f.name].check_merge(records, len(weights))
+            checked[f.name] = self._folding.reductions[f.name].check_merge(records, len(weights))
             if f.reduce == "stack":
                 for client, row in rows.items():
                     self.bound.check(f, {k: a for k, a in records[client].items() if k}, row)
@@ -165,7 +145,9 @@ class Fold:
 
         def fold() -> None:
             for name, records in answer.partials.items():
-                self._reductions[name].merge(records, sum(weights.values()), len(weights), checked[name])
+                self._folding.reductions[name].merge(
+                    records, sum(weights.values()), len(weights), checked[name]
+                )
 
         return fold
 
@@ -198,8 +180,8 @@ class Fold:
         names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
         scalars = {k: [self.metrics[c].get(k, math.nan) for c in clients] for k in names}
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
-        weights = np.array([self._weight(self.metrics[c]) for c in clients], np.int64)
-        arrays = {name: r.result() for name, r in self._reductions.items()}
+        weights = np.array([self._folding.weight(self.metrics[c]) for c in clients], np.int64)
+        arrays = self._folding.results()
         reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights)
         return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
 

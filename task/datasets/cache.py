@@ -7,11 +7,9 @@ writers the first wins and the others use its entry.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.errors import DataError, local, reason
-from task.storage.files import make_folder, private, sync_folder
+from task.storage.files import building, synced
 
 FORMAT = 1  # of the entries; a new one makes old entries unused
 
@@ -79,22 +77,14 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         DataError: The cache folder cannot be written.
     """
     try:
-        make_folder(folder.parent)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as err:
-        raise _unwritable(folder, err) from err
-    try:
-        _write(temporary, arrays, meta)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process was first: its entry is as good
-                raise
-        sync_folder(folder.parent)
-    except OSError as err:
-        raise _unwritable(folder, err) from err
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with building(folder) as temporary:
+            _write(temporary, arrays, meta)
+    except OSError as err:  # if another process was first, its entry is as good
+        if err.errno not in (
+            errno.ENOTEMPTY,
+            errno.EEXIST,
+        ):
+            raise _unwritable(folder, err) from err
     entry = load(folder)
     if entry is None:
         raise DataError(f"{local(folder)}: the cache entry vanished while it was written. Run again.")
@@ -113,14 +103,9 @@ def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     expected = {}
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
-        with open(path, "wb", opener=private) as file:
+        with synced(path) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
         shape = [int(n) for n in array.shape]
         expected[name] = {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
-    with open(folder / "meta.json", "w", opener=private, encoding="utf-8") as file:
-        json.dump({"arrays": expected, "meta": dict(meta)}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(folder)
+    with synced(folder / "meta.json") as file:
+        file.write(json.dumps({"arrays": expected, "meta": dict(meta)}).encode())

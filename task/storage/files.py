@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError
@@ -49,6 +49,40 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
+@contextmanager
+def building(folder: Path, prefix: str = "") -> Iterator[Path]:
+    """Give a temporary folder beside `folder`; when the block ends well, sync it and rename it to `folder`.
+
+    What is in it is not synced; `synced` writes files that are.
+
+    Args:
+        folder: It must not be there when the block ends, unless it is empty.
+        prefix: Of the temporary folder's name; "" = ``.NAME.``.
+
+    Raises:
+        OSError: The folder cannot be made; ENOTEMPTY or EEXIST if another one was there first.
+    """
+    make_folder(folder.parent)
+    own = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix or f".{folder.name}."))
+    try:
+        yield own
+        sync_folder(own)
+        own.rename(folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that must not be there yet; when the block ends well, its bytes are on the disk."""
+    with open(path, "xb", opener=private) as file:
+        os.fchmod(file.fileno(), FILE)  # a umask may take the owner's own rights
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it that are missing, durably."""
     if not folder.is_dir():
@@ -69,10 +103,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file atomically."""
+    with replacing(path) as temp:
+        temp.write_bytes(data)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file atomically."""
-    with replacing(path) as temp:
-        temp.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:

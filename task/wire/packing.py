@@ -6,6 +6,9 @@ of parts. Here a record becomes one array of bytes: a length, an index (JSON: na
 number of bytes of each array) and the arrays' own bytes, untouched, one after the other. What comes out is
 what went in; it is checked where it would have been checked anyway.
 
+The format is not safetensors: that forgets the order and the form of the arrays, so this index would lie in
+its metadata; it takes a name twice without a word; and packing is slower.
+
 The ServerApp packs what goes to a node that answered its roll call, and the node packs its answer to that.
 """
 

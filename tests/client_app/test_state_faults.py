@@ -410,7 +410,7 @@ def test_without_locks_it_goes_on(store: StateStore, monkeypatch: pytest.MonkeyP
         patch.setattr("fcntl.flock", refused)
         with store.lock("a", "run"), store.lock("a", "run"):
             save(store, 4)
-    monkeypatch.setattr("client_app.memory.locks.fcntl", None)
+    monkeypatch.setattr("task.storage.locks.fcntl", None)
     with store.lock("a", "run"), store.lock("a", "run"):
         save(store, 5)
     assert loaded(store) == 5

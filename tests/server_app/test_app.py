@@ -159,7 +159,7 @@ def _unserialised(*args: Any, **more: Any) -> Any:
 
 MET: dict[str, tuple[Any, str, Any]] = {
     "the lock": (holding.os, "open", _full),
-    "config.json": (results, "replacing", _full),
+    "config.json": (results, "write_bytes", _full),
     "rounds.jsonl": (results.RunFolder, "_append", _full),
     "the checkpoint": (files, "save_file", _unserialised),
     "the cache": (cache, "_write", _full),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from task.storage.files import replacing, write_json, write_safetensors, write_text
+from task.storage.files import building, replacing, synced, write_json, write_safetensors, write_text
 
 
 def test_text_json_and_arrays_are_written_into_new_folders(tmp_path: Path) -> None:
@@ -109,3 +109,46 @@ def test_two_writers_do_not_meet_in_one_temporary_file(tmp_path: Path) -> None:
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one"  # the outer block ends last
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder, mask = tmp_path / "new" / "a", os.umask(0)
+    try:
+        with building(folder) as temp, synced(temp / "f") as file:
+            file.write(b"x")
+            assert not folder.exists()
+    finally:
+        os.umask(mask)
+    assert (folder / "f").read_bytes() == b"x"
+    assert stat.S_IMODE((folder / "f").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:
+    def half_way() -> None:
+        with building(tmp_path / "a", ".making-") as temp:
+            write_text(temp / "f", "half")
+            assert temp.name.startswith(".making-")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half_way()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_who_build_a_folder_the_first_wins(tmp_path: Path) -> None:
+    def second() -> None:
+        with building(tmp_path / "a"), building(tmp_path / "a") as first:  # the inner block ends first
+            write_text(first / "f", "first")
+
+    with pytest.raises(OSError, match="not empty"):
+        second()
+    assert (tmp_path / "a" / "f").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    write_text(tmp_path / "f", "old")
+    with pytest.raises(FileExistsError), synced(tmp_path / "f"):
+        pass
+    assert (tmp_path / "f").read_text() == "old"

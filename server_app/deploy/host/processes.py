@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
@@ -29,6 +28,7 @@ import psutil
 from server_app.deploy.host.machine import MARK, marked
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
+from task.storage.locks import HeldError, locked
 from task.text import plain
 
 LOOK_S = 0.25
@@ -279,16 +279,9 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
     Raises:
         BouquetError: Somebody does; `what` names it.
     """
-    make_folder(lock.parent)
-    with open(lock, "a+", opener=private, encoding="ascii") as file:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise BouquetError(
-                f"{what} runs already, as process {file.read().strip()}; stop it first"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            held.enter_context(locked(lock, str(os.getpid())))
+        except HeldError as err:
+            raise BouquetError(f"{what} runs already, as process {err.holder}; stop it first") from None
         yield

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
-from task.storage.files import FILE, make_folder, private, replacing, sync_folder, write_text
+from task.storage import locks
+from task.storage.files import building, make_folder, synced, write_bytes, write_text
 
 MAKING = ".making-"
 # What a killed command leaves: kits that are being built, and files that `task.storage.files` was about to
@@ -23,17 +21,9 @@ LEFT_OVER = (
 )  # fmt: skip
 
 
-@contextmanager
-def making(folder: Path) -> Iterator[Path]:
+def making(folder: Path) -> AbstractContextManager[Path]:
     """Give a folder to build `folder` in; when the block ends well, it becomes `folder`, whole."""
-    temp = Path(tempfile.mkdtemp(dir=folder.parent, prefix=MAKING))
-    try:
-        yield temp
-        sync_folder(temp)
-        temp.rename(folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(temp, ignore_errors=True)
+    return building(folder, MAKING)
 
 
 @contextmanager
@@ -44,11 +34,10 @@ def locked(folder: Path) -> Iterator[None]:
         BouquetError: Another command is at work in it.
     """
     make_folder(folder)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.enter_context(locks.locked(folder))
+        except locks.HeldError:
             raise BouquetError(
                 f"{folder}: another `bouquet provision` works in it. Wait for its end"
             ) from None
@@ -56,24 +45,18 @@ def locked(folder: Path) -> Iterator[None]:
             for left in folder.glob(pattern):
                 shutil.rmtree(left)
         yield
-    finally:
-        os.close(handle)
 
 
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that must not be there yet, durably."""
-    with open(path, "xb", opener=private) as file:
-        os.fchmod(file.fileno(), FILE)  # a umask may take the owner's own rights
+    with synced(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def publish(path: Path, data: bytes) -> None:
     """Write a file whole, unless it is there with these bytes."""
     if not path.exists() or path.read_bytes() != data:
-        with replacing(path) as temp:
-            temp.write_bytes(data)
+        write_bytes(path, data)
 
 
 def set_key(config: Path, key: str, value: str) -> None:

@@ -25,7 +25,7 @@ from server_app.deploy.kits.parsing import check_name, read_address
 from server_app.deploy.kits.provision_report import Line, Provisioned
 from server_app.deploy.kits.provision_state import Record, read_record
 from task.errors import BouquetError, ConfigError, choose_from
-from task.storage.files import make_folder, replacing, sync_folder, write_text
+from task.storage.files import make_folder, sync_folder, write_bytes, write_text
 
 DAYS = 365
 
@@ -144,9 +144,9 @@ class _Folder:
         if moved:
             self._check_port(kit, link)
         if renew or new_host:
-            with replacing(kit.server_certificate) as temp:
-                key = kit.server_key.read_bytes()
-                temp.write_bytes(sign(self.out / "ca", kit.ca_certificate, key, link, self.days))
+            key = kit.server_key.read_bytes()
+            certificate = sign(self.out / "ca", kit.ca_certificate, key, link, self.days)
+            write_bytes(kit.server_certificate, certificate)
             self.done = "certificate renewed"
             self.changed.add("server.crt")
         if moved:

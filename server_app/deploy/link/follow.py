@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from server_app.deploy.link.confined import confined
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, round_lines
 from server_app.results.folder import RunFolder
+from server_app.results.lines import Chunk, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table
 from task.config.knobs import Config
@@ -168,7 +168,7 @@ class Rounds:
     def __init__(self, path: Path, *, fresh: bool) -> None:
         self._path = path
         self._file = _identity(path) if fresh else None
-        self._offset, self._last = 0, -1
+        self._chunk, self._last = Chunk(), -1
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the rows that came since the last call."""
@@ -176,25 +176,14 @@ class Rounds:
             if _identity(self._path) == self._file:
                 return
             self._file = None
-        try:
-            with self._path.open("rb") as file:
-                file.seek(0, 2)
-                if file.tell() < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
-            return
-        for line in lines[:-1]:
-            self._offset += len(line) + 1
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut back and written anew between two looks
-                self._offset = 0
+        while True:
+            self._chunk = read_lines(self._path, self._chunk.after, self._chunk.mark)
+            for row in self._chunk.rows:
+                if row["round"] > self._last:
+                    self._last = row["round"]
+                    yield row
+            if not self._chunk.more:
                 return
-            if row["round"] > self._last:
-                self._last = row["round"]
-                yield row
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from server_app.deploy.kits.kit import LinkKit
 from server_app.results.folder import RunFolder
+from server_app.results.lines import Row, last_rows
 from task.errors import BouquetError
 from task.storage.files import write_json
 
@@ -27,11 +28,9 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
 
 OLD_S = 15.0  # a status that is older was written by a link that is no longer there
 RED_S = 15.0  # without a good answer of the SuperLink
-TAIL_BYTES = 1 << 16
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
 SHOWN_CLIENTS = 5  # of a round that went on without some
-Row = dict[str, Any]
 
 
 @dataclass
@@ -266,15 +265,8 @@ def last_round(rounds: Path) -> int:
 
 
 def last_row(rounds: Path) -> Row:
-    """Return the last whole line of a run's rounds.jsonl; {} if there is none."""
-    try:
-        with rounds.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-        row = json.loads(lines[-1]) if lines else {}
-        return row if isinstance(row, dict) else {}
-    except (OSError, ValueError):
-        return {}
+    """Return the last whole line of a run's rounds.jsonl that can be read; {} if there is none."""
+    return next(last_rows(rounds), {})
 
 
 def _ago(seconds: float) -> str:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from server_app.deploy.link.status import RED
-from server_app.deploy.monitor.files import Row, last_rows, modified, problem, read_lines, read_object
+from server_app.deploy.monitor.files import modified, read_object
 from server_app.deploy.monitor.rows import (
     ClientTable,
     config_row,
@@ -30,6 +30,7 @@ from server_app.deploy.monitor.rows import (
     texts,
 )
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
+from server_app.results.lines import Row, last_rows, problem, read_lines
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest

@@ -1,123 +1,13 @@
-"""How the monitor reads files that others write meanwhile: never whole if they grow, never an exception.
+"""How the monitor reads whole files that others replace meanwhile: never an exception.
 
 What cannot be read becomes a line of text about it, a *problem*, that the page shows.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 
-Row = dict[str, Any]
-
-CHUNK_BYTES = 1_000_000  # of a growing file, for one answer
-LONGEST_LINE = 64_000_000  # bytes; a round of a hundred thousand clients has a tenth of that
-TAIL_BYTES = 200_000
-MOST_PROBLEMS = 20  # of one file
-
-
-@dataclass
-class Chunk:
-    """Whole lines of a growing file.
-
-    Attributes:
-        rows: The JSON objects.
-        after: Where to go on, in bytes.
-        mark: Fingerprint of the file up to `after`, to give back with it.
-        anew: The file was cut or replaced since: the rows are its first ones.
-        more: Not all that is there was read.
-        problems: Lines that are no JSON objects.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    after: int = 0
-    mark: str = ""
-    anew: bool = False
-    more: bool = False
-    problems: list[str] = field(default_factory=list)
-
-
-def read_lines(path: Path, after: int = 0, mark: str = "", most: int = CHUNK_BYTES) -> Chunk:
-    """Return the lines after an offset; a half-written last line is left for the next call.
-
-    Args:
-        path: A file of one JSON object a line; it need not exist.
-        after: What the call before returned; 0 = from the start.
-        mark: Likewise. If the file is another or was cut, reading starts from its beginning.
-        most: About how many bytes to read.
-    """
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            anew = after > 0 and (after > size or mark != _mark(file, after))
-            start = 0 if anew else after
-            file.seek(start)
-            data = file.read(most)
-            if len(data) == most and not data.endswith(b"\n"):
-                data += file.readline(LONGEST_LINE)
-            lines = data[: data.rfind(b"\n") + 1]
-            end = start + len(lines)
-            chunk = Chunk(after=end, mark=_mark(file, end), anew=anew, more=end < size and bool(lines))
-    except FileNotFoundError:
-        return Chunk(anew=after > 0)
-    except OSError as err:
-        return Chunk(after=after, mark=mark, problems=[problem(path, err)])
-    if len(data) > LONGEST_LINE and not lines:
-        chunk.problems.append(
-            f"{path.name}: expected lines of at most {LONGEST_LINE} bytes; got a longer one"
-        )
-    chunk.rows = list(_objects(path, lines, start, chunk.problems))
-    return chunk
-
-
-def _objects(path: Path, lines: bytes, start: int, problems: list[str]) -> Iterator[Row]:
-    offset, wrong = start, 0
-    for line in lines.split(b"\n")[:-1]:  # not splitlines: a name may hold other separators
-        try:
-            yield parse(line)
-        except ValueError as err:
-            wrong += 1
-            if wrong <= MOST_PROBLEMS:
-                problems.append(f"{path.name}, line at byte {offset}: damaged: {err}")
-        offset += len(line) + 1
-    if wrong > MOST_PROBLEMS:
-        problems.append(f"{path.name}: {wrong - MOST_PROBLEMS} more damaged lines")
-
-
-def _mark(file: BinaryIO, offset: int) -> str:
-    """Return what tells whether the file up to here is the one that was read before."""
-    if not offset:
-        return ""
-    file.seek(max(offset - 256, 0))
-    last = file.read(min(offset, 256))
-    return hashlib.sha256(b"%d " % os.fstat(file.fileno()).st_ino + last).hexdigest()[:16]
-
-
-def last_rows(path: Path) -> Iterator[Row]:
-    """Yield the whole lines near the end of a growing file, the last first; damaged ones are left out."""
-    lines, length = b"", TAIL_BYTES
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while not lines and length < 8 * min(size, LONGEST_LINE) + TAIL_BYTES:
-                start = max(size - length, 0)
-                file.seek(start)
-                data = file.read(size - start)
-                lines = data[data.find(b"\n") + 1 if start else 0 : data.rfind(b"\n") + 1]
-                length *= 8
-    except OSError:
-        return
-    for line in reversed(lines.split(b"\n")):
-        try:
-            if line:
-                yield parse(line)
-        except ValueError:
-            continue
+from server_app.results.lines import Row, parse, problem
 
 
 def read_object(path: Path, problems: list[str]) -> Row | None:
@@ -131,27 +21,6 @@ def read_object(path: Path, problems: list[str]) -> Row | None:
     except ValueError as err:
         problems.append(f"{path.name}: damaged: {err}")
     return None
-
-
-def parse(data: bytes) -> Row:
-    """Return a JSON object.
-
-    Raises:
-        ValueError: It is none; says why, and does not repeat what was in the file.
-    """
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as err:
-        reason = getattr(err, "msg", None) or type(err).__name__
-        raise ValueError(f"expected a JSON object; got {len(data)} bytes ({reason})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object; got a {type(value).__name__}")
-    return value
-
-
-def problem(path: Path, err: OSError) -> str:
-    """Return the sentence about a file that could not be read."""
-    return f"{path.name}: cannot be read: {err.strerror or type(err).__name__}"
 
 
 def modified(*paths: Path) -> float | None:

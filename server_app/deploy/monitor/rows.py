@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.deploy.monitor.files import Row, read_lines
+from server_app.results.lines import Row, read_lines
 
 MOST_TEXT = 1000  # characters of one text
 MOST_CLIENTS = 100_000  # of one run, to keep numbers of

@@ -1,0 +1,124 @@
+"""Advisory locks on files, which the kernel frees when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from task.storage.files import FILE, make_folder
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+LOOK_S = 0.2
+
+
+class HeldError(Exception):
+    """Another process holds the lock.
+
+    Attributes:
+        holder: What it wrote into the file; "" if nothing can be read.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+@contextmanager
+def locked(
+    path: Path,
+    words: str = "",
+    *,
+    wait_s: float = 0.0,
+    waiting: Callable[[str], None] = lambda holder: None,
+    optional: bool = False,
+) -> Iterator[None]:
+    """Hold a lock during the block.
+
+    The file stays, with the last holder's words in it: to delete it would let a process that waits for the
+    old file and one that makes a new one hold the lock at once. A forked child shares the lock: the parent
+    frees it for both, and a child's end of the block does not.
+
+    Args:
+        path: The lock file, which is made with its folder, or a folder that is there.
+        words: Who holds it, for the others; not for a folder.
+        wait_s: How long to wait for whoever holds it, in seconds.
+        waiting: Called once, with the holder's words, before waiting.
+        optional: Go on without a lock where the system or the file system has none.
+
+    Raises:
+        HeldError: Another process still holds it.
+        OSError: The file cannot be made, or cannot be locked and `optional` is not set.
+    """
+    deadline, said = time.monotonic() + wait_s, False
+    while (taken := _try(path, optional)) is None:
+        holder = _holder(path)
+        if time.monotonic() >= deadline:
+            raise HeldError(holder)
+        if not said:
+            waiting(holder)
+            said = True
+        time.sleep(LOOK_S)
+    handle, owner = taken
+    try:
+        if owner and words:
+            os.ftruncate(handle, 0)
+            os.write(handle, words.encode())
+        yield
+    finally:
+        if os.getpid() == owner:
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock just now."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _try(path: Path, optional: bool) -> tuple[int, int] | None:
+    """Return the open file and the process that holds it, 0 = there are no locks; None if another does."""
+    make_folder(path.parent)
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    handle = os.open(path, flags, FILE)  # Python's files are closed on exec
+    try:
+        if fcntl is None:
+            raise OSError(errno.ENOSYS, "this system has no file locks", str(path))
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The folder may have been moved between the two calls; then the lock is that of another.
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return handle, os.getpid()
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        if optional:
+            return handle, 0
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
+def _holder(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(200).decode(errors="replace").strip()
+    except OSError:
+        return ""
