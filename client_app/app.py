@@ -186,13 +186,13 @@ class _Merge:
         self.owner = owner
         self.like = {f.name: like[f.holds] for f in entry.up}
         self.clients: list[str] = []
-        self.failed: list[wire.Quarantined] = []
+        self.failed: list[wire.RejectedReply] = []
         self.reductions: dict[str, Reduction] = {
             f.name: REDUCTIONS[f.reduce](self.like[f.name]) for f in entry.up
         }
         self.scalars: list[dict[str, float]] = []
 
-    def add(self, client: str, upload: wire.Upload) -> None:
+    def add(self, client: str, upload: wire.ClientUpdate) -> None:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
         weight = upload.num_examples if self.entry.weight == "examples" else 1
@@ -225,7 +225,7 @@ class _Merge:
         else:
             field, expected, got = "", "a trained client", self.owner.explain(err)[:400]
         one_line = " ".join(got.split())
-        self.failed.append(wire.Quarantined(client, server_round, field, expected, one_line))
+        self.failed.append(wire.RejectedReply(client, server_round, field, expected, one_line))
 
     def reply(self) -> wire.NodeReply:
         """Return the node's answer: plain if it is one client's, else merged."""
@@ -261,7 +261,7 @@ class _Merge:
             total = math.fsum(s[k] * n for s, n in zip(self.scalars, weights, strict=True))
             means[k] = total / sum(weights)
         arrays = {name: r.result() for name, r in self.reductions.items()}
-        upload = wire.Upload(arrays, {**means, wire.NUM_EXAMPLES: sum(counts)})
+        upload = wire.ClientUpdate(arrays, {**means, wire.NUM_EXAMPLES: sum(counts)})
         return wire.NodeReply(self.clients, {}, upload=upload)
 
 
