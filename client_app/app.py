@@ -186,10 +186,10 @@ class _Merge:
         held = {f.name: like[f.holds] for f in entry.up}
         self.folding = Folding(entry, held, bound or NormBound(0.0, {}, frozenset()))
         self.clients: list[str] = []
-        self.failed: list[wire.Quarantined] = []
+        self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
 
-    def add(self, client: str, upload: wire.Upload) -> None:
+    def add(self, client: str, upload: wire.ClientUpdate) -> None:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
         fold = self.folding.checked(client, upload.arrays, upload.scalars)
@@ -213,7 +213,7 @@ class _Merge:
         else:
             field, expected, got = "", "a trained client", self.owner.explain(err)[:400]
         one_line = " ".join(got.split())
-        self.failed.append(wire.Quarantined(client, server_round, field, expected, one_line))
+        self.failed.append(wire.RejectedReply(client, server_round, field, expected, one_line))
 
     def reply(self) -> wire.NodeReply:
         """Return the node's answer: plain if it is one client's, else merged."""
@@ -248,7 +248,7 @@ class _Merge:
             weights = [1] * len(counts) if k in rules else counts
             total = math.fsum(s[k] * n for s, n in zip(self.scalars, weights, strict=True))
             means[k] = total / sum(weights)
-        upload = wire.Upload(self.folding.results(), {**means, wire.NUM_EXAMPLES: sum(counts)})
+        upload = wire.ClientUpdate(self.folding.results(), {**means, wire.NUM_EXAMPLES: sum(counts)})
         return wire.NodeReply(self.clients, {}, upload=upload)
 
 

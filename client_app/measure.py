@@ -44,14 +44,14 @@ def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int 
 
 def query_clients(
     node: Node, entry: Algorithm, order: wire.TrainOrder
-) -> Iterator[tuple[str, wire.Upload | Exception]]:
+) -> Iterator[tuple[str, wire.ClientUpdate | Exception]]:
     """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
     model = _received(node, order)
     for client in order.clients:
         try:
             found = losses(model, *node.data(client, "train"))
-            yield client, wire.Upload({}, {name: found[name] for name in names})
+            yield client, wire.ClientUpdate({}, {name: found[name] for name in names})
         except Exception as err:
             yield client, err
 
@@ -61,7 +61,7 @@ def add_losses(
     entry: Algorithm,
     order: wire.TrainOrder,
     clients: Sequence[str],
-    uploads: Sequence[wire.Upload],
+    uploads: Sequence[wire.ClientUpdate],
 ) -> None:
     """Add ``loss-rms`` of the received model to the clients' uploads, if the run's policy wants it."""
     if LOSS_RMS not in entry.up_scalars:

@@ -31,7 +31,7 @@ from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import checks
 from task.wire import messages as wire
 
-Outcome = tuple[str, wire.Upload | Exception]
+Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
 def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
@@ -250,7 +250,7 @@ def _add_tests(
     cohort: Sequence[str],
     solver: Solver,
     models: Sequence[Arrays],
-    uploads: Sequence[wire.Upload],
+    uploads: Sequence[wire.ClientUpdate],
 ) -> None:
     """Add to the uploads how the clients' own models do on their test data after local training."""
     for client, state, upload in zip(cohort, models, uploads, strict=True):
@@ -269,9 +269,9 @@ def _keep(
     entry: Algorithm,
     order: wire.TrainOrder,
     client: str,
-    upload: wire.Upload,
+    upload: wire.ClientUpdate,
     keep: dict[str, Arrays],
-) -> wire.Upload | Exception:
+) -> wire.ClientUpdate | Exception:
     """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
     try:
         checks.check_scalars(entry, upload.scalars)
@@ -296,7 +296,7 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
                 wanted = 'own test examples (run-config key "local-test-fraction")'
                 raise FieldError("test data", wanted, "none")
             found = _own(node, entry, order, client, x, y) if entry.personal else evaluate(model, x, y)
-            yield client, wire.Upload({}, found)
+            yield client, wire.ClientUpdate({}, found)
         except Exception as err:
             yield client, err
 

@@ -88,5 +88,5 @@ class AdaptiveTauSolver(Solver):
             rho, beta = self._slopes[k]
             told = {"rho": rho, "beta": beta, "loss-before": self._losses[k], "step-seconds": seconds}
             arrays = {**upload.arrays, "gradient": gradients[k]}
-            out.append((wire.Upload(arrays, {**upload.scalars, **told}), {FIELD: models[k]}))
+            out.append((wire.ClientUpdate(arrays, {**upload.scalars, **told}), {FIELD: models[k]}))
         return out

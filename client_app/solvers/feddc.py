@@ -64,6 +64,6 @@ class FedDCSolver(Solver):
         plain = super().finish(task, stats)
         named = zip(plain, task.named(drift), task.named(gradient), task.named(deltas), strict=True)
         return [
-            (wire.Upload(up.arrays | {"gradient-delta": d}, up.scalars), {"drift": h, "gradient": g})
+            (wire.ClientUpdate(up.arrays | {"gradient-delta": d}, up.scalars), {"drift": h, "gradient": g})
             for (up, _), h, g, d in named
         ]

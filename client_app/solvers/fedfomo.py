@@ -88,7 +88,7 @@ class FedFomoSolver(OwnModelSolver):
         assert self.order is not None
         ((upload, keep),) = super().finish(task, stats)
         w = np.array([self.weights.get(name, 0.0) for name in self.order.population], np.float32)
-        upload = wire.Upload(upload.arrays | {"affinity": {"clients": w}}, upload.scalars)
+        upload = wire.ClientUpdate(upload.arrays | {"affinity": {"clients": w}}, upload.scalars)
         return [(upload, keep | {"before": self.mixed})]
 
 

@@ -74,7 +74,7 @@ class FedNovaSolver(Solver):
             ]
         plain = super().finish(task, stats)
         uploads = [
-            wire.Upload({"update": up.arrays[wire.ARRAYS] | update}, up.scalars | {"step-weight": a})
+            wire.ClientUpdate({"update": up.arrays[wire.ARRAYS] | update}, up.scalars | {"step-weight": a})
             for (up, _), update, a in zip(plain, task.named(moved), weights, strict=True)
         ]
         return [(up, {}) for up in uploads]

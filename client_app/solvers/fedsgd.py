@@ -19,6 +19,6 @@ class FedSGDSolver(Solver):
         """Return g_k and F_k(w^t)."""
         losses, grads = full_gradient(task, training=self.training)
         return [
-            (wire.Upload({"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {})
+            (wire.ClientUpdate({"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {})
             for g, n, loss in zip(task.named(grads), task.num_examples, losses, strict=True)
         ]

@@ -55,7 +55,7 @@ class CountingSolver(Solver):
             present = np.where(shares[k] > 0, np.float32(1.0 / n), np.float32(0.0))
             arrays: dict[str, Arrays] = {"gradient": g, "frequency": {"columns": shares[k]}}
             arrays["presence"] = {"columns": present}
-            out.append((wire.Upload(arrays, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {}))
+            out.append((wire.ClientUpdate(arrays, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {}))
         return out
 
 

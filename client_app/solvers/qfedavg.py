@@ -47,7 +47,7 @@ class QFedAvgSolver(Solver):
         states = task.program.states(task.params)
         rest = [only(state, [n for n in state if n not in task.program.names]) for state in states]
         return [
-            (wire.Upload({"delta": d, "buffers": b}, {wire.NUM_EXAMPLES: n, **measured}), {})
+            (wire.ClientUpdate({"delta": d, "buffers": b}, {wire.NUM_EXAMPLES: n, **measured}), {})
             for d, b, n, measured in zip(task.named(deltas), rest, task.num_examples, stats, strict=True)
         ]
 
@@ -78,6 +78,11 @@ class QFedSGDSolver(QFedAvgSolver):
         self._losses, grads = full_gradient(task, training=self.training)
         scalars = self.weigh(task, grads, [norm**2 for norm in norms(grads)])
         return [
-            (wire.Upload({"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: s["loss-before"], **s}), {})
+            (
+                wire.ClientUpdate(
+                    {"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: s["loss-before"], **s}
+                ),
+                {},
+            )
             for g, n, s in zip(task.named(grads), task.num_examples, scalars, strict=True)
         ]

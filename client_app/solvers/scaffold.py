@@ -65,6 +65,6 @@ class ScaffoldSolver(Solver):
         plain = super().finish(task, stats)
         kept = zip(plain, task.named(control), task.named(deltas), strict=True)
         return [
-            (wire.Upload(up.arrays | {"control-delta": delta}, up.scalars), {"control": new})
+            (wire.ClientUpdate(up.arrays | {"control-delta": delta}, up.scalars), {"control": new})
             for (up, _), new, delta in kept
         ]

@@ -38,7 +38,7 @@ from task.numerics.evaluate import evaluate
 from task.wire import messages as wire
 
 Gift = Mapping[str, Mapping[str, Arrays]]
-Finished = list[tuple[wire.Upload, dict[str, Arrays]]]
+Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
 
 
 class Solver:
@@ -119,7 +119,7 @@ class Solver:
             shared, private = _split(state, task.private)
             keep = {"personal": private} if private else {}
             arrays = {wire.ARRAYS: shared} if shared or wire.ARRAYS in self.arrays else {}
-            finished.append((wire.Upload(arrays, {wire.NUM_EXAMPLES: n, **measured}), keep))
+            finished.append((wire.ClientUpdate(arrays, {wire.NUM_EXAMPLES: n, **measured}), keep))
         return finished
 
     def personalise(self, task: LocalTask) -> None:

@@ -46,7 +46,7 @@ from task.numerics.seeds import ATTACK, rng_for
 from task.wire import messages as wire
 
 DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}
-Outcome = tuple[str, wire.Upload | Exception]
+Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
 @lru_cache(maxsize=4)
@@ -106,12 +106,12 @@ def corrupt(
 
 
 def _alone(
-    upload: wire.Upload,
+    upload: wire.ClientUpdate,
     order: wire.TrainOrder,
     parameters: Sequence[str],
     attack: AttackConfig,
     rng: np.random.Generator,
-) -> wire.Upload:
+) -> wire.ClientUpdate:
     """Return the upload of a malicious client that needs to know nobody else's."""
     s = attack.scale or DEFAULT_SCALE[attack.kind]
     out: dict[str, Arrays] = {}

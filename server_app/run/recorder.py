@@ -14,7 +14,7 @@ from strategies.engine.rounds import Clock
 from strategies.membership.client_registry import LeftOut, Participant
 from task.errors import StateError
 from task.storage.files import write_safetensors
-from task.wire.messages import Quarantined
+from task.wire.messages import RejectedReply
 
 
 class Recorder(Journal):
@@ -96,7 +96,7 @@ class Recorder(Journal):
         """Move the progress bar."""
         self.progress.replies(server_round, answered, asked)
 
-    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+    def quarantined(self, lines: Sequence[RejectedReply]) -> None:
         """Say who was dropped and why, above the bar; the row holds the same."""
         for line in lines:
             self.progress.message(f"quarantined: {line}")

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from task.errors import FieldError, StateError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.wire import checks
 from task.wire import messages as wire
 from task.wire.folding import Folding
-from task.wire.messages import NodeReply, Quarantined
+from task.wire.messages import NodeReply, RejectedReply
 from task.wire.norms import NormBound
 
 
@@ -24,8 +24,8 @@ from task.wire.norms import NormBound
 class Folded:
     """What a round's replies came to."""
 
-    reduced: Reduced | None  # None if no reply was good
-    quarantined: list[Quarantined]
+    reduced: AggregatedReplies | None  # None if no reply was good
+    quarantined: list[RejectedReply]
     metrics: dict[str, dict[str, float]]  # by client: its scalars, num-examples among them
     bytes_up: int
 
@@ -54,7 +54,7 @@ class Fold:
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    quarantined: list[Quarantined] = field(default_factory=list)
+    quarantined: list[RejectedReply] = field(default_factory=list)
     bytes_up: int = 0
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class Fold:
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)
-        self.quarantined += [Quarantined(c, self.server_round, field_name, expected, got) for c in clients]
+        self.quarantined += [RejectedReply(c, self.server_round, field_name, expected, got) for c in clients]
 
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.
@@ -182,7 +182,9 @@ class Fold:
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
         weights = np.array([self._folding.weight(self.metrics[c]) for c in clients], np.int64)
         arrays = self._folding.results()
-        reduced = Reduced(arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights)
+        reduced = AggregatedReplies(
+            arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights
+        )
         return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
 
 

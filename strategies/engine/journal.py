@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
-from task.wire.messages import Quarantined
+from task.wire.messages import RejectedReply
 
 if TYPE_CHECKING:
     from strategies.engine.rounds import Clock
@@ -64,7 +64,7 @@ class Journal:
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """A reply came in."""
 
-    def quarantined(self, lines: Sequence[Quarantined]) -> None:
+    def quarantined(self, lines: Sequence[RejectedReply]) -> None:
         """Replies were dropped; `lines` say whose and why."""
         for line in lines:
             logger.warning("quarantined: %s", line)

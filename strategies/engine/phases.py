@@ -19,7 +19,7 @@ from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
 from strategies.engine.rule import EVALUATE, Phase
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from strategies.membership import presence
 from strategies.membership.client_registry import Roster
 from task.config.knobs import Config
@@ -194,7 +194,7 @@ class PhaseEngine:
         self.done, self.bytes_down = [], 0
         return done, size
 
-    def spent(self, reduced: Reduced, asked: int) -> Reduced:
+    def spent(self, reduced: AggregatedReplies, asked: int) -> AggregatedReplies:
         """Return the replies with what the round has cost so far, and the population."""
         seconds, size = (
             time.perf_counter() - self._began,

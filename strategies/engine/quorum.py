@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from task.config.knobs import Config
 from task.spec.entry import Algorithm
 
@@ -31,6 +31,6 @@ def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
     )
 
 
-def byzantine(reduced: Reduced, config: Config) -> int:
+def byzantine(reduced: AggregatedReplies, config: Config) -> int:
     """Return f: a share is one of the clients that were asked, as the silent ones may be the honest ones."""
     return config.robust.f(max(reduced.asked, len(reduced.clients)))

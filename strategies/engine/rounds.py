@@ -61,7 +61,7 @@ class RoundLog:
         }
     )
     clients: list[dict[str, Any]] = field(default_factory=list)
-    quarantined: list[wire.Quarantined] = field(default_factory=list)
+    quarantined: list[wire.RejectedReply] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
 

@@ -4,7 +4,7 @@ A rule sees neither Flower nor PyTorch. Its round is a generator that yields *ph
 clients, and gets back what their replies reduce to:
 
 >>> from strategies.rules.fedavg import server_update
->>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("anna",), np.array([7]))
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([2.0])}}, ("anna",), np.array([7]))
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.spec.entry import MODEL_DOWN, Algorithm, evaluation_of
@@ -133,7 +133,7 @@ class TooFewRepliesError(Exception):
     """
 
 
-Round = Generator[Phase, Reduced, tuple[ServerState, dict[str, Number]]]
+Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]]]
 
 
 class Rule:
@@ -150,7 +150,7 @@ class Rule:
         self.config = config
 
     @staticmethod
-    def update(state: Any, reduced: Reduced, config: Config) -> tuple[Any, dict[str, Number]]:
+    def update(state: Any, reduced: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
         """Return the next state and the rule's metrics: the module's pure ``server_update``."""
         raise NotImplementedError
 
@@ -205,7 +205,7 @@ class Rule:
         """Return how many records a client gets, about, of a field that differs by recipient."""
         return 1
 
-    def skipped(self, state: Any, spent: Reduced, came: Reduced | None) -> ServerState:
+    def skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> ServerState:
         """Take in a round without a result; the model must stay.
 
         Args:

@@ -32,7 +32,7 @@ S = TypeVar("S", bound=ServerState)
 
 
 @dataclass(frozen=True)
-class Reduced:
+class AggregatedReplies:
     """The replies of one round, reduced.
 
     Attributes:

@@ -35,7 +35,7 @@ from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.membership.client_registry import Roster
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts
@@ -74,7 +74,7 @@ class Strategy(FlowerStrategy):
     algorithm: ClassVar[str]
     """Name of the rule's catalogue entry."""
 
-    update: ClassVar[Callable[[Any, Reduced, Config], tuple[Any, dict[str, Number]]]]
+    update: ClassVar[Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]]
     """The rule's pure ``server_update``."""
 
     def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
@@ -240,10 +240,10 @@ class Strategy(FlowerStrategy):
         self._take(self.rule.back(kept.state, self.state))
         return True
 
-    def _skip(self, server_round: int, came: Reduced | None) -> None:
+    def _skip(self, server_round: int, came: AggregatedReplies | None) -> None:
         """Let the rule take in a round without a new model; `came` are replies that say something of it."""
         self.last_metrics = {}
-        nobody = Reduced({}, (), np.zeros(0, np.int64), {}, server_round, self.engine.lr, self.trainable)
+        nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, server_round, self.engine.lr, self.trainable)
         spent, present = self.engine.spent(nobody, self._plan.asked), self.state
         state, why = attempt(lambda: self.rule.skipped(present, spent, came))
         if state is None:
@@ -251,7 +251,7 @@ class Strategy(FlowerStrategy):
         else:
             self._take(state)
 
-    def _trained(self) -> Reduced | None:
+    def _trained(self) -> AggregatedReplies | None:
         """Return the replies to the round's last training, if any were good."""
         trained = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
         return trained[-1] if trained else None

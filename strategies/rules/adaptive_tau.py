@@ -59,7 +59,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.robust_math import columns
 from task.config.knobs import AdaptiveTauConfig, Config
 from task.errors import ConfigError
@@ -101,7 +101,7 @@ class Estimates:
 
 
 def server_update(
-    state: AdaptiveTauState, reduced: Reduced, config: Config
+    state: AdaptiveTauState, reduced: AggregatedReplies, config: Config
 ) -> tuple[AdaptiveTauState, dict[str, Number]]:
     """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
@@ -121,7 +121,7 @@ def server_update(
     return plan_next(state, choose(state, found, reduced.lr, knobs), knobs), metrics
 
 
-def book(state: AdaptiveTauState, reduced: Reduced, knobs: AdaptiveTauConfig) -> AdaptiveTauState:
+def book(state: AdaptiveTauState, reduced: AggregatedReplies, knobs: AdaptiveTauConfig) -> AdaptiveTauState:
     """Return the state with the round's cost added and c and b brought up to date."""
     c, b = knobs.step_cost, knobs.round_cost
     cost = c * state.tau + b
@@ -135,7 +135,7 @@ def book(state: AdaptiveTauState, reduced: Reduced, knobs: AdaptiveTauConfig) ->
     return replace(state, spent=state.spent + cost, step_cost=c, round_cost=b)
 
 
-def estimates(reduced: Reduced) -> Estimates:
+def estimates(reduced: AggregatedReplies) -> Estimates:
     """Return the weighted means of rho and beta, and delta in float64."""
     shares = reduced.counts / reduced.counts.sum()
     pairs = zip(reduced.scalars["rho"], reduced.scalars["beta"], reduced.counts, strict=True)
@@ -201,7 +201,7 @@ def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> Ad
     return replace(state, tau=1, phase=CLOSING)
 
 
-def skipped(state: AdaptiveTauState, reduced: Reduced, config: Config) -> AdaptiveTauState:
+def skipped(state: AdaptiveTauState, reduced: AggregatedReplies, config: Config) -> AdaptiveTauState:
     """Return the state after a round without a model: its cost is spent, and tau is 1 again."""
     state = book(state, reduced, config.adaptive_tau)
     return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
@@ -247,7 +247,9 @@ class AdaptiveTau(Rule):
         assert isinstance(state, AdaptiveTauState)
         return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
-    def skipped(self, state: AdaptiveTauState, spent: Reduced, came: Reduced | None) -> AdaptiveTauState:
+    def skipped(
+        self, state: AdaptiveTauState, spent: AggregatedReplies, came: AggregatedReplies | None
+    ) -> AdaptiveTauState:
         """Book the round and begin anew with one step."""
         return skipped(state, spent, self.config)
 

@@ -20,7 +20,7 @@ A core model whose reply is lost stays the one before, while its client's p_i go
 
 The server keeps the core models by client:
 
->>> replies = Reduced({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
 >>> server_update(ModelsState({"w": np.array([0.0])}), replies, Config())[0].models
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
@@ -33,13 +33,13 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.client_models import M, ModelsState, known_clients, models_of, take_in
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
-def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
     """Take the core models in."""
     return take_in(state, reduced), {}
 

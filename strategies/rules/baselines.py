@@ -5,7 +5,7 @@ Local-only: nothing goes up, and the server has no model. Centralised: one clien
 
 Local-only leaves the state alone:
 
->>> nothing = Reduced({}, ("a", "b"), np.array([1, 3]))
+>>> nothing = AggregatedReplies({}, ("a", "b"), np.array([1, 3]))
 >>> server_update(ServerState({"w": np.array([1.0])}), nothing, Config())[0].arrays["w"]
 array([1.])
 """
@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from strategies.rules.fedavg import server_update as fedavg_update
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Return the state as it is."""
     return state, {}
 

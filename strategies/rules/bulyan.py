@@ -37,7 +37,7 @@ import numpy as np
 
 from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import by_column, middle, sort_clients, squared_distances
 from task.config.knobs import Config
@@ -74,7 +74,7 @@ def around_median(block: np.ndarray, drop: int) -> np.ndarray:
     return total / keep
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Replace each number of the model by the mean of the selected numbers around their median."""
     f, stack = byzantine(reduced, config), reduced.arrays["arrays"]
     chosen = selection(squared_distances(stack, state.arrays, reduced.trainable), f)

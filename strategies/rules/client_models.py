@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.robust_math import mean_rows
 from task.numerics.arrays import Arrays
 from task.numerics.stack import release
@@ -51,7 +51,7 @@ def models_of(state: ModelsState, names: Collection[str]) -> dict[str, Arrays]:
     return {client: {n: state.models[f"{client}/{n}"] for n in state.arrays} for client in known}
 
 
-def take_in(state: M, reduced: Reduced) -> M:
+def take_in(state: M, reduced: AggregatedReplies) -> M:
     """Return the state with the round's models in place of the clients' earlier ones.
 
     The mean is of sorted clients, summed in float64 and rounded once; integers to the nearest, halves up.

@@ -17,7 +17,7 @@ model; in the paper each has all data and an initial model of its own.
 
 The server keeps the members by client:
 
->>> replies = Reduced({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([[1.0], [3.0]])}}, ("a", "b"), np.array([1, 1]))
 >>> server_update(ModelsState({"w": np.array([0.0])}), replies, Config())[0].models
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
@@ -28,13 +28,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.client_models import M, ModelsState, models_of, take_in
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
-def server_update(state: M, reduced: Reduced, config: Config) -> tuple[M, dict[str, Number]]:
+def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
     """Take the members in."""
     return take_in(state, reduced), {}
 

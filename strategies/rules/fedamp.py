@@ -27,7 +27,7 @@ until the distances let xi fall. ``self-weight`` in the round's metrics is the l
 At |w_a - w_b|^2 = sigma = 100 and alpha = 1 a client keeps 1 - exp(-1) / 100 of its own model:
 
 >>> models, n = {"arrays": {"w": np.array([[0.0], [10.0]])}}, np.array([1, 1])
->>> replies = Reduced(models, ("a", "b"), n, trainable=("w",))
+>>> replies = AggregatedReplies(models, ("a", "b"), n, trainable=("w",))
 >>> round(server_update(FedAMPState({"w": np.array([0.0])}), replies, Config())[1]["self-weight"], 5)
 0.99632
 """
@@ -41,7 +41,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from strategies.rules.robust_math import columns, one_thread, size_of, squared_distances
 from task.config.knobs import Config
@@ -57,7 +57,7 @@ class FedAMPState(ModelsState):
 
 
 def server_update(
-    state: FedAMPState, reduced: Reduced, config: Config
+    state: FedAMPState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FedAMPState, dict[str, Number]]:
     """Take the models in and weigh each pair."""
     new, knobs = take_in(state, reduced), config.fedamp

@@ -16,7 +16,7 @@ Parameters and buffers are averaged alike; integer buffers by an integer mean.
 
 The engine has averaged already: n = (1, 3) and w_k = (5, 1) make 2.
 
->>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 """
@@ -27,11 +27,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Replace the model by the weighted mean of the local models."""
     return replace(state, arrays=reduced.arrays["arrays"]), {}
 

@@ -31,7 +31,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Round, RoundContext, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -46,7 +46,7 @@ class FedDCState(ServerState):
 
 
 def server_update(
-    state: FedDCState, reduced: Reduced, config: Config
+    state: FedDCState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FedDCState, dict[str, Number]]:
     """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
     mean = reduced.arrays["arrays"]

@@ -23,7 +23,8 @@ is FedAvg. It is not the limit for small alpha, in which the server keeps its ex
 With alpha = 0.01 and two of four clients: h = 0 - 0.01 * 2/4 * (3 - 1) = -0.01, theta = 3 + 0.01 / 0.01 = 4.
 
 >>> state = FedDynState({"w": np.array([1.0])}, h={"w": np.array([0.0])})
->>> replies = Reduced({"arrays": {"w": np.array([3.0])}}, ("a", "b"), np.array([1, 1]), population=4)
+>>> means = {"arrays": {"w": np.array([3.0])}}
+>>> replies = AggregatedReplies(means, ("a", "b"), np.array([1, 1]), population=4)
 >>> server_update(state, replies, Config())[0].arrays["w"]
 array([4.])
 """
@@ -36,7 +37,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -50,7 +51,7 @@ class FedDynState(ServerState):
 
 
 def server_update(
-    state: FedDynState, reduced: Reduced, config: Config
+    state: FedDynState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FedDynState, dict[str, Number]]:
     """Move h against the mean step, then put the model at the mean less h/alpha; rounded once."""
     alpha, mean = config.feddyn.alpha, reduced.arrays["arrays"]

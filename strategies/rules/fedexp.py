@@ -35,11 +35,11 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
     mean, norm = reduced.arrays["arrays"], reduced.mean("square-norm")
     assert norm is not None  # the contract demands it of every client

@@ -36,7 +36,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.config.knobs import Config
 from task.numerics import seeds
@@ -60,7 +60,7 @@ def affinities(state: FedFomoState, client: str) -> dict[str, float]:
 
 
 def server_update(
-    state: FedFomoState, reduced: Reduced, config: Config
+    state: FedFomoState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FedFomoState, dict[str, Number]]:
     """Take the models in, and add what the clients made of the others to P."""
     new = take_in(state, reduced)

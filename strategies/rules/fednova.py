@@ -21,7 +21,7 @@ Neutral: equal numbers of local steps, ``local-steps`` > 0, are FedAvg.
 Equal clients that took 2 and 4 steps: tau_eff = 3, and w = 1 + 3 * 0.5 = 2.5.
 
 >>> n, steps = np.array([1, 1]), {"step-weight": [2.0, 4.0]}
->>> replies = Reduced({"update": {"w": np.array([0.5])}}, ("a", "b"), n, steps, trainable=("w",))
+>>> replies = AggregatedReplies({"update": {"w": np.array([0.5])}}, ("a", "b"), n, steps, trainable=("w",))
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.5])
 """
@@ -36,11 +36,11 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
     steps = reduced.mean("step-weight")
     assert steps is not None  # the contract demands it of every client

@@ -32,7 +32,8 @@ catalogue.
 
 FedAvgM, first step: v = 1, and Nesterov's step from w = 1 is 0.9 * 1 + 1 = 1.9.
 
->>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]), trainable=("w",))
+>>> means = {"arrays": {"w": np.array([2.0])}}
+>>> replies = AggregatedReplies(means, ("a", "b"), np.array([1, 3]), trainable=("w",))
 >>> server_update(FedOptState({"w": np.array([1.0])}), replies, Config(), fedavgm)[0].arrays["w"]
 array([2.9])
 """
@@ -48,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, blocks
 
@@ -113,7 +114,7 @@ def yogi(v: Values, square: Values, beta2: float) -> Values:
 
 def server_update(
     state: FedOptState,
-    reduced: Reduced,
+    reduced: AggregatedReplies,
     config: Config,
     optimizer: Callable[[Config, int], tuple[Step, tuple[float, ...]]],
 ) -> tuple[FedOptState, dict[str, Number]]:

@@ -18,7 +18,7 @@ Neutral value: mu = 0 is FedAvg.
 
 The model is the mean, and mu stays unless ``fedprox.adaptive``:
 
->>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]))
 >>> server_update(FedProxState({"w": np.array([1.0])}, mu=0.5), replies, Config())[1]
 {'proximal-mu': 0.5}
 """
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -47,7 +47,7 @@ class FedProxState(ServerState):
 
 
 def server_update(
-    state: FedProxState, reduced: Reduced, config: Config
+    state: FedProxState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FedProxState, dict[str, Number]]:
     """Replace the model by the weighted mean; adapt mu if asked to."""
     state = replace(state, arrays=reduced.arrays["arrays"])

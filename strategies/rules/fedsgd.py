@@ -15,7 +15,7 @@ B = infinity. Buffers have no gradient and stay as they are.
 
 w = 1 - 0.5 * 3 = -0.5
 
->>> replies = Reduced({"gradient": {"w": np.array([3.0])}}, ("a", "b"), np.array([1, 3]), lr=0.5)
+>>> replies = AggregatedReplies({"gradient": {"w": np.array([3.0])}}, ("a", "b"), np.array([1, 3]), lr=0.5)
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([-0.5])
 """
@@ -28,11 +28,11 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Take one gradient step; the product is rounded once, from float64."""
     gradient = reduced.arrays["gradient"]
     stepped = {

@@ -33,7 +33,8 @@ Of two clients only one has the first feature: A = (2, 1).
 
 >>> counts = {"columns": np.array([1.0, 2.0])}
 >>> state = FSVRGSparseState({"w": np.zeros((1, 2))}, presence=counts, participants=2)
->>> replies = Reduced({"arrays": {"w": np.ones((1, 2))}}, ("a", "b"), np.array([1, 1]), trainable=("w",))
+>>> means = {"arrays": {"w": np.ones((1, 2))}}
+>>> replies = AggregatedReplies(means, ("a", "b"), np.array([1, 1]), trainable=("w",))
 >>> sparse_update(state, replies, Config())[0].arrays["w"]
 array([[2., 1.]])
 """
@@ -48,7 +49,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -72,14 +73,14 @@ class FSVRGSparseState(FSVRGState):
 F = TypeVar("F", bound=FSVRGState)
 
 
-def server_update(state: F, reduced: Reduced, config: Config) -> tuple[F, dict[str, Number]]:
+def server_update(state: F, reduced: AggregatedReplies, config: Config) -> tuple[F, dict[str, Number]]:
     """Replace the model by the weighted mean and forget g."""
     metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient)}
     return replace(state, arrays=reduced.arrays["arrays"], gradient={}), metrics
 
 
 def sparse_update(
-    state: FSVRGSparseState, reduced: Reduced, config: Config
+    state: FSVRGSparseState, reduced: AggregatedReplies, config: Config
 ) -> tuple[FSVRGSparseState, dict[str, Number]]:
     """Take the mean step, in the first layer's columns that few clients have a longer one."""
     name, w, mean = reduced.trainable[0], state.arrays, dict(reduced.arrays["arrays"])
@@ -107,7 +108,7 @@ class _GradientFirst(Rule):
         replies = yield context.phase(TRAIN, taken, replies.clients)
         return self.update(taken, replies, self.config)
 
-    def take_in(self, state: Any, replies: Reduced) -> FSVRGState:
+    def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
         """Return the state with what the first phase gave."""
         raise NotImplementedError
 
@@ -122,7 +123,7 @@ class FSVRG(_GradientFirst):
         """Start with the model alone."""
         return FSVRGState(arrays)
 
-    def take_in(self, state: FSVRGState, replies: Reduced) -> FSVRGState:
+    def take_in(self, state: FSVRGState, replies: AggregatedReplies) -> FSVRGState:
         """Take g in."""
         return replace(state, gradient=replies.arrays["gradient"])
 
@@ -137,7 +138,7 @@ class FSVRGSparse(_GradientFirst):
         """Start with the model alone."""
         return FSVRGSparseState(arrays)
 
-    def take_in(self, state: FSVRGSparseState, replies: Reduced) -> FSVRGSparseState:
+    def take_in(self, state: FSVRGSparseState, replies: AggregatedReplies) -> FSVRGSparseState:
         """Take in g and the counts."""
         counts = {name: replies.arrays[name] for name in ("frequency", "presence")}
         gradient = replies.arrays["gradient"]

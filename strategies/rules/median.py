@@ -20,7 +20,7 @@ Neutral value: with one client a round (``fraction-train`` = 0) it is FedAvg.
 Of 1, 9 and 2 it is 2, whatever the example counts are:
 
 >>> models = {"arrays": {"w": np.array([[1.0], [9.0], [2.0]])}}
->>> replies = Reduced(models, ("a", "b", "c"), np.array([1, 5, 1]))
+>>> replies = AggregatedReplies(models, ("a", "b", "c"), np.array([1, 5, 1]))
 >>> server_update(ServerState({"w": np.array([0.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 """
@@ -31,12 +31,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from strategies.rules.robust_math import by_column, middle, sort_clients
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Replace each number of the model by the median of the clients' numbers."""
     arrays = by_column(reduced.arrays["arrays"], lambda block: middle(sort_clients(block)))
     return replace(state, arrays=arrays), {}

@@ -15,7 +15,8 @@ sizes. Buffers are averaged and never stepped. beta = 1 is the mean itself; beta
 
 beta = 1, the default, takes the mean:
 
->>> replies = Reduced({"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 3]), trainable=("w",))
+>>> means = {"arrays": {"w": np.array([2.0])}}
+>>> replies = AggregatedReplies(means, ("a", "b"), np.array([1, 3]), trainable=("w",))
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 """
@@ -28,12 +29,12 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 
 
 def server_update(
-    state: ServerState, reduced: Reduced, config: Config
+    state: ServerState, reduced: AggregatedReplies, config: Config
 ) -> tuple[ServerState, dict[str, Number]]:
     """Step towards the mean local model; each sum is rounded once, from float64."""
     beta, mean = config.pfedme.beta, reduced.arrays["arrays"]

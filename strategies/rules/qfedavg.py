@@ -37,7 +37,7 @@ q-FedAvg: w = 1 + (-2) / (2 + 2) = 0.5
 
 >>> sums = {"delta": {"w": np.array([-2.0])}, "buffers": {}}
 >>> scalars = {"loss-before": [1.0, 1.0], "lipschitz": [2.0, 2.0]}
->>> replies = Reduced(sums, ("a", "b"), np.array([1, 1]), scalars)
+>>> replies = AggregatedReplies(sums, ("a", "b"), np.array([1, 1]), scalars)
 >>> server_update(QFFLState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([0.5])
 """
@@ -51,7 +51,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
@@ -67,7 +67,9 @@ class QFFLState(ServerState):
 Q = TypeVar("Q", bound=QFFLState)
 
 
-def server_update(state: QFFLState, reduced: Reduced, config: Config) -> tuple[QFFLState, dict[str, Number]]:
+def server_update(
+    state: QFFLState, reduced: AggregatedReplies, config: Config
+) -> tuple[QFFLState, dict[str, Number]]:
     """Take the step of q-FedAvg and average the buffers."""
     check_weights(state, reduced, config.qffl.q)
     stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
@@ -75,7 +77,7 @@ def server_update(state: QFFLState, reduced: Reduced, config: Config) -> tuple[Q
 
 
 def gradient_update(
-    state: QFFLState, reduced: Reduced, config: Config
+    state: QFFLState, reduced: AggregatedReplies, config: Config
 ) -> tuple[QFFLState, dict[str, Number]]:
     """Take the step of q-FedSGD."""
     check_weights(state, reduced, config.qffl.q)
@@ -83,7 +85,7 @@ def gradient_update(
     return advance(state, reduced, stepped)
 
 
-def check_weights(state: QFFLState, reduced: Reduced, q: float) -> None:
+def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> None:
     """Refuse a round whose largest a_k is too small or too large for the sums.
 
     Raises:
@@ -99,12 +101,12 @@ def check_weights(state: QFFLState, reduced: Reduced, q: float) -> None:
         )
 
 
-def worst_loss(reduced: Reduced) -> float:
+def worst_loss(reduced: AggregatedReplies) -> float:
     """Return the largest F_k, at least `SMALLEST_LOSS`."""
     return max(*reduced.scalars["loss-before"], SMALLEST_LOSS)
 
 
-def lipschitz(reduced: Reduced) -> float:
+def lipschitz(reduced: AggregatedReplies) -> float:
     """Return sum_k h_k / L > 0."""
     return math.fsum(reduced.scalars["lipschitz"])
 
@@ -116,7 +118,7 @@ def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
     }
 
 
-def advance(state: Q, reduced: Reduced, changed: Arrays) -> tuple[Q, dict[str, Number]]:
+def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> tuple[Q, dict[str, Number]]:
     """Return the state with the changed arrays and the next F_ref."""
     worst = worst_loss(reduced)
     metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}
@@ -138,7 +140,9 @@ class QFedAvg(Rule):
         assert isinstance(state, QFFLState)
         return {"reference-loss": state.reference_loss}
 
-    def skipped(self, state: QFFLState, spent: Reduced, came: Reduced | None) -> QFFLState:
+    def skipped(
+        self, state: QFFLState, spent: AggregatedReplies, came: AggregatedReplies | None
+    ) -> QFFLState:
         """Keep the model, and measure the next round's losses by those that came, if any did."""
         return state if came is None else replace(state, reference_loss=worst_loss(came))
 

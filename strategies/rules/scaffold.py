@@ -29,7 +29,8 @@ One of four clients: c = 0 + 1/4 * 4 = 1.
 
 >>> state = ScaffoldState({"w": np.array([1.0])}, {"w": np.array([0.0])})
 >>> means = {"arrays": {"w": np.array([2.0])}, "control-delta": {"w": np.array([4.0])}}
->>> server_update(state, Reduced(means, ("a",), np.array([1]), population=4), Config())[0].control["w"]
+>>> replies = AggregatedReplies(means, ("a",), np.array([1]), population=4)
+>>> server_update(state, replies, Config())[0].control["w"]
 array([1.])
 """
 
@@ -41,7 +42,7 @@ from typing import ClassVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -55,7 +56,7 @@ class ScaffoldState(ServerState):
 
 
 def server_update(
-    state: ScaffoldState, reduced: Reduced, config: Config
+    state: ScaffoldState, reduced: AggregatedReplies, config: Config
 ) -> tuple[ScaffoldState, dict[str, Number]]:
     """Step towards the mean local model and move c; each sum is rounded once, from float64."""
     lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]

@@ -18,7 +18,7 @@ Neutral value: beta = 0 is FedAvg among clients with equally many examples.
 With beta = 0.2 one of five is cut at each end: (1 + 2 + 3) / 3.
 
 >>> stack = np.array([[0.0], [1.0], [2.0], [3.0], [100.0]])
->>> replies = Reduced({"arrays": {"w": stack}}, ("a", "b", "c", "d", "e"), np.ones(5, np.int64))
+>>> replies = AggregatedReplies({"arrays": {"w": stack}}, ("a", "b", "c", "d", "e"), np.ones(5, np.int64))
 >>> server_update(ServerState({"w": np.array([0.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 """
@@ -30,12 +30,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import Number, Reduced, S
+from strategies.engine.state import AggregatedReplies, Number, S
 from strategies.rules.robust_math import trimmed_mean
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: Reduced, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Replace each number of the model by the trimmed mean of the clients' numbers."""
     b = math.floor(config.robust.trim * len(reduced.clients) + 1e-9)
     return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}

@@ -20,7 +20,7 @@ Between our own nodes and our own ServerApp records travel packed, see `task.wir
 above. What a node says of itself is in `task.wire.registration`. Only `task.wire` touches a RecordDict.
 
 `task.wire.checks` is the one gate: the node runs it on each client before folding,
-the server on each reply. What fails is quarantined, see `Quarantined`.
+the server on each reply. What fails is quarantined, see `RejectedReply`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_LINE = 400  # letters of a reason
 
 
 @dataclass(frozen=True)
-class Quarantined:
+class RejectedReply:
     """One client's reply that was not used: who, when, which field, and why."""
 
     client: str
@@ -104,7 +104,7 @@ class TrainOrder:
 
 
 @dataclass(frozen=True)
-class Upload:
+class ClientUpdate:
     """What one client sends up: its array records by field name, its scalars."""
 
     arrays: dict[str, Arrays]
@@ -131,8 +131,8 @@ class NodeReply:
     clients: list[str]
     scalars: dict[str, list[float]]
     partials: dict[str, dict[str, Arrays]] = field(default_factory=dict)
-    upload: Upload | None = None
-    failed: list[Quarantined] = field(default_factory=list)
+    upload: ClientUpdate | None = None
+    failed: list[RejectedReply] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -319,7 +319,9 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
         check_columns(scalars)
         arrays = {name: _views(record) for name, record in records_of(content, ArrayRecord).items()}
-        return NodeReply(list(asked), {k: [v] for k, v in scalars.items()}, upload=Upload(arrays, scalars))
+        return NodeReply(
+            list(asked), {k: [v] for k, v in scalars.items()}, upload=ClientUpdate(arrays, scalars)
+        )
     clients = _names(records_of(content, ConfigRecord)[ANSWERED].get("clients"), "clients", len(asked))
     columns = records_of(content, MetricRecord).get(METRICS, MetricRecord())
     check_columns(columns)
@@ -335,13 +337,13 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
 
 
-def _failures(content: RecordDict, most: int, server_round: int) -> list[Quarantined]:
+def _failures(content: RecordDict, most: int, server_round: int) -> list[RejectedReply]:
     columns = records_of(content, ConfigRecord).get(FAILED)
     if columns is None:
         return []
     lists = (_names(columns.get(k), k, most) for k in ("client", "field", "expected", "got"))
     rows = zip(*lists, strict=True)
-    return [Quarantined(c, server_round, one_line(f, ""), one_line(e), one_line(g)) for c, f, e, g in rows]
+    return [RejectedReply(c, server_round, one_line(f, ""), one_line(e), one_line(g)) for c, f, e, g in rows]
 
 
 def _names(values: object, what: str, most: int) -> list[str]:

@@ -115,7 +115,7 @@ def _request(number: int) -> Message:
 
 def _reply(arrays: Arrays, number: int) -> Message:
     scalars = {"num-examples": float(ASK), "train-loss": 1.0}
-    upload = wire.Upload({"arrays": arrays}, scalars)
+    upload = wire.ClientUpdate({"arrays": arrays}, scalars)
     content = wire.reply_content(wire.NodeReply([f"client-{number}"], {}, upload=upload))
     return Message(content, reply_to=_request(number))
 

@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from strategies import STRATEGIES, Strategy
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fsvrg import FSVRG, FSVRGSparse
 from task.config.read import read_config
 from task.numerics.arrays import Arrays, holdings
@@ -120,7 +120,7 @@ def _measure(entry: Algorithm, shapes: dict[str, tuple[int, ...]], clients: int,
 
 def given(
     entry: Algorithm, shapes: dict[str, tuple[int, ...]], clients: int
-) -> tuple[Strategy, ServerState, Reduced]:
+) -> tuple[Strategy, ServerState, AggregatedReplies]:
     """Return a rule with a state and a round's replies, made up from its catalogue entry alone."""
     strategy = STRATEGIES[entry.rule](read_config({"algorithm": entry.name}))
     # A matrix first: some rules treat the first layer's columns as features.
@@ -138,7 +138,7 @@ def given(
     return strategy, state, reduced
 
 
-def _replies(entry: Algorithm, model: Arrays, clients: int) -> Reduced:
+def _replies(entry: Algorithm, model: Arrays, clients: int) -> AggregatedReplies:
     names = tuple(f"client-{k:02}" for k in range(clients))
     held = holdings(model, tuple(model), clients)
     arrays: dict[str, Arrays] = {}
@@ -155,7 +155,7 @@ def _replies(entry: Algorithm, model: Arrays, clients: int) -> Reduced:
     scalars = {s.name: (1 + rng.random(clients)).tolist() for s in (*entry.up_scalars,)}
     scalars["train-loss"] = (1 + rng.random(clients)).tolist()
     counts = np.full(clients, 600, np.int64)
-    return Reduced(
+    return AggregatedReplies(
         arrays, names, counts, scalars, 1, 0.1, tuple(model), population=2 * clients, seconds=1.0, bytes=1,
         asked=clients, names=names,
     )  # fmt: skip

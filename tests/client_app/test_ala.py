@@ -70,7 +70,7 @@ def adapted(
     top = top_parameters(task.program.names, config.layers)
     ala = AdaptiveAggregation(config, top, [kept], [np.random.default_rng(rng)], task.received)
     ala.apply(task)
-    ((_, keep),) = ala.keep([(wire.Upload({}, {}), {})])
+    ((_, keep),) = ala.keep([(wire.ClientUpdate({}, {}), {})])
     return keep["ala-weights"], task.states()[0]
 
 
@@ -133,7 +133,7 @@ def test_a_client_that_never_trained_has_the_initial_model_as_its_own() -> None:
     for kept in ({}, {"local-model": initial}):
         ala = AdaptiveAggregation(FedALAConfig(percent=100.0), sorted(HEAD), [kept], [rng(0)], initial)
         ala.apply(task)
-        ((_, keep),) = ala.keep([(wire.Upload({}, {}), {})])
+        ((_, keep),) = ala.keep([(wire.ClientUpdate({}, {}), {})])
         assert keep["ala-started"]["started"] == 1
         found.append((task.states()[0], keep["ala-weights"]))
         task.start_from([{}])
@@ -152,7 +152,7 @@ def test_where_the_initial_model_was_received_it_is_skipped_even_with_weights_le
     ala.apply(task)
     assert all(np.array_equal(a, task.received[n]) for n, a in task.states()[0].items())
     sent = {"3.bias": np.ones(3, np.float32)}
-    ((_, keep),) = ala.keep([(wire.Upload({"arrays": sent}, {}), {"more": {}})])
+    ((_, keep),) = ala.keep([(wire.ClientUpdate({"arrays": sent}, {}), {"more": {}})])
     assert keep["local-model"] is sent
     assert keep["ala-started"]["started"] == 0
     assert list(keep) == ["more", "local-model", "ala-weights", "ala-started"]
@@ -286,7 +286,7 @@ def test_in_a_cohort_every_client_gets_its_own() -> None:
         task = LocalTask(program, state_of(model), data, [1] * len(ks), 0.1, TrainConfig(batch_size=4), rngs)
         ala = AdaptiveAggregation(config, top, [kept[k] for k in ks], rngs, task.received)
         ala.apply(task)
-        return task.states(), [k for _, k in ala.keep([(wire.Upload({}, {}), {})] * len(ks))]
+        return task.states(), [k for _, k in ala.keep([(wire.ClientUpdate({}, {}), {})] * len(ks))]
 
     together, kept_together = begin([0, 1, 2])
     for k in range(3):

@@ -48,13 +48,13 @@ def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None
 
 
 def trained(
-    node: Node, clients: list[str], meddle: Callable[[str, wire.Upload], wire.Upload]
+    node: Node, clients: list[str], meddle: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
 ) -> wire.NodeReply:
     """Train the clients, each upload passed through `meddle(client, upload)`."""
 
     def work(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
         for client, outcome in train_clients(node, entry, order):
-            assert isinstance(outcome, wire.Upload)
+            assert isinstance(outcome, wire.ClientUpdate)
             try:
                 yield client, meddle(client, outcome)
             except Exception as err:
@@ -65,8 +65,8 @@ def trained(
         return read(answer(node, order(node, clients)), clients)
 
 
-def failing(victim: str, error: Exception) -> Callable[[str, wire.Upload], wire.Upload]:
-    def meddle(client: str, upload: wire.Upload) -> wire.Upload:
+def failing(victim: str, error: Exception) -> Callable[[str, wire.ClientUpdate], wire.ClientUpdate]:
+    def meddle(client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         if victim in (client, "all"):
             raise error
         return upload
@@ -113,7 +113,7 @@ def test_if_all_fail_the_answer_says_so(node: Node) -> None:
 def test_a_client_that_diverged_is_left_out_wherever_it_stands(victim: str, value: float, node: Node) -> None:
     """The first client of a node waits before it is folded; its failure must not become another's."""
 
-    def meddle(client: str, upload: wire.Upload) -> wire.Upload:
+    def meddle(client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         if client == victim:
             upload.arrays["arrays"]["1.bias"][0] = value
         return upload

@@ -59,10 +59,10 @@ def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") 
     order = wire.TrainOrder(3, {"arrays": down}, {}, CLIENTS)
     values = {"a": (11, 9), "b": (12, 10), "c": (13, 11), "d": (14, 12), "e": (15, 10)}
 
-    def upload(client: str) -> wire.Upload:
+    def upload(client: str) -> wire.ClientUpdate:
         model = {"w": np.array(values[client], np.float32), "mean": np.array([6], np.float32)}
         delta = {"w": np.array([1, -2], np.float32)}
-        return wire.Upload({"arrays": model, "delta": delta}, {"num-examples": 3, "train-loss": 0.5})
+        return wire.ClientUpdate({"arrays": model, "delta": delta}, {"num-examples": 3, "train-loss": 0.5})
 
     outcomes = [(c, upload(c)) for c in order_]
     done = list(corrupt(outcomes, frozenset(bad), order, ["w"], config(kind, scale=scale)))
@@ -96,14 +96,14 @@ def test_the_others_and_buffers_and_numbers_stay(kind: str) -> None:
 
 def test_gaussian_noise_is_around_the_received_model_and_drawn_by_name_and_round() -> None:
     down = {"w": np.full(20_000, 3, np.float32)}
-    upload = wire.Upload({"arrays": {"w": np.full(20_000, 99, np.float32)}}, {"num-examples": 1})
+    upload = wire.ClientUpdate({"arrays": {"w": np.full(20_000, 99, np.float32)}}, {"num-examples": 1})
 
     noisy = config("gaussian", scale=0.5)
 
     def noise(client: str, server_round: int) -> np.ndarray:
         order = wire.TrainOrder(server_round, {"arrays": down}, {}, (client,))
         ((_, out),) = corrupt([(client, upload)], frozenset(client), order, ["w"], noisy)
-        assert isinstance(out, wire.Upload)
+        assert isinstance(out, wire.ClientUpdate)
         return out.arrays["arrays"]["w"] - 3
 
     one = noise("a", 1)
@@ -138,7 +138,7 @@ def test_z_max(n: int, m: int, z: float) -> None:
 def test_little_is_enough_needs_two_that_it_can_look_at() -> None:
     got = sent("little-is-enough", bad="abcd")
     assert all(isinstance(got[c], FieldError) for c in "abcd")
-    assert isinstance(got["e"], wire.Upload)
+    assert isinstance(got["e"], wire.ClientUpdate)
 
 
 def test_a_failure_passes_on() -> None:

@@ -16,7 +16,7 @@ from client_app.solvers.pfedme import PFedMeSolver
 from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import Dense, Single, program_of
 from strategies import STRATEGIES
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.pfedme import PFedMe, server_update
 from task.config.knobs import Config, PFedMeConfig
 from task.config.sections import TrainConfig
@@ -235,7 +235,7 @@ def test_the_next_round_begins_with_theta_at_the_received_model() -> None:
 def test_the_server_steps_with_beta_and_averages_buffers(beta: float, want: list[float]) -> None:
     state = ServerState({"w": np.array([1, 2], np.float32), "norm.count": np.array(7)})
     mean = {"w": np.array([3, 8], np.float32), "norm.count": np.array(9)}
-    reduced = Reduced({"arrays": mean}, ("a", "b"), np.array([1, 99]), trainable=("w",))
+    reduced = AggregatedReplies({"arrays": mean}, ("a", "b"), np.array([1, 99]), trainable=("w",))
     new, metrics = server_update(state, reduced, Config(pfedme=PFedMeConfig(beta=beta)))
     assert new.arrays["w"].tolist() == want
     assert new.arrays["w"].dtype == np.float32
@@ -246,7 +246,7 @@ def test_the_server_steps_with_beta_and_averages_buffers(beta: float, want: list
 def test_beta_1_is_the_mean_to_the_last_bit() -> None:
     rng = np.random.default_rng(1)
     w, mean = ({"w": rng.normal(size=1000).astype(np.float32)} for _ in range(2))
-    reduced = Reduced({"arrays": mean}, ("a",), np.array([1]), trainable=("w",))
+    reduced = AggregatedReplies({"arrays": mean}, ("a",), np.array([1]), trainable=("w",))
     new, _ = server_update(ServerState(w), reduced, Config())
     assert np.array_equal(new.arrays["w"], mean["w"])
 

@@ -14,7 +14,7 @@ from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import LocalTask, train
 from task.config.knobs import Config, FedProxConfig
 from task.numerics.arrays import Arrays, state_of
-from task.wire.messages import Upload
+from task.wire.messages import ClientUpdate
 from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on
 
 
@@ -27,7 +27,9 @@ def solver(name: str, *, mu: float = 0.0, **fedprox: Any) -> Solver:
     return SOLVERS[name](config, {"lr": 0.1, "proximal-mu": mu}, {}, [{}])
 
 
-def solve(name: str, task: LocalTask, *, seed: int = 3, **knobs: Any) -> tuple[Upload, dict[str, Arrays]]:
+def solve(
+    name: str, task: LocalTask, *, seed: int = 3, **knobs: Any
+) -> tuple[ClientUpdate, dict[str, Arrays]]:
     """Do what the ClientApp does for one client."""
     s = solver(name, **knobs)
     with torch.random.fork_rng(devices=[]):

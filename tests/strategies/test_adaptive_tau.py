@@ -15,7 +15,7 @@ from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
 from strategies import AdaptiveTau
 from strategies.engine.journal import Snapshot
-from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.adaptive_tau import (  # fmt: skip
     CLOSING,
     LAST,
@@ -34,7 +34,7 @@ from strategies.rules.adaptive_tau import (  # fmt: skip
 from task.config.knobs import AdaptiveTauConfig, Config
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.wire.messages import Upload
+from task.wire.messages import ClientUpdate
 from tests.reference import adaptive_tau
 from tests.support.federation import (
     SIZES,
@@ -108,7 +108,7 @@ def replies(
     losses: list[float],
     n: list[int],
     **more: Any,
-) -> Reduced:
+) -> AggregatedReplies:
     scalars = {
         "rho": rho,
         "beta": beta,
@@ -116,7 +116,7 @@ def replies(
         "step-seconds": more.pop("seconds_of", [0.0] * len(n)),
     }
     arrays = {"arrays": w(7), "gradient": {"w": np.array(gradient, np.float32)}}
-    return Reduced(arrays, tuple("abc"[: len(n)]), np.array(n), scalars, 2, 0.1, ("w",), **more)
+    return AggregatedReplies(arrays, tuple("abc"[: len(n)]), np.array(n), scalars, 2, 0.1, ("w",), **more)
 
 
 def test_estimates_are_weighted_by_examples_and_leave_out_who_cannot_tell() -> None:
@@ -214,7 +214,7 @@ def test_measured_seconds_and_bytes() -> None:
 
 
 def test_a_skipped_round_costs_and_makes_tau_1() -> None:
-    nobody = Reduced({}, (), np.zeros(0, np.int64), round=3)
+    nobody = AggregatedReplies({}, (), np.zeros(0, np.int64), round=3)
     after = skipped(state(tau=40, spent=20.0), nobody, Config(adaptive_tau=PLAIN))
     assert (after.tau, after.spent, after.phase) == (1, 70.0, TRAINING)
     assert after.arrays["w"].tolist() == [0.0]
@@ -234,7 +234,9 @@ def test_the_state_survives_a_checkpoint() -> None:
 # ---------------------------------------------------------------------------------------- client by hand
 
 
-def solve(task: LocalTask, kept: dict[str, Any] | None = None, tau: int = 2) -> tuple[Upload, dict[str, Any]]:
+def solve(
+    task: LocalTask, kept: dict[str, Any] | None = None, tau: int = 2
+) -> tuple[ClientUpdate, dict[str, Any]]:
     solver = SOLVERS["adaptive-tau"](Config(), {"lr": task.lr, "local-steps": tau}, {}, [kept or {}])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)

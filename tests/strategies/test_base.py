@@ -30,7 +30,7 @@ class Keep(Journal):
     def __init__(self, restore: Snapshot | None = None) -> None:
         self.rows: list[dict[str, Any]] = []
         self.snapshots: list[Snapshot] = []
-        self.lines: list[wire.Quarantined] = []
+        self.lines: list[wire.RejectedReply] = []
         self.snapshot = restore
 
     def restore(self) -> Snapshot | None:
@@ -201,7 +201,7 @@ def test_garbage_bytes_and_headers_that_lie_are_quarantined() -> None:
 
 
 def test_a_client_that_raises_and_one_that_never_answers() -> None:
-    def work(client: str, order: wire.TrainOrder) -> wire.Upload:
+    def work(client: str, order: wire.TrainOrder) -> wire.ClientUpdate:
         if client == "client-0":
             raise ValueError("disk on fire")
         return adds(AMOUNTS, COUNTS)(client, order)

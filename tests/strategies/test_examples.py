@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from strategies import rules
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from task.config.knobs import Config
 
 SHARED = {"client_models", "robust_math"}  # arithmetic of several rules
 MODULES = [f"strategies.rules.{m.name}" for m in pkgutil.iter_modules(rules.__path__) if m.name not in SHARED]
-NAMES = {"np": np, "Config": Config, "Reduced": Reduced, "ServerState": ServerState}
+NAMES = {"np": np, "Config": Config, "AggregatedReplies": AggregatedReplies, "ServerState": ServerState}
 
 
 @pytest.mark.parametrize("name", ["strategies.engine.rule", *MODULES])

@@ -12,7 +12,7 @@ import torch
 
 from client_app.solvers import SOLVERS
 from client_app.training.loop import train
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from strategies.rules.feddc import FedDCState, server_update
 from task.config.knobs import Config, FedDCConfig
 from tests.reference import feddc
@@ -42,7 +42,7 @@ def two_parabolas(counts: tuple[int, int], rounds: int) -> list[float]:
         means = {
             n: w(sum(a) / 2, dtype=np.float64) for n, a in (("arrays", local), ("gradient-delta", deltas))
         }
-        replies = Reduced(means, ("a", "b"), np.array(counts), trainable=("w",), population=2)
+        replies = AggregatedReplies(means, ("a", "b"), np.array(counts), trainable=("w",), population=2)
         state, _ = server_update(state, replies, Config(feddc=FedDCConfig(alpha=ALPHA)))
         path.append(float(state.arrays["w"][0]))
     return path
@@ -59,7 +59,7 @@ def test_absentees_keep_their_part_of_the_mean_drift_and_buffers_are_averaged() 
     # two of four: drift = 3 + 2/4 (14 - 10) = 5, w = 14 + 5; g = 1 + 2/4 * 6 = 4
     state = FedDCState(w(10) | {"buffer": np.array([0.0], np.float32)}, w(1), w(3, dtype=np.float64))
     arrays = {"arrays": w(14) | {"buffer": np.array([9.0], np.float32)}, "gradient-delta": w(6)}
-    replies = Reduced(arrays, ("a", "b"), np.array([1, 1]), trainable=("w",), population=4)
+    replies = AggregatedReplies(arrays, ("a", "b"), np.array([1, 1]), trainable=("w",), population=4)
     new, _ = server_update(state, replies, Config())
     assert {k: a.tolist() for k, a in new.arrays.items()} == {"w": [19.0], "buffer": [9.0]}
     assert (new.gradient["w"].tolist(), new.drift["w"].tolist()) == ([4.0], [5.0])

@@ -13,7 +13,7 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import train
 from strategies import FedDyn
-from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.feddyn import FedDynState, server_update
 from task.config.knobs import Config, FedDynConfig
 from task.config.read import read_config
@@ -34,9 +34,9 @@ def test_the_server_moves_h_and_steps_beyond_the_mean_by_hand() -> None:
     # h = 0 - 0.5 * 0.5 * 2 = -0.5, theta = 16 + 0.5/0.5 = 17. The buffer is the mean.
     config = Config(feddyn=FedDynConfig(alpha=0.5))
 
-    def replies(mean: float) -> Reduced:
+    def replies(mean: float) -> AggregatedReplies:
         arrays = {"arrays": w(mean) | {"buffer": np.array([mean], np.float32)}}
-        return Reduced(arrays, ("a", "b"), np.array([1, 9]), trainable=("w",), population=4)
+        return AggregatedReplies(arrays, ("a", "b"), np.array([1, 9]), trainable=("w",), population=4)
 
     state = FedDynState(w(10) | {"buffer": np.array([0.0], np.float32)}, {"w": np.array([1.0])})
     state, _ = server_update(state, replies(14), config)

@@ -11,7 +11,7 @@ import torch
 
 from client_app.solvers import SOLVERS
 from client_app.training.loop import train
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedexp import server_update
 from task.config.knobs import Config, FedExPConfig
 from tests.reference import fedexp
@@ -33,7 +33,7 @@ def two_parabolas(epsilon: float, rounds: int) -> list[float]:
         local = [0.81 * x, 4 + 0.49 * (x - 4)]
         scalars = {"square-norm": [(a - x) ** 2 for a in local]}
         arrays = {"arrays": w(sum(local) / 2, dtype=np.float64)}
-        replies = Reduced(
+        replies = AggregatedReplies(
             arrays, ("a", "b"), np.array([1, 9]), scalars, trainable=("w",), weights=np.array([1, 1])
         )
         state, _ = server_update(state, replies, config)
@@ -54,7 +54,9 @@ def test_the_norm_is_over_the_parameters_and_buffers_are_averaged() -> None:
     # |Delta|^2 = 4, mean |Delta_k|^2 = 50: eta_g = 50 / (2 * (4 + 1)) = 5
     state = ServerState(w(0, 1) | {"buffer": np.array([0.0], np.float32)})
     arrays = {"arrays": w(0, 3) | {"buffer": np.array([9.0], np.float32)}}
-    replies = Reduced(arrays, ("a", "b"), np.array([1, 1]), {"square-norm": [40.0, 60.0]}, trainable=("w",))
+    replies = AggregatedReplies(
+        arrays, ("a", "b"), np.array([1, 1]), {"square-norm": [40.0, 60.0]}, trainable=("w",)
+    )
     new, metrics = server_update(state, replies, Config(fedexp=FedExPConfig(epsilon=1.0)))
     assert {k: a.tolist() for k, a in new.arrays.items()} == {"w": [0.0, 11.0], "buffer": [9.0]}
     assert metrics == {"server-lr": 5.0}

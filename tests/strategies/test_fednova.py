@@ -13,7 +13,7 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.solvers.fednova import step_weight
 from client_app.training.loop import train
-from strategies.engine.state import Reduced, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fednova import server_update
 from task.config.knobs import Config, FedNovaConfig
 from task.config.read import read_config
@@ -27,7 +27,7 @@ from tests.support.rules import w
 def test_the_server_takes_tau_eff_mean_steps_by_hand() -> None:
     # p = (1/4, 3/4), |a| = (2, 6): tau_eff = 5. The mean update is (1*8 + 3*4)/4 = 5: 10 + 5 * 5 = 35.
     update = w(5) | {"buffer": np.array([4.0], np.float32)}
-    replies = Reduced(
+    replies = AggregatedReplies(
         {"update": update}, ("a", "b"), np.array([1, 3]), {"step-weight": [2.0, 6.0]}, trainable=("w",)
     )
     state = ServerState(w(10) | {"buffer": np.array([9.0], np.float32)})
@@ -52,7 +52,7 @@ def test_tau_eff_weighs_like_the_mean_of_the_updates(policy: str, nodes: int, tm
 
 def test_two_clients_that_count_alike_by_hand() -> None:
     # |a| = (1, 100), n = (1, 100): tau_eff = 50.5, not (1 * 1 + 100 * 100) / 101 = 99.02
-    replies = Reduced(
+    replies = AggregatedReplies(
         {"update": w(2)}, ("a", "b"), np.array([1, 100]), {"step-weight": [1.0, 100.0]}, trainable=("w",),
         weights=np.array([1, 1]),
     )  # fmt: skip

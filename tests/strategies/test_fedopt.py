@@ -207,10 +207,10 @@ def test_a_model_larger_than_a_block_and_one_that_is_not_contiguous() -> None:
 def variance_falls(algorithm: str, **knobs: Any) -> Arrays:
     """Run a rule on clients of somebody else's app, which names no parameters; return the last model."""
 
-    def work(client: str, order: wire.TrainOrder) -> wire.Upload:
+    def work(client: str, order: wire.TrainOrder) -> wire.ClientUpdate:
         got = order.arrays["arrays"]
         lower = got | {"norm.running_var": got["norm.running_var"] * np.float32(0.5), "w": got["w"] - 1}
-        return wire.Upload({"arrays": lower}, {"num-examples": 1, "train-loss": 1.0})
+        return wire.ClientUpdate({"arrays": lower}, {"num-examples": 1, "train-loss": 1.0})
 
     start = {
         "w": np.zeros(1, np.float32),

@@ -92,8 +92,8 @@ def test_the_clients_tell_their_loss_before_the_step(tmp_path: Path) -> None:
 def test_a_learning_rate_in_train_config_is_that_of_the_servers_step() -> None:
     """Flower's ``train_config`` replaces the run's learning rate; for FedSGD the server takes the step."""
 
-    def work(client: str, order: wire.TrainOrder) -> wire.Upload:
-        return wire.Upload({"gradient": w(2)}, {"num-examples": 1, "train-loss": 1.0})
+    def work(client: str, order: wire.TrainOrder) -> wire.ClientUpdate:
+        return wire.ClientUpdate({"gradient": w(2)}, {"num-examples": 1, "train-loss": 1.0})
 
     grid = LocalGrid(named_app(lambda context: {"a": 1}, work, "fedsgd"), [{}])
     lr = ConfigRecord({"lr": 0.25})

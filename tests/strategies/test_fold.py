@@ -22,13 +22,13 @@ LIKE = {"w": np.zeros(1, np.float32)}
 VALUES = {"a": (2.0, 3.0), "b": (9.0, 1e30), "c": (4.0, 5.0)}
 
 
-def upload(client: str) -> wire.Upload:
+def upload(client: str) -> wire.ClientUpdate:
     model, control = VALUES[client]
     arrays = {
         "arrays": {"w": np.array([model], np.float32)},
         "control": {"w": np.array([control], np.float32)},
     }
-    return wire.Upload(arrays, {"num-examples": 1})
+    return wire.ClientUpdate(arrays, {"num-examples": 1})
 
 
 class Reply:

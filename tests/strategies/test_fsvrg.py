@@ -13,7 +13,7 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
 from client_app.training.programs import program_of
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from strategies.rules.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
 from task.config.knobs import Config
 from task.config.read import read_config
@@ -21,7 +21,7 @@ from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
-from task.wire.messages import Upload
+from task.wire.messages import ClientUpdate
 from tests.reference import fsvrg
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support.federation import (
@@ -43,7 +43,7 @@ def sigmoid(z: float) -> float:
     return 1 / (1 + math.exp(-z))
 
 
-def solve(task: LocalTask, name: str = "fsvrg", **arrays: Arrays) -> Upload:
+def solve(task: LocalTask, name: str = "fsvrg", **arrays: Arrays) -> ClientUpdate:
     solver = SOLVERS[name](Config(), {"lr": task.lr}, arrays, [{}])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -165,7 +165,9 @@ def test_s_scales_the_difference_and_not_g() -> None:
 
 def test_server_replaces_the_model_and_forgets_g() -> None:
     state = FSVRGState(w(9, 9), gradient=w(3, 4))
-    new, metrics = server_update(state, Reduced({"arrays": w(1, 2)}, ("a",), np.array([1])), Config())
+    new, metrics = server_update(
+        state, AggregatedReplies({"arrays": w(1, 2)}, ("a",), np.array([1])), Config()
+    )
     assert new.arrays["w"].tolist() == [1.0, 2.0]
     assert new.gradient == {}
     assert metrics == {"gradient-norm": 5.0}
@@ -177,7 +179,7 @@ def test_a_lengthens_the_step_of_rare_features() -> None:
     mean = {"W": np.full((2, 3), 0.5, np.float32), "b": np.full(2, 0.5, np.float32)}
     omega = {"columns": np.array([4.0, np.float32(1 / 3) * 3, 0.0], np.float32)}
     state = FSVRGSparseState(model, gradient=w(0), presence=omega, frequency=omega, participants=4)
-    reduced = Reduced({"arrays": mean}, tuple("abcd"), np.ones(4, np.int64), trainable=("W", "b"))
+    reduced = AggregatedReplies({"arrays": mean}, tuple("abcd"), np.ones(4, np.int64), trainable=("W", "b"))
     new, metrics = sparse_update(state, reduced, Config())
     assert new.arrays["W"].tolist() == [[0.5, 2.0, 0.5]] * 2
     assert new.arrays["b"].tolist() == [0.5, 0.5]

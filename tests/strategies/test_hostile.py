@@ -34,9 +34,9 @@ STACK = replace(MEAN, up=(ArrayField("arrays", "state", "model", "stack"),))
 HOSTILE, HONEST = ("eve", "mallory"), ("anna", "ben", "cleo")
 
 
-def upload(value: float, n: int) -> wire.Upload:
+def upload(value: float, n: int) -> wire.ClientUpdate:
     arrays = {"w": np.full((2, 3), value, np.float32), "seen": np.array(n, np.int64)}
-    return wire.Upload({"arrays": arrays}, {"num-examples": n, "train-loss": 0.5})
+    return wire.ClientUpdate({"arrays": arrays}, {"num-examples": n, "train-loss": 0.5})
 
 
 def plain(client: str = "eve", value: float = 9.0, n: int = 5) -> RecordDict:
@@ -65,7 +65,7 @@ def folded(
     return fold.finish(late="", lr=0.1, trainable=("w",))
 
 
-def check_harmless(entry: Algorithm, bad: RecordDict, asked: tuple[str, ...]) -> list[wire.Quarantined]:
+def check_harmless(entry: Algorithm, bad: RecordDict, asked: tuple[str, ...]) -> list[wire.RejectedReply]:
     """Check that a bad reply changes nothing; return the lines on it."""
     for last in (False, True):
         done = folded(entry, bad, asked, last)

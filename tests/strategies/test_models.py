@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
-from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.membership import presence
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.numerics.arrays import Arrays, sha256
@@ -41,14 +41,16 @@ def held(played: Played, t: int) -> dict[str, Arrays]:
     return found
 
 
-def replies(models: Mapping[str, Arrays], spool: int | None = None, **more: Any) -> Reduced:
+def replies(models: Mapping[str, Arrays], spool: int | None = None, **more: Any) -> AggregatedReplies:
     """Return a round's replies, stacked."""
     stack = Stack(next(iter(models.values())), spool)
     for client, arrays in models.items():
         stack.add(arrays, 1, client)
     counts = np.ones(len(models), np.int64)
     arrays = {"arrays": stack.result()}
-    return Reduced(arrays | more.pop("arrays", {}), tuple(sorted(models)), counts, trainable=("w",), **more)
+    return AggregatedReplies(
+        arrays | more.pop("arrays", {}), tuple(sorted(models)), counts, trainable=("w",), **more
+    )
 
 
 # ------------------------------------------------------------------------------------ the server

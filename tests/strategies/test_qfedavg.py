@@ -14,12 +14,12 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, full_loss, train
 from strategies import QFedAvg, QFedSGD
-from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.qfedavg import QFFLState, gradient_update, server_update
 from task.config.knobs import Config, QFFLConfig
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.wire.messages import Upload
+from task.wire.messages import ClientUpdate
 from tests.reference import fedavg, qffl
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support.federation import (
@@ -40,7 +40,7 @@ def config(q: float) -> Config:
     return Config(algorithm="qfedavg", qffl=QFFLConfig(q=q))
 
 
-def solve(name: str, task: LocalTask, q: float, reference: float = 1.0) -> Upload:
+def solve(name: str, task: LocalTask, q: float, reference: float = 1.0) -> ClientUpdate:
     solver = SOLVERS[name](config(q), {"lr": task.lr, "reference-loss": reference}, {}, [{}])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -121,13 +121,15 @@ def test_full_loss_goes_by_chunks_and_counts_padding_out(monkeypatch: pytest.Mon
 # ---------------------------------------------------------------------------------------- server by hand
 
 
-def replies(name: str, arrays: list[float], h: list[float], losses: list[float], lr: float = 0.5) -> Reduced:
+def replies(
+    name: str, arrays: list[float], h: list[float], losses: list[float], lr: float = 0.5
+) -> AggregatedReplies:
     scalars = {"lipschitz": h, "loss-before": losses}
     sums = {name: w(sum(arrays))} | (
         {"buffers": {"mean": np.array([4.0], np.float32)}} if name == "delta" else {}
     )
     clients = tuple("abc"[: len(arrays)])
-    return Reduced(sums, clients, np.array([1, 3, 5][: len(arrays)]), scalars, 1, lr)
+    return AggregatedReplies(sums, clients, np.array([1, 3, 5][: len(arrays)]), scalars, 1, lr)
 
 
 def test_server_by_hand() -> None:

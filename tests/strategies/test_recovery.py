@@ -176,8 +176,8 @@ def test_a_checkpoint_without_such_a_state_reads_as_before(tmp_path: Path) -> No
 
 
 def folded(good: int, bad: int, late: int = 0) -> Folded:
-    lines = [wire.Quarantined(f"bad-{i}", 1, "arrays/w", "finite numbers", "NaN") for i in range(bad)]
-    lines += [wire.Quarantined(f"late-{i}", 1, "", "a reply within 5 s", "none") for i in range(late)]
+    lines = [wire.RejectedReply(f"bad-{i}", 1, "arrays/w", "finite numbers", "NaN") for i in range(bad)]
+    lines += [wire.RejectedReply(f"late-{i}", 1, "", "a reply within 5 s", "none") for i in range(late)]
     return Folded(None, lines, {f"good-{i}": {} for i in range(good)}, 0)
 
 

@@ -13,7 +13,7 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
 from strategies import Scaffold
-from strategies.engine.state import Reduced, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.scaffold import ScaffoldState, server_update
 from task.config.knobs import Config, ScaffoldConfig
 from task.config.read import read_config
@@ -32,10 +32,12 @@ def sigmoid(z: float) -> float:
 # --------------------------------------------------------------------------------------- the server
 
 
-def replies(mean: Any, delta: Any, clients: int, population: int) -> Reduced:
+def replies(mean: Any, delta: Any, clients: int, population: int) -> AggregatedReplies:
     names = tuple("abcdefgh"[:clients])
     arrays = {"arrays": mean, "control-delta": delta}
-    return Reduced(arrays, names, np.ones(clients, np.int64), trainable=("w",), population=population)
+    return AggregatedReplies(
+        arrays, names, np.ones(clients, np.int64), trainable=("w",), population=population
+    )
 
 
 def test_the_server_steps_and_moves_its_control_variate_by_hand() -> None:

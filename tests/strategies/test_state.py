@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from strategies.engine.journal import Snapshot
-from strategies.engine.state import Reduced, ServerState, dump_state, load_state
+from strategies.engine.state import AggregatedReplies, ServerState, dump_state, load_state
 from strategies.rules.fedprox import FedProxState
 from task.numerics.arrays import Arrays, sha256
 
@@ -64,15 +64,19 @@ def test_states_are_frozen() -> None:
 
 def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     # (1*2 + 3*6) / 4 = 5
-    replies = Reduced({}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0, math.nan]})
+    replies = AggregatedReplies(
+        {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0, math.nan]}
+    )
     assert replies.mean("loss") == 5.0
     assert replies.mean("part") == 1.0  # b did not send it
     assert replies.mean("none") is None
-    assert Reduced({}, (), np.array([], np.int64)).mean("loss") is None
+    assert AggregatedReplies({}, (), np.array([], np.int64)).mean("loss") is None
 
 
 def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> None:
-    replies = Reduced({}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1]))
+    replies = AggregatedReplies(
+        {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1])
+    )
     assert (replies.mean("loss"), replies.example_mean("loss")) == (4.0, 5.0)
 
 
@@ -83,6 +87,6 @@ def test_the_mean_does_not_depend_on_the_order() -> None:
     means = set()
     for i in range(4):
         order = [*range(i, 4), *range(i)]
-        replies = Reduced({}, names, np.array(counts), {"loss": [values[j] for j in order]})
+        replies = AggregatedReplies({}, names, np.array(counts), {"loss": [values[j] for j in order]})
         means.add(replies.mean("loss"))
     assert means == {0.5}

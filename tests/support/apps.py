@@ -39,7 +39,7 @@ def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
     return app
 
 
-Work = Callable[[str, wire.TrainOrder], wire.Upload]
+Work = Callable[[str, wire.TrainOrder], wire.ClientUpdate]
 
 
 def named_app(
@@ -80,9 +80,9 @@ def named_app(
 def adds(amounts: Mapping[str, float], counts: Mapping[str, int]) -> Work:
     """Return work that adds a client's amount to every parameter."""
 
-    def work(client: str, order: wire.TrainOrder) -> wire.Upload:
+    def work(client: str, order: wire.TrainOrder) -> wire.ClientUpdate:
         moved = {k: (a + a.dtype.type(amounts[client])) for k, a in order.arrays["arrays"].items()}
-        return wire.Upload({"arrays": moved}, {"num-examples": counts[client], "train-loss": 1.0})
+        return wire.ClientUpdate({"arrays": moved}, {"num-examples": counts[client], "train-loss": 1.0})
 
     return work
 

@@ -41,7 +41,7 @@ class Keep(Journal):
         self.rows: list[dict[str, Any]] = []
         self.clients: list[dict[str, Any]] = []
         self.snapshots: list[Snapshot] = []
-        self.lines: list[wire.Quarantined] = []
+        self.lines: list[wire.RejectedReply] = []
 
     def restore(self) -> Snapshot | None:
         return self.snapshot

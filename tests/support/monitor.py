@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.results.folder import RunFolder
-from task.wire.messages import Quarantined
+from task.wire.messages import RejectedReply
 
 SECRET = "s3cr3t-place"
 EVIL = "<script>window.pwned=1</script>"
@@ -15,7 +15,8 @@ EVIL = "<script>window.pwned=1</script>"
 def round_row(number: int, dropped: int = 0) -> dict[str, Any]:
     """Return a line of rounds.jsonl; each one differs, as real ones do by their times."""
     drops = [
-        Quarantined(EVIL, number, "arrays/w", "finite numbers", f"NaN <b>at</b> {i}") for i in range(dropped)
+        RejectedReply(EVIL, number, "arrays/w", "finite numbers", f"NaN <b>at</b> {i}")
+        for i in range(dropped)
     ]
     return {
         "round": number, "lr": 0.1, "train_loss": 2.0 / (number + 1) if number else None,

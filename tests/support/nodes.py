@@ -37,7 +37,7 @@ def mean_of(node: Node, reply: wire.NodeReply) -> Arrays:
     return mean.result()
 
 
-def alone(node: Node, client: str) -> wire.Upload:
+def alone(node: Node, client: str) -> wire.ClientUpdate:
     upload = read(answer(node, order(node, [client])), [client]).upload
     assert upload is not None
     return upload

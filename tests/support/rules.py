@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Rule
-from strategies.engine.state import Reduced
+from strategies.engine.state import AggregatedReplies
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.spec.algorithms import ALGORITHMS
@@ -20,7 +20,7 @@ def reduced(
     lr: float = 0.0,
     scalars: Mapping[str, list[float]] | None = None,
     trainable: tuple[str, ...] = (),
-) -> Reduced:
+) -> AggregatedReplies:
     """Reduce replies ``client -> (arrays of the one upward field, number of examples)``."""
     entry = ALGORITHMS[algorithm]
     (field,) = entry.up
@@ -30,7 +30,7 @@ def reduced(
         arrays, n = replies[name]
         reduction.add(arrays, n if entry.weight == "examples" else 1, name)
     counts = np.array([replies[name][1] for name in names], np.int64)
-    return Reduced(
+    return AggregatedReplies(
         {field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr, trainable
     )
 

@@ -16,7 +16,7 @@ from task.population import ClientNames
 from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration
 from task.wire import messages as wire
-from task.wire.messages import NodeReply, Quarantined, TrainOrder, Upload
+from task.wire.messages import ClientUpdate, NodeReply, RejectedReply, TrainOrder
 from task.wire.registration import RollCall
 from tests.support.records import MODEL, through
 
@@ -74,7 +74,7 @@ def test_a_model_of_another_shape_is_refused_on_the_node() -> None:
 
 
 def test_a_plain_reply_is_read_as_it_was_written() -> None:
-    upload = Upload({"arrays": MODEL}, {"num-examples": np.int64(7), "train-loss": np.float32(0.5)})
+    upload = ClientUpdate({"arrays": MODEL}, {"num-examples": np.int64(7), "train-loss": np.float32(0.5)})
     content = through(wire.reply_content(NodeReply(["a"], {}, upload=upload)))
     assert content.metric_records["metrics"] == MetricRecord({"num-examples": 7, "train-loss": 0.5})
     got = wire.read_reply(content, ["a"], 3)
@@ -86,7 +86,7 @@ def test_a_plain_reply_is_read_as_it_was_written() -> None:
 
 def test_a_merged_reply_is_read_as_it_was_written() -> None:
     partials = {"arrays": {"high": MODEL, "low": {"1.bias": np.ones(1)}}, "control": {"high": MODEL}}
-    failed = [Quarantined("c", 3, "arrays/w", "finite numbers", "NaN"), Quarantined("d", 3, "", "e", "g")]
+    failed = [RejectedReply("c", 3, "arrays/w", "finite numbers", "NaN"), RejectedReply("d", 3, "", "e", "g")]
     reply = NodeReply(["a", "b"], {"num-examples": [1, 2], "gamma": [0.5, 1.0]}, partials, None, failed)
     got = wire.read_reply(through(wire.reply_content(reply)), ["a", "b", "c", "d"], 3)
     assert (got.clients, got.scalars, got.failed) == (reply.clients, reply.scalars, failed)
@@ -97,7 +97,7 @@ def test_a_merged_reply_is_read_as_it_was_written() -> None:
 
 
 def test_a_reply_in_which_everybody_failed() -> None:
-    failed = [Quarantined("a", 3, "", "a trained client", "no")]
+    failed = [RejectedReply("a", 3, "", "a trained client", "no")]
     got = wire.read_reply(through(wire.reply_content(NodeReply([], {}, {}, None, failed))), ["a"], 3)
     assert (got.clients, got.failed) == ([], failed)
 
@@ -121,7 +121,7 @@ def test_a_plain_reply_has_one_record_of_metrics_whatever_its_name(records: int)
 
 
 def test_a_quarantine_line_says_who_when_what_and_why() -> None:
-    line = Quarantined("ward-3", 7, "arrays/w", "finite numbers", "NaN")
+    line = RejectedReply("ward-3", 7, "arrays/w", "finite numbers", "NaN")
     assert str(line) == "round 7: client ward-3: field 'arrays/w': expected finite numbers; got NaN"
     assert str(replace(line, field="")) == "round 7: client ward-3: expected finite numbers; got NaN"
     assert line.as_dict() == {
