@@ -21,6 +21,16 @@ so the server follows the mean of all h_k without a record for it. What is said 
 
 No value gives FedAvg: with alpha = 0 the corrections of gradient and drift stay. At rest h_k sum to 0, g = 0
 and sum n_k grad F_k = 0: that is the optimum of the pooled data.
+
+The only client goes from 0 to 2: h = 2, and the model takes it on top of the mean, 2 + 2.
+
+>>> zero = {"w": np.array([0.0])}
+>>> replies = AggregatedReplies(
+...     {"arrays": {"w": np.array([2.0])}, "gradient-delta": {"w": np.array([3.0])}}, ("anna",), np.array([7])
+... )
+>>> state, _ = server_update(FedDCState(zero, zero, zero), replies, Config())
+>>> [a["w"].tolist() for a in (state.arrays, state.gradient, state.drift)]
+[[4.0], [3.0], [2.0]]
 """
 
 from __future__ import annotations

@@ -23,6 +23,19 @@ grows to mean |Delta_k|^2 / (2 epsilon) there. The model comes to rest only if e
 2 / (1 - contraction of a round); otherwise it swings around the point.
 
 Neutral: a huge epsilon gives eta_g = 1; sizes being equal, that is FedAvg.
+
+Updates 6 and -2: their mean is 2, the mean of their squares 20, and with epsilon = 1 eta_g = 20 / (2 (4 + 1)).
+
+>>> from task.config.knobs import FedExPConfig
+>>> replies = AggregatedReplies(
+...     {"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 1]), {"square-norm": [36.0, 4.0]},
+...     trainable=("w",),
+... )
+>>> state, metrics = server_update(
+...     ServerState({"w": np.array([0.0])}), replies, Config(fedexp=FedExPConfig(epsilon=1.0))
+... )
+>>> state.arrays["w"].tolist(), metrics
+([4.0], {'server-lr': 2.0})
 """
 
 from __future__ import annotations
