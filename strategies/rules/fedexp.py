@@ -24,7 +24,7 @@ grows to mean |Delta_k|^2 / (2 epsilon) there. The model comes to rest only if e
 
 Neutral: a huge epsilon gives eta_g = 1; sizes being equal, that is FedAvg.
 
-Updates 6 and -2: their mean is 2, the mean of their squares 20, and with epsilon = 1 eta_g = 20 / (2 (4 + 1)).
+Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 20 / (2 (4 + 1)).
 
 >>> from task.config.knobs import FedExPConfig
 >>> replies = AggregatedReplies(
