@@ -26,6 +26,7 @@ from tests.faults.rawnode import RawNode, outcome, read_keys
 Honest = dict[str, np.ndarray]
 CHUNK = 4 << 20
 FLOOD_S, FLOOD_THREADS, FLOOD_CALLS = 10.0, 32, 2000
+LAST_S = 30.0  # that a hostile node stays after its last attack, unless it is asked again
 
 
 class FloodError(Exception):
@@ -160,6 +161,9 @@ def hostile(
         except FloodError as err:
             said = str(err)
         done[attack] = {"round": server_round, "said": said}
+    until = time.monotonic() + LAST_S  # a node that leaves at once takes its last reply with it
+    while attacks and time.monotonic() < until and node.pull() is None:
+        time.sleep(0.2)
     done["leave"] = outcome(node.deactivate)
     return done
 
