@@ -86,15 +86,15 @@ class PlainLoop:
     def __init__(
         self, keys: Mapping[str, Any], worker: Callable[..., Any] = SPAWN.Process, workers: int = WORKERS
     ) -> None:
-        self.config = read_config(keys)
+        self.config = config = read_config(keys)
+        # Before there are threads: drawing the first weights sets torch's one generator.
+        dataset = load_dataset(config.data, config.synthetic, config.seed)
+        self.model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
         pairs = [SPAWN.Pipe() for _ in range(workers)]
         self.pipes = [ours for ours, _ in pairs]
         self.workers = [worker(target=work, args=(theirs, dict(keys)), daemon=True) for _, theirs in pairs]
         for each in self.workers:
             each.start()
-        config = self.config
-        dataset = load_dataset(config.data, config.synthetic, config.seed)
-        self.model = build_model(config.model, dataset.input_shape, dataset.num_classes, config.seed)
         self.test = dataset.inputs(dataset.test_rows), dataset.targets(dataset.test_rows)
         self.names = sorted([pipe.recv() for pipe in self.pipes].pop())  # both are ready then
         self.selected: list[list[str]] = []

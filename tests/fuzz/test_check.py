@@ -15,7 +15,7 @@ from flwr.app import Error, Message, MetricRecord
 from server_app import app as server
 from server_app import terminal
 from strategies import FedAvg
-from strategies.engine import strategy as base
+from strategies.engine import rule_round
 from strategies.engine.fold import Fold
 from task.errors import FieldError
 from task.wire import checks
@@ -73,7 +73,7 @@ def test_arrays_that_are_let_through(folder: Path, monkeypatch: pytest.MonkeyPat
         return replace(state, arrays={n: a * np.float32(np.nan) for n, a in state.arrays.items()}), told
 
     monkeypatch.setattr(FedAvg.rule_type, "update", staticmethod(spoils))
-    monkeypatch.setattr(base, "not_finite", lambda state: "")
+    monkeypatch.setattr(rule_round, "not_finite", lambda state: "")
     assert "round 1: not finite: ['arrays/" in found(folder, leave)
 
 

@@ -182,8 +182,8 @@ def test_environment_names_the_commit_of_tracked_code_only(
     monkeypatch.setattr(results, "_CODE", tmp_path)
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):  # as inside a hook of another checkout
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "server_app").mkdir()
-    code = tmp_path / "server_app" / "results.py"
+    code = tmp_path / "server_app" / "results" / "folder.py"
+    code.parent.mkdir(parents=True)
     code.write_text("1")
     git("init")
     assert environment()["git_commit"] is None  # a checkout, but not of this code

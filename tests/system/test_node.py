@@ -21,6 +21,7 @@ from server_app.deploy.flower import clock
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.node.resource_limits import SlowLink
 from task.config.read import read_recipe
+from tests.support.federation import read_by
 from tests.support.link import BIN, Link, running_link
 from tests.support.signals import hear_ctrl_c
 
@@ -90,7 +91,7 @@ def run(link: Link, name: str, folder: Path, more: Mapping[str, object]) -> list
         "min-nodes": 1, "run-name": name, "runs-dir": str(folder), "progress": "none",
         "num-server-rounds": 2, "fraction-evaluate": 0.0, **more,
     }  # fmt: skip
-    number = link.submit(keys)
+    number = link.submit(read_by(keys))
     assert link.wait(number) == "finished:completed", link.logs()
     return [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text().splitlines()]
 
