@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,12 @@ class Link:
 @contextmanager
 def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     """Provision kits for the nodes, start the SuperLink and let the nodes in; the nodes are not started."""
-    fleet, control = free_port(), free_port()
+    fleet, port = free_port(), free_port()
     kits = folder / "kits"
     provision(kits, f"127.0.0.1:{fleet}", names)
     config = kits / "link" / "kit.toml"
     text = config.read_text()
-    lines = [f'control = "127.0.0.1:{control}"' if x.startswith("control") else x for x in text.splitlines()]
+    lines = [f'control = "127.0.0.1:{port}"' if x.startswith("control") else x for x in text.splitlines()]
     config.write_text("\n".join(lines) + "\n")
     kit = read_link_kit(kits / "link")
     env = {
@@ -91,10 +91,10 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
         "--runtime", f"127.0.0.1:{control}", "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app",
     ]  # fmt: skip
-    with Warden(kit.logs) as warden:
+    with Warden(kit.logs) as warden, closing(Control(kit)) as control:
         warden.add(Child("superlink", superlink, env))
         warden.add(Child("warm", warm, env))
-        link = Link(kit, kits, warden, env, Control(kit))
+        link = Link(kit, kits, warden, env, control)
         deadline = time.monotonic() + STARTS_S
         while "Uvicorn running" not in warden.tail("superlink"):
             assert time.monotonic() < deadline, link.logs()

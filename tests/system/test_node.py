@@ -176,7 +176,7 @@ def test_flowers_own_way_works_too(link: Link, tmp_path: Path) -> None:
     with running_node(link, "ward-2", "--partition", "0/1", "--cold") as node:
         node.until(lambda: "connected to" in node.said())
         assert len(run(link, "cold", tmp_path, {"num-server-rounds": 1})) == 2
-        assert "policy] is not enforced" in node.said()
+        assert "of the kit's [policy] only what the app itself sees to holds" in node.said()
 
 
 def test_a_node_with_too_little_memory_says_what_it_needs(link: Link) -> None:
