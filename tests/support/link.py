@@ -80,7 +80,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     kit.state.mkdir(parents=True, exist_ok=True)
     superlink = [
         sys.executable, "-m", "server_app.deploy.flower.superlink", "--max-reply", str(kit.max_reply),
-        "--max-rate", str(kit.max_rate), "--host", "127.0.0.1", "--port", str(control),
+        "--max-rate", str(kit.max_rate), "--host", "127.0.0.1", "--port", str(port),
         "--fleet-api-address", f"127.0.0.1:{fleet}", "--ssl-ca-certfile", str(kit.ca_certificate),
         "--ssl-certfile", str(kit.server_certificate), "--ssl-keyfile", str(kit.server_key),
         "--enable-supernode-auth", "--database", str(kit.database), "--isolation", "process",
@@ -88,7 +88,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     ]  # fmt: skip
     warm = [
         sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-serverapp",
-        "--runtime", f"127.0.0.1:{control}", "--root-certificates", str(kit.ca_certificate),
+        "--runtime", f"127.0.0.1:{port}", "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app",
     ]  # fmt: skip
     with Warden(kit.logs) as warden, closing(Control(kit)) as control:
