@@ -126,7 +126,7 @@ def few_examples(rig: Rig) -> str:
             ({"local_steps": 1}, "'arrays' of fedavg"),
             ({"algorithm": "adaptive-tau", "adaptive-tau.fixed-tau": 20}, "'gradient' of adaptive-tau"),
         ):
-            run = rig.submit(1, batch_size=1, **keys)
+            run = rig.submit(1, batch_size=1, min_replies=1, **keys)
             run.wait_end()
             assert run.row(1)["answered"] == 1, run.quarantined()
             for name in ("ward-2", "ward-3"):
