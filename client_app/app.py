@@ -122,8 +122,8 @@ WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "
 def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
     """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
-    A message without names comes from somebody else's strategy, one for the whole node from a loop or wrapper
-    that is not ours: all clients of the node are trained and their reduction is answered as if the node were
+    A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
+    loop or wrapper: all clients of the node are trained and their reduction is answered as if the node were
     one client.
 
     Args:

@@ -20,7 +20,7 @@ client that has trained in no round yet has the run's initial model as Theta_i, 
 the top p layers of Theta and Theta_i are equal, as in the run's first round, there is nothing to learn and
 ALA is skipped. The first round in which it is not is the start phase: epochs over the s % until the losses
 settle, or ``fedala.max-epochs``; later one epoch a round. As in the authors' code, an epoch's loss is that of
-its last minibatch, the s % are consecutive examples (or ``sampling = "random"``), drawn anew each round, and
+its last minibatch, the s % are consecutive examples (or ``sampling = "random"``), drawn again each round, and
 minibatches come in their order. Other than there, a last minibatch of fewer than B examples counts, and
 clients that sit a round out keep W and Theta_i (there all clients take part in ALA in every round).
 

@@ -198,7 +198,7 @@ class Exchange:
         return found
 
     def _close(self, order: _Order, error: Error | None = None) -> Message | None:
-        """Have done with an order; answers to its other copies are of no use any more."""
+        """Close the order and ignore late replies."""
         for message_id in order.copies:
             self._fetch.drop(message_id)
             del self._open[message_id]

@@ -176,7 +176,7 @@ def server_task(task: Task, site: Site, here: Mapping[str, str], tell: Tell) -> 
     """Run a ServerApp in Flower's way, with the installed app; does not return.
 
     Raises:
-        SystemExit: When it is over; the parent was told `DONE` if Flower has reported how it ended.
+        SystemExit: When it is over; the parent has `DONE` if Flower has reported how it ended.
     """
     importlib.import_module("flwr.superlink.runtime.run_serverapp")
     theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]

@@ -32,7 +32,7 @@ class Finding:
     """A certificate that has ended, or soon does.
 
     Attributes:
-        fatal: Whether it is of no use any more.
+        fatal: Whether the certificate can no longer be used.
         text: Which, and when.
     """
 
