@@ -204,7 +204,7 @@ def _read(
             raise StateError(
                 f"client {client}: kept state {local(path)}: expected {expected}; got {got}. The file "
                 "was left as "
-                "it is. Put the right one in its place, or move it away to let this client begin anew."
+                "it is. Put the right one in its place, or move it away to let this client start over."
             )
     return header, fields
 
@@ -254,12 +254,12 @@ def _moved_aside(path: Path, client: str, damage: str) -> StateError:
         return StateError(
             f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
             f"{reason(err)}. Put a backup in "
-            "its place, or delete it to let this client begin anew."
+            "its place, or delete it to let this client start over."
         )
     return StateError(
         f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put "
         f"a backup at {local(path)}, or "
-        f"delete {local(aside.name)} to let this client begin anew."
+        f"delete {local(aside.name)} to let this client start over."
     )
 
 
@@ -271,7 +271,7 @@ def _refuse_what_was_refused(path: Path, client: str) -> None:
         raise StateError(
             f"client {client}: kept state was refused before and is at "
             f"{local(path.with_name(aside[-1]))}. Put a "
-            f"backup at {local(path)}, or delete the damaged file to let this client begin anew."
+            f"backup at {local(path)}, or delete the damaged file to let this client start over."
         )
 
 

@@ -27,7 +27,7 @@ def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) ->
         tell: Takes one line if there is somebody to wait for.
 
     Raises:
-        BouquetError: Somebody else still holds it.
+        BouquetError: Another process still holds it.
         ConfigError: The folder cannot be made.
     """
 

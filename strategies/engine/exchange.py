@@ -30,7 +30,7 @@ from task.errors import NodesError
 from task.population import some
 from task.wire import messages as wire
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 LOOK_S = 1.0  # between looks who is online
 PUSH_S = 60.0  # that a SuperLink in trouble may take to accept orders

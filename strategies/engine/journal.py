@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from strategies.engine.rounds import Clock
     from strategies.membership.client_registry import LeftOut, Participant
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 
 @dataclass(frozen=True)

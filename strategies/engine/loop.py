@@ -23,7 +23,7 @@ from task.numerics.arrays import Arrays
 if TYPE_CHECKING:
     from strategies.engine.strategy import Strategy
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 

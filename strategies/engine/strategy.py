@@ -53,7 +53,7 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 
 class Strategy(FlowerStrategy):
@@ -366,7 +366,7 @@ class Strategy(FlowerStrategy):
         return self._take(snapshot.state(type(self.state)))
 
     def call_roll(self, grid: Grid, server_round: int) -> None:
-        """See who is there for a round; wait if they are too few for it.
+        """Register the clients that are online; wait if they are too few for the round.
 
         Raises:
             NodesError: They stay too few.

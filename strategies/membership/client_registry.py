@@ -37,7 +37,7 @@ from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
 from task.wire import registration
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between looks for nodes
 GRACE_S = 15.0  # without an answer, after which the first round begins without the few that are silent

@@ -24,7 +24,7 @@ from task.population import some
 from task.wire import messages as wire
 from task.wire import registration
 
-logger = logging.getLogger("flwr")  # in somebody else's app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 T = TypeVar("T")
 LONGEST_PAUSE_S = 2.0
 SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away

@@ -250,7 +250,7 @@ class AdaptiveTau(Rule):
     def skipped(
         self, state: AdaptiveTauState, spent: AggregatedReplies, came: AggregatedReplies | None
     ) -> AdaptiveTauState:
-        """Book the round and begin anew with one step."""
+        """Book the round and go back to one step."""
         return skipped(state, spent, self.config)
 
     def finished(self, state: ServerState) -> bool:
