@@ -16,7 +16,7 @@ import pytest
 from flwr.supernode import start_client_internal as main_loop
 
 from server_app.deploy.flower import clock, supernode
-from server_app.deploy.host.processes import Warden
+from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
 from server_app.deploy.kits.provision import provision
@@ -109,7 +109,7 @@ def test_what_another_app_reads_is_not_checked(
     (tmp_path / "ward.parquet").write_bytes(b"PAR1")
     started: list[str] = []
     monkeypatch.setattr(node._Node, "start", lambda self: started.append(self.kit.name))
-    monkeypatch.setattr(Warden, "run", lambda *_: None)
+    monkeypatch.setattr(Supervisor, "run", lambda *_: None)
     with pytest.raises(DataError):
         run_node(kit, Options(data=tmp_path / "ward.parquet"))
     assert not started
@@ -132,7 +132,7 @@ def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None
         read_partition("1 of 3")
 
 
-class FakeWarden:
+class FakeSupervisor:
     """Holds the one child that a node looks at."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ def made(tmp_path: Path) -> Callable[..., Any]:
     def make(port: int) -> Any:
         kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
         kit.state.mkdir()
-        it = node._Node(kit, Options(), FakeWarden())  # type: ignore[arg-type]
+        it = node._Node(kit, Options(), FakeSupervisor())  # type: ignore[arg-type]
         it.probe = FakeProbe()
         return it
 

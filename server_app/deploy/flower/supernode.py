@@ -58,7 +58,7 @@ RECONNECT_MS = 2000
 
 
 def tell(line: str) -> None:
-    """Log a line for the warden."""
+    """Log a line for the supervisor."""
     print(PREFIX, line, file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""The processes of a machine, and the warden that starts, watches and restarts them.
+"""The processes of a machine, and the supervisor that starts, watches and restarts them.
 
 A child that ends, or of which its health check says that it must be restarted, is started again after a
 pause that doubles from one failure to the next. Every process below a child carries the child's mark in its
 environment; with the child, all of them end: Flower detaches some of its processes, so the process tree
-alone would miss them. If the warden itself is killed, a child that called `end_with_parent` ends too.
+alone would miss them. If the supervisor itself is killed, a child that called `end_with_parent` ends too.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LOG_BYTES = 5_000_000  # per file; each has one predecessor
 TAIL_BYTES = 4000
 
 PR_SET_PDEATHSIG = 1
-WARDEN = "BOUQUET_WARDEN"  # process id of the warden, in its children's environment
+SUPERVISOR = "BOUQUET_SUPERVISOR"  # process id of the supervisor, in its children's environment
 
 
 def say(line: str) -> None:
-    """Print a line with the time before it, for whoever watches the warden."""
+    """Print a line with the time before it, for whoever watches the supervisor."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), plain(line), file=sys.stderr, flush=True)
 
 
@@ -63,7 +63,7 @@ class Child:
     Attributes:
         name: Of the process, its log file and its mark.
         command: What to run.
-        env: Added to the warden's environment.
+        env: Added to the supervisor's environment.
         health: Called at each look, at most every `LOOK_S`; returns why it must be restarted, or "".
         explain: Says in words how it ended, from the exit code and the end of what it logged.
         begun: Called after each start, with the process id.
@@ -87,10 +87,10 @@ class Child:
         return time.monotonic() - self.started if running else 0.0
 
 
-class Warden:
+class Supervisor:
     """Starts and watches children; a context manager that stops all of them at its end.
 
-    Call it from one thread that lives as long as the warden does, best the main thread: `end_with_parent`
+    Call it from one thread that lives as long as the supervisor does, best the main thread: `end_with_parent`
     takes the end of the thread that started a process for the end of its parent.
 
     Args:
@@ -105,7 +105,7 @@ class Warden:
         self._mark = uuid.uuid4().hex
         make_folder(logs)
 
-    def __enter__(self) -> Warden:
+    def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(
@@ -185,7 +185,7 @@ class Warden:
         with open(self.log(child.name), "ab", opener=private) as log:
             log.write(f"{_HEAD} {time.strftime('%Y-%m-%d %H:%M:%S')} {child.name}\n".encode())
             log.flush()
-            env = os.environ | child.env | {MARK: self._mark_of(child), WARDEN: str(os.getpid())}
+            env = os.environ | child.env | {MARK: self._mark_of(child), SUPERVISOR: str(os.getpid())}
             child.process = subprocess.Popen(
                 list(child.command), env=env,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -259,12 +259,12 @@ def end_with_parent(parent: int = 0) -> None:
     Call it first thing in the process. A fork does not inherit it.
 
     Args:
-        parent: Process id of the parent; 0 = the warden, and without one nothing is done.
+        parent: Process id of the parent; 0 = the supervisor, and without one nothing is done.
 
     Raises:
         SystemExit: The parent had ended already.
     """
-    parent = parent or int(os.environ.get(WARDEN, 0))
+    parent = parent or int(os.environ.get(SUPERVISOR, 0))
     if sys.platform != "linux" or not parent:
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

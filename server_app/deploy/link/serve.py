@@ -1,6 +1,6 @@
 """``bouquet link``: the SuperLink and the SuperExec of its ServerApps, started, watched and kept up.
 
-The warden here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
+The supervisor here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
 SuperLink: it lets the nodes of the kit in, turns revoked ones out, and looks after the jobs. What both know
 is written to ``state/status.json`` every `WRITE_S`.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from server_app.deploy.host.machine import TOKENS
-from server_app.deploy.host.processes import Child, Warden, only_one, say
+from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.kits.parsing import read_address
@@ -141,15 +141,15 @@ def run_link(kit: LinkKit) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
         keeper = Keeper(kit, bundle())
-        with Warden(kit.logs) as warden:
+        with Supervisor(kit.logs) as supervisor:
             env = environment(kit)
             superlink = Child(SUPERLINK, superlink_command(kit), env)
             superlink.health = lambda: health(superlink, keeper.seen)
-            warden.add(superlink)
-            warden.add(Child(WARM, warm_command(kit), env))
+            supervisor.add(superlink)
+            supervisor.add(Child(WARM, warm_command(kit), env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
             say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
-            warden.run(over, Writer(kit, warden, keeper))
+            supervisor.run(over, Writer(kit, supervisor, keeper))
             say("stopping")
         keeper.control.close()
 
@@ -165,10 +165,10 @@ def health(child: Child, seen: Seen) -> str:
 
 
 class Writer:
-    """Writes the status file, from the warden's thread, which never waits for anybody."""
+    """Writes the status file, from the supervisor's thread, which never waits for anybody."""
 
-    def __init__(self, kit: LinkKit, warden: Warden, keeper: Keeper) -> None:
-        self._kit, self._warden, self._keeper = kit, warden, keeper
+    def __init__(self, kit: LinkKit, supervisor: Supervisor, keeper: Keeper) -> None:
+        self._kit, self._supervisor, self._keeper = kit, supervisor, keeper
         self._due = 0.0
         self._failed = ""
 
@@ -181,7 +181,7 @@ class Writer:
         try:
             seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))
             seen.certificates = kit_findings(self._kit.path)
-            write_status(self._kit, seen, list(self._warden.children.values()), self._keeper.jobs)
+            write_status(self._kit, seen, list(self._supervisor.children.values()), self._keeper.jobs)
             self._failed = ""
         except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so
             if str(err) != self._failed:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.host.processes import WARDEN
+from server_app.deploy.host.processes import SUPERVISOR
 from task.errors import ConfigError
 
 TASK_BYTES = (
@@ -37,12 +37,12 @@ class MemoryLimit:
 
     Args:
         most: Bytes.
-        root: Process whose descendants are counted, and itself; without one the warden.
+        root: Process whose descendants are counted, and itself; without one the supervisor.
     """
 
     def __init__(self, most: int, root: int = 0) -> None:
         self.most = most
-        self._root = psutil.Process(root or int(os.environ.get(WARDEN, os.getpid())))
+        self._root = psutil.Process(root or int(os.environ.get(SUPERVISOR, os.getpid())))
 
     def used(self) -> int:
         """Return what the node uses, in bytes."""

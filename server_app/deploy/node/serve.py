@@ -1,6 +1,6 @@
 """``bouquet node``: a node's SuperNode and its warm SuperExec, started, watched and kept up.
 
-The warden here says in plain words what happens. A SuperNode that has not exchanged anything with the
+The supervisor here says in plain words what happens. A SuperNode that has not exchanged anything with the
 SuperLink for 30 s, although the SuperLink's port has answered all that time, is restarted; one that lost the
 SuperLink is left alone, since it holds replies that it will deliver when the SuperLink is back.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.deploy.host.machine import TOKENS, WORK, free_port, place_of, toml
-from server_app.deploy.host.processes import Child, Warden, how_it_ended, only_one, say
+from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
@@ -109,21 +109,21 @@ def run_node(kit: NodeKit, options: Options) -> None:
     check(options)
     for text in check_kit(kit.path):
         say(text)
-    with only_one(kit.state / "node.lock", f"the node {kit.name}"), Warden(kit.logs) as warden:
+    with only_one(kit.state / "node.lock", f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
         # What another app than the installed one can read is not known here.
         if options.data is not None and kit.policy.apps == "installed":
             say(f"reading {options.data}")
             say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
-        node = _Node(kit, options, warden)
+        node = _Node(kit, options, supervisor)
         node.start()
-        warden.run(threading.Event(), node.look)
+        supervisor.run(threading.Event(), node.look)
 
 
 class _Node:
     """The children of one node, and what is known of its connection."""
 
-    def __init__(self, kit: NodeKit, options: Options, warden: Warden) -> None:
-        self.kit, self.options, self.warden = kit, options, warden
+    def __init__(self, kit: NodeKit, options: Options, supervisor: Supervisor) -> None:
+        self.kit, self.options, self.supervisor = kit, options, supervisor
         self.link = read_address(kit.link, "link")
         self.ready = kit.state / "warm"
         self.port = free_port()
@@ -149,9 +149,9 @@ class _Node:
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
         env = environment(self.kit, self.options)
         child = Child(SUPERNODE, self._supernode(), env, self._health, self._explain, self._begun)
-        self.warden.add(child)
+        self.supervisor.add(child)
         if not self.options.cold:
-            self.warden.add(Child(WARM, self._warm(), env))
+            self.supervisor.add(Child(WARM, self._warm(), env))
 
     def _supernode(self) -> list[str]:
         kit, host = self.kit, self.link[0]
@@ -223,7 +223,7 @@ class _Node:
 
     def _quiet_s(self) -> float:
         """Return for how long there was no exchange, in seconds; a start counts as one."""
-        up_s = self.warden.children[SUPERNODE].uptime_s()
+        up_s = self.supervisor.children[SUPERNODE].uptime_s()
         try:
             return min(up_s, time.time() - self.kit.alive.stat().st_mtime)
         except FileNotFoundError:
@@ -281,16 +281,16 @@ class _Node:
 
     def _move_port(self) -> None:
         """Take another port if somebody else has taken this one."""
-        child = self.warden.children[SUPERNODE]
-        if child.process is not None or "address already in use" not in self.warden.tail(SUPERNODE):
+        child = self.supervisor.children[SUPERNODE]
+        if child.process is not None or "address already in use" not in self.supervisor.tail(SUPERNODE):
             return
         self.port = free_port()
         child.command = self._supernode()
         child.due = 0.0
-        self.warden.look()
-        if WARM in self.warden.children:
-            self.warden.children[WARM].command = self._warm()
-            self.warden.restart(WARM, "the SuperNode has moved to another port")
+        self.supervisor.look()
+        if WARM in self.supervisor.children:
+            self.supervisor.children[WARM].command = self._warm()
+            self.supervisor.restart(WARM, "the SuperNode has moved to another port")
 
     def _check_memory(self, limit: MemoryLimit) -> None:
         used = limit.used()
@@ -318,7 +318,7 @@ def node_config(name: str, options: Options, policy: Policy) -> str:
 
 
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
-    """Return what the node's processes find in their environment, beside the warden's own."""
+    """Return what the node's processes find in their environment, beside the supervisor's own."""
     env = {
         "FLWR_HOME": str(kit.flwr_home),
         "FLWR_TELEMETRY_ENABLED": "0",
