@@ -19,7 +19,7 @@ import uvicorn
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower import superlink
 from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import FILES
 from task.errors import ConfigError
 from tests.support.fleet import Served, served

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import probe

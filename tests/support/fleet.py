@@ -44,7 +44,7 @@ from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_repl
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.limits import Guard, Limits, Places
 from server_app.deploy.flower.superlink import serve_fleet
-from server_app.deploy.host.machine import PLACE_HEADER, free_port
+from server_app.deploy.host.host import PLACE_HEADER, free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 

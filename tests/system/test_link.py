@@ -21,7 +21,7 @@ import psutil
 import pytest
 from flwr.proto.control_pb2 import StreamLogsRequest
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.confined import KIT

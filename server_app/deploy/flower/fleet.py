@@ -31,7 +31,7 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
 from server_app.deploy.flower.limits import MAX_OBJECTS, Guard, RefusedError
-from server_app.deploy.host.machine import PLACE_HEADER
+from server_app.deploy.host.host import PLACE_HEADER
 
 logger = logging.getLogger("flwr")
 

@@ -42,7 +42,7 @@ from flwr.common.constant import (
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
-from server_app.deploy.host.machine import PLACE_HEADER
+from server_app.deploy.host.host import PLACE_HEADER
 from server_app.deploy.kits.certificates import node_fingerprint
 from server_app.deploy.kits.kit import FILES
 from task.storage.files import write_json

@@ -43,7 +43,7 @@ from flwr.supernode.nodestate import in_memory_nodestate as nodestates
 
 from server_app.deploy.flower import clock
 from server_app.deploy.flower.retries import retry_soon
-from server_app.deploy.host.machine import PLACE_HEADER, UNANSWERED, WORK
+from server_app.deploy.host.host import PLACE_HEADER, UNANSWERED, WORK
 from server_app.deploy.host.processes import end_with_parent
 from task.storage.files import FILE
 

@@ -34,7 +34,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from server_app.deploy.host.machine import UNANSWERED
+from server_app.deploy.host.host import UNANSWERED
 from server_app.deploy.host.processes import say
 from server_app.deploy.node.app_integrity import difference, forget
 from server_app.deploy.node.policy import Order, Site, audit, may_train

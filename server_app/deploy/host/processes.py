@@ -25,7 +25,7 @@ from types import TracebackType
 
 import psutil
 
-from server_app.deploy.host.machine import MARK, marked
+from server_app.deploy.host.host import MARK, marked
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
 from task.storage.locks import HeldError, locked

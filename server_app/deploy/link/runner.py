@@ -227,7 +227,7 @@ def bundle() -> bytes:
     """
     from flwr.cli.build import build_fab_from_disk
 
-    from server_app.deploy.host.machine import APP_DIR
+    from server_app.deploy.host.host import APP_DIR
 
     try:
         return build_fab_from_disk(APP_DIR)

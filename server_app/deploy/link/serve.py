@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.host.machine import TOKENS
+from server_app.deploy.host.host import TOKENS
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from server_app.deploy.host.machine import TOKENS, WORK, free_port, place_of, toml
+from server_app.deploy.host.host import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy

@@ -10,8 +10,8 @@ import pytest
 from flwr.supercore.retry import grpc_retry, http_retry
 
 from server_app.deploy.flower.retries import LONGEST_S, retry_soon
-from server_app.deploy.host import machine
-from server_app.deploy.host.machine import place_of
+from server_app.deploy.host import host
+from server_app.deploy.host.host import place_of
 
 
 def test_a_place_is_the_same_however_its_folder_is_spelt_and_no_other_folders(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_a_place_is_the_same_however_its_folder_is_spelt_and_no_other_folders(tm
 def test_a_place_is_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two containers with one path and one machine id the host name differs."""
     ids = tmp_path / "machine-id"
-    monkeypatch.setattr(machine, "MACHINE_ID", ids)
+    monkeypatch.setattr(host, "MACHINE_ID", ids)
     seen = set()
     for number in ("", "1", "2"):
         if number:
