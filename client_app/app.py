@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.measure import query_clients
-from client_app.node import Node, open_node
+from client_app.node import LocalNode, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.stages.attacks import corrupt, malicious
 from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
@@ -49,7 +49,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def owner(context: Context) -> Owner:
         return SIMULATION if simulation or in_simulation() else owner_of(context.node_config)
 
-    def node_of(context: Context) -> Node:
+    def node_of(context: Context) -> LocalNode:
         owned, keys = owner(context), {**context.run_config, **fixed}
         if not owned.simulation:
             keys = keys_of_node(keys, context.node_config)
@@ -115,11 +115,11 @@ def answer_in_kind(
     return reply
 
 
-Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
+Work = Callable[[LocalNode, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "loss": query_clients}
 
 
-def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
+def answer(node: LocalNode, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
     """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
@@ -165,7 +165,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     return wire.reply_content(merged.reply() if named else merged.as_one_client())
 
 
-def _share(node: Node) -> tuple[str, ...]:
+def _share(node: LocalNode) -> tuple[str, ...]:
     """Return the clients that are this node's own share of the partition."""
     part, parts = node.share
     names = sorted(node.clients.names)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.functional import cross_entropy
 
-from client_app.node import Node
+from client_app.node import LocalNode
 from client_app.training.programs import Single
 from task.numerics.evaluate import BATCH
 from task.spec.entry import Algorithm
@@ -43,7 +43,7 @@ def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int 
 
 
 def query_clients(
-    node: Node, entry: Algorithm, order: wire.TrainOrder
+    node: LocalNode, entry: Algorithm, order: wire.TrainOrder
 ) -> Iterator[tuple[str, wire.ClientUpdate | Exception]]:
     """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
@@ -57,7 +57,7 @@ def query_clients(
 
 
 def add_losses(
-    node: Node,
+    node: LocalNode,
     entry: Algorithm,
     order: wire.TrainOrder,
     clients: Sequence[str],
@@ -71,7 +71,7 @@ def add_losses(
         upload.scalars[LOSS_RMS.name] = losses(model, *node.data(client, "train"))[LOSS_RMS.name]
 
 
-def _received(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
+def _received(node: LocalNode, order: wire.TrainOrder) -> torch.nn.Module:
     model = node.model()
     Single(model).load(order.arrays[wire.ARRAYS], 1)
     return model

@@ -12,7 +12,7 @@ import torch
 
 from client_app.measure import add_losses
 from client_app.memory.state import oldest_resumable
-from client_app.node import Node, OneClient
+from client_app.node import LocalNode, OneClient
 from client_app.owner import check_basis
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
@@ -34,7 +34,7 @@ from task.wire import messages as wire
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
-def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+def train_clients(node: LocalNode, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Train the clients of an order from the received model, those that can together as one program.
 
     Yields:
@@ -60,7 +60,7 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
         yield from outcomes
 
 
-def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains: bool) -> None:
+def check_bounds(node: LocalNode, entry: Algorithm, order: wire.TrainOrder, *, trains: bool) -> None:
     """Refuse an order whose uploads would be computed from less than the owner of the node allows.
 
     Of a data set that everybody can have, such as MNIST, there is nothing to protect.
@@ -83,7 +83,7 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains
         check_basis(owner, node.config, train, entry, client, rows, epochs, trains=trains)
 
 
-def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
+def _rows(node: LocalNode, entry: Algorithm, client: str) -> np.ndarray:
     """Return the rows that a client trains on: its own, or everybody's."""
     clients, number = node.clients, node.clients.index(client)
     if not entry.pooled:
@@ -96,11 +96,11 @@ def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
     return np.unique(np.concatenate([clients.train(i) for i in range(len(clients.names))]))
 
 
-def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
+def _program(node: LocalNode, entry: Algorithm) -> tuple[Program, int]:
     return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
 
 
-def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
+def _train_config(node: LocalNode, order: wire.TrainOrder) -> TrainConfig:
     """Return the configured local work; a rule may set the number of steps in each round."""
     steps = int(order.scalars.get(wire.LOCAL_STEPS, 0))
     return replace(node.config.train, local_steps=steps) if steps else node.config.train
@@ -123,7 +123,7 @@ def _cohorts(
 
 
 def _alone(
-    node: Node,
+    node: LocalNode,
     entry: Algorithm,
     order: wire.TrainOrder,
     client: str,
@@ -137,7 +137,7 @@ def _alone(
 
 
 def _task(
-    node: Node,
+    node: LocalNode,
     entry: Algorithm,
     order: wire.TrainOrder,
     program: Program,
@@ -185,7 +185,7 @@ def _task(
     return task, solver, ala
 
 
-def _forms(node: Node, entry: Algorithm) -> dict[str, Arrays]:
+def _forms(node: LocalNode, entry: Algorithm) -> dict[str, Arrays]:
     """Return arrays of the forms that kept records must have, where the model says them."""
     whole, parts = node.initial(), node.parts()
     shared = {n: whole[n] for n in parts.shared}
@@ -198,7 +198,7 @@ def _forms(node: Node, entry: Algorithm) -> dict[str, Arrays]:
 
 
 def _train_cohort(
-    node: Node,
+    node: LocalNode,
     entry: Algorithm,
     order: wire.TrainOrder,
     cohort: Sequence[str],
@@ -246,7 +246,7 @@ def _train_cohort(
 
 
 def _add_tests(
-    node: Node,
+    node: LocalNode,
     cohort: Sequence[str],
     solver: Solver,
     models: Sequence[Arrays],
@@ -265,7 +265,7 @@ def _add_tests(
 
 
 def _keep(
-    node: Node,
+    node: LocalNode,
     entry: Algorithm,
     order: wire.TrainOrder,
     client: str,
@@ -284,7 +284,7 @@ def _keep(
     return upload
 
 
-def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+def evaluate_clients(node: LocalNode, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure, on the own test data of each client of an order, the received model or the client's own."""
     model = node.model()
     if not entry.personal:
@@ -302,7 +302,7 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
 
 
 def _own(
-    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
+    node: LocalNode, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
 ) -> dict[str, float]:
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
     model, server_round = node.model(), order.round + 1

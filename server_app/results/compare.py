@@ -17,7 +17,7 @@ from rich.text import Text
 from server_app.results.folder import RunFolder
 from server_app.results.summary import (
     MEASURED,
-    Clients,
+    ClientHistory,
     Row,
     gather,
     has_accuracy,
@@ -54,7 +54,7 @@ class Run:
 
     path: Path
     rounds: list[Row]
-    clients: Clients
+    clients: ClientHistory
     config: Row  # every run-config key with its value
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from server_app.results.folder import CONFIG, ROUNDS, RunFolder, summarise
 from server_app.results.summary import (
     MEASURED,
-    Clients,
+    ClientHistory,
     Row,
     Scores,
     gather,
@@ -92,7 +92,7 @@ def write_report(run: Path) -> list[Path]:
 
 
 def _plots(
-    rounds: Sequence[Row], clients: Sequence[Row], seen: Clients, run: Row
+    rounds: Sequence[Row], clients: Sequence[Row], seen: ClientHistory, run: Row
 ) -> Iterable[tuple[str, str, str, Draw | None]]:
     """Yield file name, title, caption and how to draw it; None instead of what has no data."""
     x = np.asarray([row["round"] for row in rounds], dtype=float)

@@ -70,7 +70,7 @@ def test_a_reply_that_is_too_large_is_dropped_and_answered_in_its_place(
     (reply,) = link.replies(order)
     assert f"at most {MAX_REPLY} bytes" in reply.error.reason
     assert sum("reply refused" in line for line in caplog.messages) == 1
-    assert link.guard.sender(node.id).fingerprint in caplog.text
+    assert link.limiter.sender(node.id).fingerprint in caplog.text
     # Neither the other nodes nor the next reply suffer from it.
     other.push(other.pull()[0], arrays(MAX_REPLY // 2))
     assert not link.replies(others)[0].HasField("error")
@@ -223,8 +223,8 @@ def test_a_superlink_that_was_killed_with_a_node_still_knows_where_it_was(
     node = link.peer()
     link.state.deactivate_node(node.id)
     node.activate(place="here")
-    link.guard._senders.clear()
-    link.guard._places = limiting.Places(tmp_path / "places.json")
+    link.limiter._senders.clear()
+    link.limiter._places = limiting.Places(tmp_path / "places.json")
     with pytest.raises(grpc.RpcError, match="2004"):
         node.activate(place="elsewhere")
     assert node.activate(place="here") == node.id
@@ -262,7 +262,7 @@ def test_a_flood_of_replies_is_slowed_down_and_then_refused(
 
 
 def test_calls_are_slowed_down_to_the_rate() -> None:
-    bucket = limiting._Bucket(rate=50, size=5)
+    bucket = limiting._CallBucket(rate=50, size=5)
     waits = [bucket.take() for _ in range(30)]
     assert waits[:5] == [0.0] * 5
     assert 0.4 < waits[-1] <= 0.5

@@ -64,7 +64,7 @@ BROKEN = "x,label\n1,0\nhot,1\n"
 def test_broken_data_end_a_node_before_it_connects(
     kit: NodeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node._Node, "start", lambda self: pytest.fail("it starts"))
+    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: pytest.fail("it starts"))
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
     with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column 1 "x": expected a number'):
@@ -108,7 +108,7 @@ def test_what_another_app_reads_is_not_checked(
     """Where the kit allows any app, its data may be of any form."""
     (tmp_path / "ward.parquet").write_bytes(b"PAR1")
     started: list[str] = []
-    monkeypatch.setattr(node._Node, "start", lambda self: started.append(self.kit.name))
+    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: started.append(self.kit.name))
     monkeypatch.setattr(Supervisor, "run", lambda *_: None)
     with pytest.raises(DataError):
         run_node(kit, Options(data=tmp_path / "ward.parquet"))
@@ -171,7 +171,7 @@ def made(tmp_path: Path) -> Callable[..., Any]:
     def make(port: int) -> Any:
         kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
         kit.state.mkdir()
-        it = node._Node(kit, Options(), FakeSupervisor())  # type: ignore[arg-type]
+        it = node._NodeProcesses(kit, Options(), FakeSupervisor())  # type: ignore[arg-type]
         it.probe = FakeProbe()
         return it
 

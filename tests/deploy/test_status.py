@@ -21,7 +21,7 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
 from server_app.deploy.link.control import NodeState
 from server_app.deploy.link.jobs import RUNNING, Jobs
-from server_app.deploy.link.serve import Writer
+from server_app.deploy.link.serve import StatusWriter
 from server_app.deploy.link.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
 from server_app.results.folder import RunFolder
 from server_app.terminal import Terminal
@@ -259,7 +259,7 @@ def test_the_link_says_in_its_status_that_its_certificate_ends_soon(kit: LinkKit
     keeper = SimpleNamespace(seen=seen(), jobs=Jobs(kit.jobs, kit.runs))
     kit.state.mkdir()
     kit.runs.mkdir(exist_ok=True)
-    Writer(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
+    StatusWriter(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
     found = read_status(kit)
     assert found["state"] == YELLOW
     (warning,) = found["warnings"]

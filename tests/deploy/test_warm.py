@@ -16,7 +16,7 @@ from flwr.proto.runtime_pb2 import AcquireTaskResponse
 from server_app.deploy.flower.task_process import Task
 from server_app.deploy.node import forks, policy
 from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
-from server_app.deploy.node.policy import Order, Site
+from server_app.deploy.node.policy import Site, TaskRequest
 from task.errors import RefusedError
 from tests.support.runtime import own_bundle
 
@@ -60,11 +60,11 @@ def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
     assert "cannot be read" in difference(content, HERE)
 
 
-def order(kind: str) -> Order:
+def order(kind: str) -> TaskRequest:
     """Return an order of run 7."""
     meta = Metadata(7, "id", 1, 3, "", "1", 0.0, 600.0, kind)
     message = Message(metadata=meta, content=RecordDict())  # type: ignore[call-overload]
-    return Order(message, Context(7, 3, {}, RecordDict(), {}))
+    return TaskRequest(message, Context(7, 3, {}, RecordDict(), {}))
 
 
 @pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.gradient", True), ("evaluate", False)])
@@ -135,7 +135,7 @@ def test_it_asks_at_once_when_there_is_news_and_seldom_without(
 ) -> None:
     work, asked, now = tmp_path / "work", list[float](), [100.0]
     monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
-    warm = forks.Warm(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
+    warm = forks.PreforkExecutor(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
 
     def ask(request: object) -> AcquireTaskResponse:
         asked.append(now[0])

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
-from server_app.deploy.flower.limits import FRAME_BYTES, Guard, Limits, Places, connections, raise_files
+from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
 from server_app.deploy.host.processes import end_with_parent
 from task.errors import ConfigError
 
@@ -86,10 +86,12 @@ def patch(limits: Limits) -> None:
             delivery = Delivery(state)
             delivery.survive()
             places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
-            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse, places)
+            limiter = RateLimiter(
+                limits, state.get_node_id_by_public_key, _NodeNames(state), delivery.refuse, places
+            )
             changes = {
-                "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
-                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, guard),
+                "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery),
+                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, limiter),
                 "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
             }
             vars(stock).update(changes)
@@ -107,13 +109,13 @@ def patch(limits: Limits) -> None:
 
 
 def serve_fleet(
-    run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
+    run_fleet: Any, limiter: RateLimiter, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
 ) -> grpc.Server:
-    """Run the Fleet API with the guard before all others, and bounds on its connections."""
+    """Run the Fleet API with the limiter before all others, and bounds on its connections."""
     bounded = _Grpc(servers.grpc, connections(raise_files()))
     servers.grpc = bounded
     try:
-        server = run_fleet(interceptors=[guard, *interceptors], **more)
+        server = run_fleet(interceptors=[limiter, *interceptors], **more)
     finally:
         servers.grpc = grpc
     if not bounded.used:
@@ -139,7 +141,7 @@ class _Grpc:
         return self._theirs.server(*args, options=[*options, *self._options], **more)
 
 
-class _Names:
+class _NodeNames:
     """The nodes' names, for the log."""
 
     def __init__(self, state: SqlLinkState) -> None:

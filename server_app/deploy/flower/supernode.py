@@ -126,7 +126,7 @@ def watch(alive: Path) -> bool:
 
         return received
 
-    class Sender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
+    class TouchingSender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
         def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
             super().__init__(touching(heartbeat_fn))
 
@@ -140,7 +140,7 @@ def watch(alive: Path) -> bool:
             receive, *others = [touching(function) for function in conn[1:]]
             yield (conn[0], noting(receive), *others)
 
-    vars(connection)["HeartbeatSender"] = Sender
+    vars(connection)["HeartbeatSender"] = TouchingSender
     vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = BEAT_S
     vars(main_loop)["_init_connection"] = connected
     return True

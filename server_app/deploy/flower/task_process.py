@@ -37,7 +37,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from server_app.deploy.host.host import UNANSWERED
 from server_app.deploy.host.processes import say
 from server_app.deploy.node.app_integrity import difference, forget
-from server_app.deploy.node.policy import Order, Site, audit, may_train
+from server_app.deploy.node.policy import Site, TaskRequest, audit, may_train
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, Tell, Told
 from task.errors import BouquetError, RefusedError, WireError, public
 
@@ -92,7 +92,7 @@ def client_task(
     beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
     beat.start()
     message, context, run, fab = pull_task_input(client)
-    order = Order(
+    order = TaskRequest(
         remove_content_from_message(message),
         Context(context.run_id, context.node_id, {}, RecordDict(), {}),
     )
@@ -122,7 +122,7 @@ def client_task(
 
 
 def _admitted(
-    order: Order,
+    order: TaskRequest,
     context: Context,
     run: Run,
     fab: Fab,

@@ -149,7 +149,7 @@ def run_link(kit: LinkKit) -> None:
             supervisor.add(Child(WARM, warm_command(kit), env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
             say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
-            supervisor.run(over, Writer(kit, supervisor, keeper))
+            supervisor.run(over, StatusWriter(kit, supervisor, keeper))
             say("stopping")
         keeper.control.close()
 
@@ -164,7 +164,7 @@ def health(child: Child, seen: Seen) -> str:
     return f"no good answer for {silent_s:.0f} s ({seen.trouble or 'no answer at all'})"
 
 
-class Writer:
+class StatusWriter:
     """Writes the status file, from the supervisor's thread, which never waits for anybody."""
 
     def __init__(self, kit: LinkKit, supervisor: Supervisor, keeper: Keeper) -> None:

@@ -56,7 +56,7 @@ class _Running:
     reporter: bool = False
 
 
-class Warm:
+class PreforkExecutor:
     """Acquires tasks of one Runtime API and runs each in a process of its own.
 
     Args:

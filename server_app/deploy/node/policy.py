@@ -42,7 +42,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskRequest:
     """What a task asks for: its message without the content, and of whom."""
 
     message: Message
@@ -55,12 +55,12 @@ class Order:
 
 
 def may_train(
-    order: Order, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
+    request: TaskRequest, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
 ) -> None:
     """Refuse a training that the site does not want.
 
     Args:
-        order: What is asked.
+        request: What is asked.
         context: Its context.
         site: What is allowed.
         trained: Training messages so far, by run.

@@ -91,7 +91,7 @@ def read_rate(text: str) -> float:
     return float(match[1]) * RATES[match[2]] / 8
 
 
-class Bucket:
+class ByteBucket:
     """A token bucket: so many bytes per second, and a tenth of a second's worth at once.
 
     Args:
@@ -137,7 +137,7 @@ class SlowLink:
         self._loop.run_forever()
 
     async def _listen(self, port: int = 0) -> None:
-        self._up, self._down = Bucket(self.rate), Bucket(self.rate)
+        self._up, self._down = ByteBucket(self.rate), ByteBucket(self.rate)
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
@@ -164,7 +164,7 @@ class SlowLink:
                 end.transport.abort()
 
     async def _pass(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, bucket: Bucket, way: int
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, bucket: ByteBucket, way: int
     ) -> None:
         while data := await source.read(CHUNK):
             await asyncio.sleep(bucket.pause_s(len(data)))

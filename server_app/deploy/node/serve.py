@@ -114,12 +114,12 @@ def run_node(kit: NodeKit, options: Options) -> None:
         if options.data is not None and kit.policy.apps == "installed":
             say(f"reading {options.data}")
             say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
-        node = _Node(kit, options, supervisor)
+        node = _NodeProcesses(kit, options, supervisor)
         node.start()
         supervisor.run(threading.Event(), node.look)
 
 
-class _Node:
+class _NodeProcesses:
     """The children of one node, and what is known of its connection."""
 
     def __init__(self, kit: NodeKit, options: Options, supervisor: Supervisor) -> None:
