@@ -12,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from flwr.supernode import start_client_internal as main_loop
 
-from server_app.deploy.flower import clock, supernode
+from server_app.deploy.flower import supernode
 from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
@@ -266,7 +267,7 @@ def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
 @pytest.mark.parametrize(
     ("log", "what"),
     [
-        ("bouquet: this machine's clock is 8 s ahead of ...", "clock is 8 s ahead"),
+        ("bouquet: this machine's clock, 12:00 UTC, differs ...", "clock, 12:00 UTC, differs"),
         ("... [code: 2004] Failed to activate SuperNode.", "was not let in by 127.0.0.1"),
         ("... CERTIFICATE_VERIFY_FAILED ...", "has no certificate for 127.0.0.1"),
         ("bouquet: connected to x as node 1", "ended with exit code 70"),
@@ -288,24 +289,20 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said
 
 
-@pytest.mark.parametrize("off_s", [0.0, 8.0, 320.0, -310.0, -3600.0, 7200.0])
-def test_the_clocks_offset_is_found_from_what_is_accepted(off_s: float) -> None:
-    """A SuperLink accepts times between 5 s in its future and 305 s in its past."""
-    calls = []
-
-    def accepted(shift: float) -> bool:
-        calls.append(shift)
-        return -305 < off_s + shift < 5
-
-    assert clock.ahead_s(accepted) == pytest.approx(off_s, abs=0.3)
-    assert len(calls) < 80
+def test_a_refused_time_is_explained() -> None:
+    assert "Run NTP" in supernode._reason(Refusal("Invalid timestamp"))
+    assert supernode._reason(Refusal("Unknown node")) == "the SuperLink says UNAUTHENTICATED: Unknown node"
 
 
-def test_a_clock_that_is_far_off_is_only_far_off() -> None:
-    assert clock.ahead_s(lambda shift: False) is None
-    assert "more than 13 h off" in clock.in_words(None)
-    assert "is 8 s ahead of" in clock.in_words(8.1)
-    assert "is 400 s behind" in clock.in_words(-400.0)
+class Refusal(grpc.RpcError):  # type: ignore[misc]
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAUTHENTICATED
+
+    def details(self) -> str:
+        return self.words
 
 
 def test_flowers_main_loop_is_as_expected_and_looks_more_often(monkeypatch: pytest.MonkeyPatch) -> None:

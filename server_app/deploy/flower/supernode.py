@@ -34,20 +34,19 @@ from typing import Any
 
 import grpc
 from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE, ErrorCode
 from flwr.supercore import heartbeat
-from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supernode import start_client_internal as main_loop
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.nodestate import in_memory_nodestate as nodestates
 
-from server_app.deploy.flower import clock
 from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.host.host import PLACE_HEADER, UNANSWERED, WORK
 from server_app.deploy.host.processes import end_with_parent
 from task.storage.files import FILE
 
 PREFIX = "bouquet:"
+WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 SLEEPS = ["3", "0.5", "0.5"]  # that Flower's main loop has, in this order
 PACES = {3: 0.2, 0.5: 0.05}  # seconds instead of seconds
 SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
@@ -133,7 +132,7 @@ def watch(alive: Path) -> bool:
     @contextmanager
     def connected(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
         options = inspect.signature(connect).bind(*args, **kwargs).arguments
-        _explain_refusals(options)
+        _explain_refusals()
         with connect(*args, **kwargs) as conn:
             alive.touch(FILE)
             tell(f"connected to {options['server_address']} as node {conn[0]}")
@@ -178,7 +177,7 @@ def _take_up(state: Any, run: int) -> None:
             state.record_message_processing_start(orders[0].message.metadata.message_id)
 
 
-def _explain_refusals(options: dict[str, Any]) -> None:
+def _explain_refusals() -> None:
     """Log why the SuperLink refuses a call: Flower then ends without a word."""
     make = main_loop._make_fleet_connection_retry_invoker
     told: set[str] = set()
@@ -191,7 +190,7 @@ def _explain_refusals(options: dict[str, Any]) -> None:
             details = str(err.details())
             if err.code() != grpc.StatusCode.PERMISSION_DENIED and details not in told:
                 told.add(details)
-                tell(_reason(err, options))
+                tell(_reason(err))
             return bool(gives_up and gives_up(err))
 
         invoker.should_giveup = explained
@@ -200,18 +199,14 @@ def _explain_refusals(options: dict[str, Any]) -> None:
     vars(main_loop)["_make_fleet_connection_retry_invoker"] = explaining
 
 
-def _reason(err: grpc.RpcError, options: dict[str, Any]) -> str:
-    details = str(err.details())
-    if details != clock.REFUSAL:
+def _reason(err: grpc.RpcError) -> str:
+    if (details := str(err.details())) != WRONG_TIME:
         return f"the SuperLink says {err.code().name}: {details}"
-    certificates = options.get("root_certificates")
-    if isinstance(certificates, str):
-        certificates = Path(certificates).expanduser().read_bytes()
-    keys = options.get("authentication_keys") or generate_key_pairs()
-    try:
-        return clock.in_words(clock.measure(options["server_address"], certificates, keys))
-    except grpc.RpcError:
-        return "this machine's clock differs too much from the SuperLink's"
+    return (
+        f"this machine's clock, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, differs from the "
+        f"SuperLink's: it may be at most {SYSTEM_TIME_TOLERANCE} s ahead and {TIMESTAMP_TOLERANCE} s behind. "
+        "Set it right. Run NTP"
+    )
 
 
 class _Placed(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
