@@ -26,6 +26,7 @@ from server_app.deploy.node import serve as node
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Found
 from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
+from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 
 
@@ -213,7 +214,7 @@ def test_it_says_once_why_it_cannot_reach_the_superlink_and_that_a_certificate_e
         it.look()
     assert said == ["connected to 127.0.0.1:9", "it ends soon"]
     looks = it.probe.looks
-    clock_s[0] += node.DAY_S
+    clock_s[0] += timing.CERTIFICATE_LOOK_S
     it.look()
     assert it.probe.looks == looks + 1
 
@@ -253,7 +254,7 @@ def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
     clock_s[0] += 10
     it.look()
     assert it._health() == ""  # the port answers only now
-    clock_s[0] += node.STALE_S + 1
+    clock_s[0] += timing.NODE_STALE_S + 1
     it.look()
     assert "no exchange with" in it._health()
     assert it._health() == ""  # once
@@ -284,7 +285,7 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     it = made(9)
     log = "[code: 2004] Failed to activate SuperNode."
     assert "holds an earlier process" in it._explain(1, log)
-    it.refused_since -= node.NOT_LET_IN_S
+    it.refused_since -= timing.NOT_LET_IN_S
     said = it._explain(1, log)
     assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said
 
@@ -322,7 +323,7 @@ def test_another_main_loop_keeps_its_pace(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_reply_whose_rest_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supernode, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(timing, "REPLY_REST_S", 0.3)
     pace = supernode.Pace()
 
     def yield_object_contents(waits: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from server_app.deploy.host import processes
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one
+from task import timing
 from task.errors import BouquetError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -44,7 +45,7 @@ def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path
 def test_a_child_that_lived_long_begins_with_the_first_pause_again(
     unwell: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "STEADY_S", 0.0)
+    monkeypatch.setattr(timing, "RECOVERED_S", 0.0)
     told: list[str] = []
     script = SLEEP if unwell else [sys.executable, "-c", "exit(3)"]
     with Supervisor(tmp_path, told.append) as supervisor:
@@ -89,7 +90,7 @@ def test_an_unwell_child_ends_with_all_that_it_started(tmp_path: Path) -> None:
 
 
 def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "STOP_S", 0.5)
+    monkeypatch.setattr(timing, "TERMINATE_S", 0.5)
     script = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )

@@ -25,6 +25,7 @@ from server_app.deploy.link.serve import StatusWriter
 from server_app.deploy.link.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
 from server_app.results.folder import RunFolder
 from server_app.terminal import Terminal
+from task import timing
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> 
     assert state(seen(certificates=(Finding(False, "ends soon"),))) == (YELLOW, "ends soon")
     both = (Finding(False, "ends soon"), Finding(True, "has expired"))
     assert state(seen(certificates=both)) == (RED, "has expired; ends soon")
-    silent = seen(answered=time.monotonic() - module.RED_S - 1, trouble="database is locked")
+    silent = seen(answered=time.monotonic() - timing.SUPERLINK_RED_S - 1, trouble="database is locked")
     assert state(silent)[0] == RED
     assert "database is locked" in state(silent)[1]
     child.process = None

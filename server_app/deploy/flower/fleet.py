@@ -32,10 +32,9 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
 from server_app.deploy.flower.limits import MAX_OBJECTS, RateLimiter, RefusedCallError
 from server_app.deploy.host.host import PLACE_HEADER
+from task import timing
 
 logger = logging.getLogger("flwr")
-
-DEAD_S = 12.0  # a node calls at least every 9 s, its heartbeat
 
 
 class Fleet(FleetServicer):
@@ -55,8 +54,8 @@ class Fleet(FleetServicer):
         """Activate the node whose key signed the call.
 
         Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is let in `DEAD_S` after its last call; at once where it comes
-        from the place of the earlier one, since there only one process at a time has the node's kit.
+        Here a node whose process was killed is let in `timing.DEAD_NODE_S` after its last call; at once where
+        it comes from the place of the earlier one, since there only one process at a time has the node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
             raise RefusedCallError(
@@ -66,7 +65,7 @@ class Fleet(FleetServicer):
         if node is not None:
             known = self._limiter.sender(node, request.public_key)
             place = get_metadata_str(context.invocation_metadata(), PLACE_HEADER)
-            if time.monotonic() - known.heard > DEAD_S or (place and place == known.place):
+            if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
                 self._delivery.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
         logger.info("%s is here", self._limiter.sender(response.node_id, request.public_key))

@@ -45,6 +45,7 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 from server_app.deploy.host.host import PLACE_HEADER
 from server_app.deploy.kits.certificates import node_fingerprint
 from server_app.deploy.kits.kit import FILES
+from task import timing
 from task.storage.files import write_json
 
 logger = logging.getLogger("flwr")
@@ -55,12 +56,8 @@ MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
 PLACE_LETTERS = 64
 CONCURRENT = 8
 CALLS_PER_S = 100.0
-LONGEST_WAIT_S = 5.0
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
-QUIET_S = 10.0  # between two lines of the log that say the same
 OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
-HANDSHAKE_S = 20.0  # from a connection to the first frame of HTTP/2, as long as a node waits for it
-IDLE_S = 60.0  # without a call; a node calls at least every 9 s
 
 PUSH_MESSAGES, PUSH_OBJECT, ACTIVATE = "PushMessages", "PushObject", "ActivateNode"
 
@@ -95,8 +92,8 @@ class _CallBucket:
         now = time.monotonic()
         self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
         self.at = now
-        if self.tokens < 1 - LONGEST_WAIT_S * self.rate:
-            return LONGEST_WAIT_S + 1  # refused calls take none
+        if self.tokens < 1 - timing.SLOWED_S * self.rate:
+            return timing.SLOWED_S + 1  # refused calls take none
         self.tokens -= 1
         return max(0.0, -self.tokens / self.rate)
 
@@ -259,12 +256,12 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         with sender.lock:
             wait_s = (sender.replies if method == PUSH_MESSAGES else sender.others).take()
             busy = sender.calls >= CONCURRENT
-            if wait_s <= LONGEST_WAIT_S and not busy:
+            if wait_s <= timing.SLOWED_S and not busy:
                 sender.calls += 1
         if busy:
             self._say(str(sender), f"{method} refused: more than {CONCURRENT} calls at a time")
             raise RefusedCallError(f"expected at most {CONCURRENT} calls at a time; got more")
-        if wait_s > LONGEST_WAIT_S:
+        if wait_s > timing.SLOWED_S:
             rate = f"{self.limits.max_rate} replies a minute, {CALLS_PER_S:g} other calls a second"
             self._say(str(sender), f"{method} refused: more than {rate}")
             raise RefusedCallError(f"expected at most {rate}; got more")
@@ -300,7 +297,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         """Log a line, but not the same all the time: whoever is refused might have a log filled."""
         now = time.monotonic()
         with self._lock:
-            if now - self._said.get((who, text), -QUIET_S) < QUIET_S:
+            if now - self._said.get((who, text), -timing.SAME_LINE_S) < timing.SAME_LINE_S:
                 return
             if len(self._said) > 1000:
                 self._said.clear()
@@ -324,8 +321,8 @@ def connections(files: int) -> list[tuple[str, int]]:
     """
     return [
         ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
-        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
-        ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * timing.HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * timing.CONNECTION_IDLE_S)),
     ]
 
 

@@ -33,6 +33,7 @@ from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
 from server_app.deploy.host.processes import end_with_parent
+from task import timing
 from task.errors import ConfigError
 
 logger = logging.getLogger("flwr")
@@ -41,9 +42,6 @@ logger = logging.getLogger("flwr")
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
-FIRST_REQUEST_S = 20.0  # after the TLS handshake
-STREAMS_END_S = 3  # how long open log streams may hold up the end
-SWEEP_S = 60.0
 PLACES = "places.json"  # beside the database
 ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
 NEEDED = {
@@ -158,7 +156,9 @@ class _Http(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request as uvicorn waits for a further one."""
         super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(FIRST_REQUEST_S, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            timing.FIRST_REQUEST_S, self.timeout_keep_alive_handler
+        )
 
 
 class _Uvicorn:
@@ -169,7 +169,7 @@ class _Uvicorn:
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
-        options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
+        options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
         self._theirs.run(app=Gate(app), http=_Http, ws="none", **options)
 
 
@@ -179,7 +179,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _sweep(delivery: Delivery) -> None:
     pause = threading.Event()
-    while not pause.wait(SWEEP_S):
+    while not pause.wait(timing.SWEEP_S):
         try:
             delivery.sweep()
         except Exception as err:  # such as a locked database: the next time

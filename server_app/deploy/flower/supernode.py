@@ -43,6 +43,7 @@ from flwr.supernode.nodestate import in_memory_nodestate as nodestates
 from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.host.host import PLACE_HEADER, UNANSWERED, WORK
 from server_app.deploy.host.processes import end_with_parent
+from task import timing
 from task.storage.files import FILE
 
 PREFIX = "bouquet:"
@@ -50,10 +51,7 @@ WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node s
 SLEEPS = ["3", "0.5", "0.5"]  # that Flower's main loop has, in this order
 PACES = {3: 0.2, 0.5: 0.05}  # seconds instead of seconds
 SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
-GIVE_UP_S = 15.0  # without the rest of a reply
-BEAT_S = 15  # makes a heartbeat every 7 to 9 s; the SuperLink still waits 60 s for one
 LOOP_ENDED = 70  # exit code
-RECONNECT_MS = 2000
 
 
 def tell(line: str) -> None:
@@ -72,16 +70,16 @@ class Pace:
         """Sleep, for less than asked.
 
         Raises:
-            TimeoutError: The rest of a reply has not come for `GIVE_UP_S`.
+            TimeoutError: The rest of a reply has not come for `timing.REPLY_REST_S`.
         """
         caller = sys._getframe(1)
         if caller.f_code.co_name == "yield_object_contents":
             missing = hash(caller.f_locals.get("tree") and caller.f_locals["tree"].object_id)
             since = self._waits.setdefault(missing, time.monotonic())
-            if time.monotonic() - since > GIVE_UP_S:
+            if time.monotonic() - since > timing.REPLY_REST_S:
                 self._waits.clear()
                 raise TimeoutError(
-                    f"the process of the task ended in the midst of its reply, {GIVE_UP_S:g} s ago"
+                    f"the process of the task ended in the midst of its reply, {timing.REPLY_REST_S:g} s ago"
                 )
         else:
             self._waits.clear()
@@ -140,7 +138,7 @@ def watch(alive: Path) -> bool:
             yield (conn[0], noting(receive), *others)
 
     vars(connection)["HeartbeatSender"] = TouchingSender
-    vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = BEAT_S
+    vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = int(timing.BEAT_INTERVAL_S)
     vars(main_loop)["_init_connection"] = connected
     return True
 
@@ -228,7 +226,7 @@ def dial(place: str, name: str = "") -> None:
         name: That the SuperLink's certificate must have; "" = the address that is called.
     """
     secure = grpc.secure_channel
-    ours: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+    ours: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S))]
     if name:
         ours.append(("grpc.ssl_target_name_override", name))
 

@@ -26,16 +26,12 @@ from types import TracebackType
 import psutil
 
 from server_app.deploy.host.host import MARK, marked
+from task import timing
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
 from task.storage.locks import HeldError, locked
 from task.text import plain
 
-LOOK_S = 0.25
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-STEADY_S = 20.0  # a child that lived so long has recovered: its next pause is the first again
-STOP_S = 5.0  # between the polite signal and the other
 LOG_BYTES = 5_000_000  # per file; each has one predecessor
 TAIL_BYTES = 4000
 
@@ -64,7 +60,7 @@ class Child:
         name: Of the process, its log file and its mark.
         command: What to run.
         env: Added to the supervisor's environment.
-        health: Called at each look, at most every `LOOK_S`; returns why it must be restarted, or "".
+        health: Called at each look; returns why it must be restarted, or "".
         explain: Says in words how it ended, from the exit code and the end of what it logged.
         begun: Called after each start, with the process id.
     """
@@ -78,7 +74,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0  # time.monotonic() of the last start
     due: float = 0.0  # when to start it again
-    pause_s: float = FIRST_PAUSE_S
+    pause_s: float = field(default_factory=lambda: timing.RESTART_FIRST_S)
     starts: int = 0
 
     def uptime_s(self) -> float:
@@ -129,7 +125,7 @@ class Supervisor:
         Raises:
             BouquetError: The folder of all this was moved or deleted.
         """
-        while not over.wait(LOOK_S):
+        while not over.wait(timing.SUPERVISE_S):
             try:
                 self._check_place()
                 self.look()
@@ -195,16 +191,16 @@ class Supervisor:
         child.begun(child.process.pid)
 
     def _ended(self, child: Child, what: str) -> None:
-        if time.monotonic() - child.started > STEADY_S:
-            child.pause_s = FIRST_PAUSE_S
+        if time.monotonic() - child.started > timing.RECOVERED_S:
+            child.pause_s = timing.RESTART_FIRST_S
         self._tell(f"{what}; starting it again in {child.pause_s:g} s")
         self._end([child])
         child.due = time.monotonic() + child.pause_s
-        child.pause_s = min(LONGEST_PAUSE_S, 2 * child.pause_s)
+        child.pause_s = min(timing.RESTART_LONGEST_S, 2 * child.pause_s)
 
     def _end(self, children: list[Child]) -> None:
         marks = {self._mark_of(child) for child in children}
-        for wait_s, kill in ((STOP_S, False), (2.0, True), (2.0, True)):
+        for wait_s, kill in ((timing.TERMINATE_S, False), *2 * ((timing.KILL_S, True),)):
             left = [process for mark in marks for process in marked(mark)]
             # The environment of one that has just been started may not be there yet.
             known = {process.pid for process in left}

@@ -27,9 +27,9 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from server_app.deploy.kits.kit import LinkKit, proof
+from task import timing
 from task.errors import BouquetError, ConfigError
 
-TIMEOUT_S = 10.0
 UNAUTHORIZED = 401  # the link and its SuperLink read the secret at different times: a restart repairs it
 UNREGISTERED = "unregistered"
 RECENT = 50  # runs to look at
@@ -109,7 +109,7 @@ class Control:
         timeout_s: How long to wait for an answer.
     """
 
-    def __init__(self, kit: LinkKit, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, kit: LinkKit, timeout_s: float = timing.CONTROL_S) -> None:
         context = ssl.create_default_context(cafile=str(kit.ca_certificate))
         self._url = f"https://{kit.control}"
         proofs = [_Proof(kit.secret.read_bytes())]

@@ -15,14 +15,13 @@ from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table
+from task import timing
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets import DATASETS
 from task.errors import BouquetError, ConfigError
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import cohort_size
-
-LOOK_S = 0.25
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
@@ -145,7 +144,7 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
                 progress.round_done(row)
         if now.ended:
             return now
-        time.sleep(LOOK_S)
+        time.sleep(timing.FOLLOW_S)
 
 
 def _words(job: Job) -> tuple[object, ...]:

@@ -18,15 +18,10 @@ from server_app.deploy.link.control import Control, LinkError, NodeState, RunSta
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
+from task import timing
 from task.errors import PASSES, BouquetError, ConfigError
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MOST_FRUITLESS = 10  # attempts without a new round
-ASK_S = 5.0  # between questions about a run whose ServerApp is alive
-LOST_S = 3.0  # a run whose folder nobody holds for so long has no ServerApp any more
-CLOSING_S = 30.0  # how long a ServerApp may take after its result
-MUSTER_S = 15.0  # how long a new run waits for nodes that are not online
-REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
 POLICY = "policy"  # how a refusal to run anything but the installed app begins
 FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server_app.app.main names them
 
@@ -37,7 +32,7 @@ class _Attempt:
 
     job: str  # id
     held: bool = False  # somebody held the folder's lock
-    asked: float = -ASK_S  # when the SuperLink was asked for the run
+    asked: float = -timing.RUN_LOOK_S  # when the SuperLink was asked for the run
     free_since: float = 0.0
     result_since: float = 0.0
     first_seen: float = 0.0  # when its turn came
@@ -93,7 +88,7 @@ class Runner:
             self._attempt = _Attempt(job.id, held=job.state == RUNNING, first_seen=self._clock())
         if job.state == QUEUED:
             away = any(node.registered and not node.online for node in nodes)
-            if not away or self._clock() - self._attempt.first_seen >= MUSTER_S:
+            if not away or self._clock() - self._attempt.first_seen >= timing.MUSTER_S:
                 self._submit(job, self._attempt)
         elif self._attempt.ended:
             self._again(job, self._attempt, nodes)
@@ -131,10 +126,10 @@ class Runner:
         held = is_held(self.jobs.runs / job.name)
         if self.jobs.has_result(job):
             attempt.result_since = attempt.result_since or now
-            if not held or now - attempt.result_since > CLOSING_S:
+            if not held or now - attempt.result_since > timing.SERVERAPP_CLOSES_S:
                 self._end(job, FINISHED, "")
             return
-        if held and now - attempt.asked < ASK_S:
+        if held and now - attempt.asked < timing.RUN_LOOK_S:
             return  # its ServerApp is alive
         attempt.asked = now
         run = self.control.run(job.runs[-1]) if job.runs else None
@@ -148,7 +143,7 @@ class Runner:
             attempt.free_since = 0.0
             return
         attempt.free_since = attempt.free_since or now
-        if now - attempt.free_since > LOST_S:
+        if now - attempt.free_since > timing.SERVERAPP_LOST_S:
             self.control.stop(job.runs[-1])
             self._over(job, attempt, RunState("finished", "failed", "its ServerApp was killed"))
 
@@ -173,8 +168,8 @@ class Runner:
         if attempt.fruitless >= MOST_FRUITLESS:
             self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")
             return
-        pause_s = min(FIRST_PAUSE_S * 2 ** max(attempt.fruitless - 1, 0), LONGEST_PAUSE_S)
-        pause_s = LONGEST_PAUSE_S if kind == PASSES else pause_s
+        pause_s = min(timing.ATTEMPT_FIRST_S * 2 ** max(attempt.fruitless - 1, 0), timing.ATTEMPT_LONGEST_S)
+        pause_s = timing.ATTEMPT_LONGEST_S if kind == PASSES else pause_s
         attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
         self.jobs.update(job, reason=reason)
         self._tell(
@@ -189,7 +184,7 @@ class Runner:
             return
         wanted = self._participants(job)
         may_come = {node.id for node in nodes if node.registered}
-        if (wanted & may_come) - attempt.seen and now - attempt.ended < REUNION_S:
+        if (wanted & may_come) - attempt.seen and now - attempt.ended < timing.REUNION_S:
             return
         self._submit(job, attempt, least=len(wanted & may_come & attempt.seen))
 

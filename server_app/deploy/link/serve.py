@@ -2,7 +2,7 @@
 
 The supervisor here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
 SuperLink: it lets the nodes of the kit in, turns revoked ones out, and looks after the jobs. What both know
-is written to ``state/status.json`` every `WRITE_S`.
+is written to ``state/status.json`` every `timing.STATUS_S`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,11 @@ from server_app.deploy.link.control import Control, LinkError, NodeState, public
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
 from server_app.deploy.link.status import Seen, write_status
+from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder
 
 SUPERLINK, WARM = "superlink", "warm"
-LOOK_S = 0.5
-NODES_S = 2.0  # between looks at the SuperLink's health, its nodes and the kit's keys
-WRITE_S = 2.0
-STARTS_S = 60.0  # until a new SuperLink must have answered
-SILENT_S = 20.0  # without a good answer, until it is restarted
-ANSWER_S = 5.0
 SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
@@ -54,16 +49,16 @@ class Keeper:
     def __init__(self, kit: LinkKit, fab: bytes) -> None:
         self.kit = kit
         self.seen = Seen()
-        self.control = Control(kit, ANSWER_S)
+        self.control = Control(kit)
         self.jobs = Jobs(kit.jobs, kit.runs)
         self._runner = Runner(self.jobs, self.control, fab, say)
-        self._looked_at = -NODES_S
+        self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
         self._wrong: list[str] = []  # with the kit's keys
 
     def run(self, over: threading.Event) -> None:
         """Look until the event is set."""
-        while not over.wait(LOOK_S):
+        while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
             except Exception as err:  # whatever it is: this thread must go on
@@ -72,7 +67,7 @@ class Keeper:
     def look(self) -> None:
         """Look once."""
         try:
-            if time.monotonic() - self._looked_at >= NODES_S:
+            if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
                 self.control.check()
                 check_database(self.kit.database)
                 self.seen.nodes = self._register()
@@ -158,7 +153,7 @@ def health(child: Child, seen: Seen) -> str:
     """Return why the SuperLink must be restarted, "" if it need not be."""
     now = time.monotonic()
     silent_s = now - max(seen.answered, child.started)
-    allowed_s = SILENT_S if seen.answered > child.started else STARTS_S
+    allowed_s = timing.SUPERLINK_SILENT_S if seen.answered > child.started else timing.SUPERLINK_STARTS_S
     if silent_s <= allowed_s:
         return ""
     return f"no good answer for {silent_s:.0f} s ({seen.trouble or 'no answer at all'})"
@@ -176,7 +171,7 @@ class StatusWriter:
         """Write it if it is time to."""
         if time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + WRITE_S
+        self._due = time.monotonic() + timing.STATUS_S
         seen = self._keeper.seen
         try:
             seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))

@@ -17,6 +17,7 @@ from rich.text import Text
 from server_app.deploy.kits.kit import LinkKit
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
+from task import timing
 from task.errors import BouquetError
 from task.storage.files import write_json
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
     from server_app.deploy.link.control import NodeState
     from server_app.deploy.link.jobs import Job, Jobs
 
-OLD_S = 15.0  # a status that is older was written by a link that is no longer there
-RED_S = 15.0  # without a good answer of the SuperLink
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
 SHOWN_CLIENTS = 5  # of a round that went on without some
@@ -59,7 +58,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     all_jobs = jobs.all()
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
-    if time.monotonic() - seen.answered > RED_S or not seen.answered:
+    if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
         faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
     if seen.disk:
         faults.append(seen.disk)
@@ -149,7 +148,7 @@ def read_status(kit: LinkKit) -> Row:
         why = "it was never started" if isinstance(err, FileNotFoundError) else f"{path(kit)}: {err}"
         return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
     age_s = time.time() - row.get("written", 0)
-    if age_s > OLD_S:
+    if age_s > timing.STATUS_OLD_S:
         text = f"the link is not running, or stands still: its last word is {age_s:.0f} s old"
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]

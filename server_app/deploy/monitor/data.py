@@ -31,12 +31,12 @@ from server_app.deploy.monitor.rows import (
 )
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
 from server_app.results.lines import Row, last_rows, problem, read_lines
+from task import timing
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest
 KEPT_TABLES = 8
 LOOK_BACK = 50  # rounds, for the last accuracy
-OLD_S = 15.0  # a status that is older was written by a link that is no longer there
 LONGEST_NAME = 250  # bytes, with room for ".json"
 OPEN_STATES = ("queued", "running", "failed", "stopped")
 
@@ -210,7 +210,7 @@ class Watched:
     def _age(self, status: Row) -> tuple[float | int | None, bool]:
         """Return when a status was written, and whether the link has been silent for long since."""
         written = number(status.get("written")) or modified(self._status_path)
-        return written, written is not None and time.time() - written > OLD_S
+        return written, written is not None and time.time() - written > timing.STATUS_OLD_S
 
     def _health(self) -> Row:
         """Return the state of the link, "" of a folder without one, and what somebody should look at."""

@@ -23,14 +23,10 @@ from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Probe
 from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
+from task import timing
 from task.errors import ConfigError
 from task.storage.files import make_folder
 
-STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
-SILENT_S = 15.0  # without an exchange, before anything is said
-PORT_S = 2.0  # between looks at the SuperLink's port while there is no exchange
-DAY_S = 24 * 3600.0  # between looks at its certificate while there is one
-NOT_LET_IN_S = 75.0  # the SuperLink holds a node that was killed for online for 60 s at most
 SUPERNODE, WARM = "supernode", "warm"
 
 
@@ -197,16 +193,16 @@ class _NodeProcesses:
             ConfigError: The node's processes alone use more than they may.
         """
         quiet_s = self._quiet_s()
-        if self.kit.alive.exists() and quiet_s < SILENT_S:
+        if self.kit.alive.exists() and quiet_s < timing.NODE_SILENT_S:
             if not self.connected or self.said_lost:
                 say(f"connected to {self.kit.link}")
                 self._said = ""
             self.connected, self.said_lost, self.refused_since = True, False, 0.0
-        elif self.connected and quiet_s > SILENT_S and not self.said_lost:
+        elif self.connected and quiet_s > timing.NODE_SILENT_S and not self.said_lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
             self.said_lost = True
-        lost = not self.connected or quiet_s > SILENT_S
-        if time.monotonic() > self._probed + (PORT_S if lost else DAY_S):
+        lost = not self.connected or quiet_s > timing.NODE_SILENT_S
+        if time.monotonic() > self._probed + (timing.PORT_LOOK_S if lost else timing.CERTIFICATE_LOOK_S):
             self._probed = time.monotonic()
             self.probe.look()
         self._tell_of_port(lost)
@@ -247,11 +243,11 @@ class _NodeProcesses:
 
     def _health(self) -> str:
         quiet_s = self._quiet_s()
-        if quiet_s < STALE_S:
-            if quiet_s < SILENT_S:
+        if quiet_s < timing.NODE_STALE_S:
+            if quiet_s < timing.NODE_SILENT_S:
                 self._answers_since = 0.0
             return ""
-        if not self._answers_since or time.monotonic() < self._answers_since + STALE_S:
+        if not self._answers_since or time.monotonic() < self._answers_since + timing.NODE_STALE_S:
             return ""
         self._answers_since = 0.0
         return f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers"
@@ -263,7 +259,7 @@ class _NodeProcesses:
         host = self.link[0]
         if "[code: 2004]" in log:
             self.refused_since = self.refused_since or time.monotonic()
-            if time.monotonic() < self.refused_since + NOT_LET_IN_S:
+            if time.monotonic() < self.refused_since + timing.NOT_LET_IN_S:
                 return (
                     f"was not let in by {host}: it holds an earlier process of this node for online "
                     "(for up to 60 s), or does not know its key"
