@@ -16,6 +16,13 @@ from server_app.deploy.host import processes
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one
 from task import timing
 from task.errors import BouquetError
+from tests.support.waits import scale_waits
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_waits(monkeypatch, 0.2)
+
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -34,7 +41,7 @@ def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path
     with Supervisor(tmp_path, told.append) as supervisor:
         child = supervisor.add(Child("brief", [sys.executable, "-c", "print('here', flush=True); exit(3)"]))
         until(supervisor, lambda: child.starts == 3)
-    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s", "1 s"]
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.1 s", "0.2 s"]
     assert told[0].startswith("brief ended with exit code 3")
     log = (tmp_path / "brief.log").read_text()
     assert log.count("here") >= 2
@@ -51,7 +58,7 @@ def test_a_child_that_lived_long_begins_with_the_first_pause_again(
     with Supervisor(tmp_path, told.append) as supervisor:
         child = supervisor.add(Child("child", script, health=lambda: "does not answer" if unwell else ""))
         until(supervisor, lambda: child.starts == 3)
-    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s"] * 2
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.1 s"] * 2
 
 
 def test_a_child_whose_environment_cannot_be_read_yet_is_ended_too(
