@@ -202,7 +202,7 @@ def test_it_is_red_when_fewer_nodes_may_join_than_a_run_needs(kit: LinkKit, chil
 
 def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) -> None:
     write_status(kit, seen(), [child], Jobs(kit.jobs, kit.runs))
-    path = module.path(kit)
+    path = kit.status
     old = json.loads(path.read_text()) | {"written": time.time() - 100}
     path.write_text(json.dumps(old))
     found = read_status(kit)
@@ -215,7 +215,7 @@ def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) ->
 def test_no_status_is_red(kit: LinkKit, content: str | None) -> None:
     if content is not None:
         kit.state.mkdir(parents=True)
-        module.path(kit).write_text(content)
+        kit.status.write_text(content)
     assert read_status(kit)["state"] == RED
     assert "bouquet link" in shown(kit)
 

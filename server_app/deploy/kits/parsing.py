@@ -14,8 +14,12 @@ RESERVED = ("ca", "link", "revoked", "provision.json")  # what else lies beside 
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
-def check_name(name: str) -> str:
-    """Return the name of a node, unchanged.
+def check_name(name: str, where: str = "name of a node") -> None:
+    """Refuse what cannot be the name of a node.
+
+    Args:
+        name: The name.
+        where: What it is, to begin an error with.
 
     Raises:
         ConfigError: It is not one path component of letters, digits, ``.``, ``_`` and ``-`` that begins and
@@ -23,12 +27,11 @@ def check_name(name: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
         raise ConfigError(
-            "name of a node: expected 1 to 64 letters (a-z), digits, '.', '_' and '-', a letter or digit at "
+            f"{where}: expected 1 to 64 letters (a-z), digits, '.', '_' and '-', a letter or digit at "
             f"both ends; got {name!r}"
         )
     if name.lower() in RESERVED:
-        raise ConfigError(f"name of a node: expected none of {', '.join(RESERVED)}; got {name!r}")
-    return name
+        raise ConfigError(f"{where}: expected none of {', '.join(RESERVED)}; got {name!r}")
 
 
 def read_address(text: object, where: str) -> tuple[str, int]:

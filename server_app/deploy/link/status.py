@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     ]
     warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
-        path(kit),
+        kit.status,
         {
             "written": time.time(),
             "pid": os.getpid(),
@@ -134,18 +135,13 @@ def _too_few(registered: int, jobs: Sequence[Job]) -> list[str]:
     ]
 
 
-def path(kit: LinkKit) -> Path:
-    """Return the status file of a link."""
-    return kit.state / "status.json"
-
-
 def read_status(kit: LinkKit) -> Row:
     """Return the status of a link; one that has none, or an old one, is red and says why."""
     row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": []}
     try:
-        row |= json.loads(path(kit).read_text(encoding="utf-8"))
+        row |= json.loads(kit.status.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
-        why = "it was never started" if isinstance(err, FileNotFoundError) else f"{path(kit)}: {err}"
+        why = "it was never started" if isinstance(err, FileNotFoundError) else f"{kit.status}: {err}"
         return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
     age_s = time.time() - row.get("written", 0)
     if age_s > timing.STATUS_OLD_S:
@@ -235,9 +231,9 @@ def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
     lines = []
     for job in jobs:
         if job.attempts and not job.ended:
-            row = last_row(kit.runs / job.name / "rounds.jsonl")
-            with suppress(KeyError, TypeError, AttributeError):  # a file that somebody changed
-                lines += round_lines(job.name, row, job.keys.get("min-replies", 1)) if row else []
+            with suppress(KeyError, TypeError, AttributeError):  # a damaged file
+                for row in islice(last_rows(kit.runs / job.name / "rounds.jsonl"), 1):
+                    lines += round_lines(job.name, row, job.keys.get("min-replies", 1))
     return lines
 
 
@@ -258,14 +254,9 @@ def _run(kit: LinkKit, job: Job) -> Row:
 def last_round(rounds: Path) -> int:
     """Return the number of the last whole line of a run's rounds.jsonl; 0 if there is none."""
     try:
-        return int(last_row(rounds)["round"])
+        return int(next(last_rows(rounds), {})["round"])
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-def last_row(rounds: Path) -> Row:
-    """Return the last whole line of a run's rounds.jsonl that can be read; {} if there is none."""
-    return next(last_rows(rounds), {})
 
 
 def _ago(seconds: float) -> str:
