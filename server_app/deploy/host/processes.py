@@ -1,9 +1,9 @@
-"""The processes of a machine, and the supervisor that starts, watches and restarts them.
+"""The supervisor starts, watches and restarts the processes of a link or a node.
 
-A child that ends, or of which its health check says that it must be restarted, is started again after a
-pause that doubles from one failure to the next. Every process below a child carries the child's mark in its
-environment; with the child, all of them end: Flower detaches some of its processes, so the process tree
-alone would miss them. If the supervisor itself is killed, a child that called `end_with_parent` ends too.
+It restarts a child that ended or failed its health check, after a pause that doubles with each failure. Every
+process below a child carries the child's mark in its environment, and ends with the child: Flower detaches
+some of its processes, so the process tree would miss them. If the supervisor itself is killed, a child that
+called `end_with_parent` ends too.
 """
 
 from __future__ import annotations
@@ -40,16 +40,8 @@ SUPERVISOR = "BOUQUET_SUPERVISOR"  # process id of the supervisor, in its childr
 
 
 def say(line: str) -> None:
-    """Print a line with the time before it, for whoever watches the supervisor."""
+    """Print a line and the time before it, for the operator."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), plain(line), file=sys.stderr, flush=True)
-
-
-def _well() -> str:
-    return ""
-
-
-def _plainly(code: int, log: str) -> str:
-    return how_it_ended(code)
 
 
 @dataclass
@@ -60,16 +52,16 @@ class Child:
         name: Of the process, its log file and its mark.
         command: What to run.
         env: Added to the supervisor's environment.
-        health: Called at each look; returns why it must be restarted, or "".
-        explain: Says in words how it ended, from the exit code and the end of what it logged.
+        health: Called at each look; returns why the child must be restarted, or "".
+        explain: Says in words how it ended, from the exit code and the end of its log.
         begun: Called after each start, with the process id.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    health: Callable[[], str] = _well
-    explain: Callable[[int, str], str] = _plainly
+    health: Callable[[], str] = lambda: ""
+    explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
     begun: Callable[[int], None] = lambda pid: None
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0  # time.monotonic() of the last start
@@ -78,7 +70,7 @@ class Child:
     starts: int = 0
 
     def uptime_s(self) -> float:
-        """Return how long it runs, in seconds; 0 if it does not."""
+        """Return for how long it has been running, in seconds; 0 if it is not."""
         running = self.process is not None and self.process.poll() is None
         return time.monotonic() - self.started if running else 0.0
 
@@ -86,12 +78,12 @@ class Child:
 class Supervisor:
     """Starts and watches children; a context manager that stops all of them at its end.
 
-    Call it from one thread that lives as long as the supervisor does, best the main thread: `end_with_parent`
-    takes the end of the thread that started a process for the end of its parent.
+    Call it from one thread that lives as long as the supervisor, best the main thread: to `end_with_parent`,
+    the end of the thread that started a process is the end of its parent.
 
     Args:
         logs: Folder of the log files, in the folder of all that the children use; it is made.
-        tell: Takes one line about what happened.
+        tell: Takes one line for the operator.
     """
 
     def __init__(self, logs: Path, tell: Callable[[str], None] = say) -> None:
@@ -110,7 +102,7 @@ class Supervisor:
         self.stop()
 
     def add(self, child: Child) -> Child:
-        """Take a child into care and start it."""
+        """Start a child and watch it from now on."""
         self.children[child.name] = child
         self._start(child)
         return child
@@ -120,10 +112,10 @@ class Supervisor:
         return self._logs / f"{name}.log"
 
     def run(self, over: threading.Event, each: Callable[[], None] = lambda: None) -> None:
-        """Look after the children until the event is set; `each` is called at every look.
+        """Watch the children until the event is set; call `each` at every look.
 
         Raises:
-            BouquetError: The folder of all this was moved or deleted.
+            BouquetError: The folder above the logs was moved or deleted.
         """
         while not over.wait(timing.SUPERVISE_S):
             try:
@@ -135,7 +127,7 @@ class Supervisor:
                 raise
 
     def look(self) -> None:
-        """Look once at every child: start what is due, restart what ended or is unwell."""
+        """Start every child that is due, and restart those that ended or are unhealthy."""
         for child in self.children.values():
             if child.process is None:
                 if time.monotonic() >= child.due:
@@ -153,16 +145,16 @@ class Supervisor:
         if not self._place.is_dir():
             raise BouquetError(
                 f"{self._place}: expected this folder to stay while it is in use; it was moved or deleted, "
-                "so all that ran from it is ended. `bouquet provision --revoke` moves the kits of revoked "
-                "nodes"
+                "so everything that ran from it was ended. `bouquet provision --revoke` moves the kits of "
+                "revoked nodes"
             )
 
     def restart(self, name: str, why: str) -> None:
-        """End a child and everything below it; it is started again after its pause."""
+        """End a child and everything below it; start it again after its pause."""
         self._ended(self.children[name], f"{name}: {why}")
 
     def tail(self, name: str) -> str:
-        """Return the end of what a child logged since its last start."""
+        """Return the end of a child's log since its last start."""
         try:
             with self.log(name).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -172,7 +164,7 @@ class Supervisor:
         return text.rpartition(_HEAD)[2]
 
     def stop(self) -> None:
-        """End every process of every child, politely first; return when none is left, within 10 s."""
+        """End every process of every child, with SIGTERM first; return when none is left, within 10 s."""
         self._end(list(self.children.values()))
 
     def _start(self, child: Child) -> None:
@@ -202,7 +194,7 @@ class Supervisor:
         marks = {self._mark_of(child) for child in children}
         for wait_s, kill in ((timing.TERMINATE_S, False), *2 * ((timing.KILL_S, True),)):
             left = [process for mark in marks for process in marked(mark)]
-            # The environment of one that has just been started may not be there yet.
+            # A process that has just started may not have its environment yet.
             known = {process.pid for process in left}
             left += [p for p in map(_running, children) if p is not None and p.pid not in known]
             if not left:
@@ -234,7 +226,7 @@ _HEAD = "---- start"
 
 
 def _bound(log: Path) -> None:
-    """Move a log that has grown too long aside; its writers append, so they go on in the emptied file."""
+    """Move a log aside that has grown too long; its writers append, so they go on in the emptied file."""
     if log.exists() and log.stat().st_size > LOG_BYTES:
         content = log.read_bytes()
         with open(log.with_suffix(".log.1"), "wb", opener=private) as before:
@@ -255,7 +247,7 @@ def end_with_parent(parent: int = 0) -> None:
     Call it first thing in the process. A fork does not inherit it.
 
     Args:
-        parent: Process id of the parent; 0 = the supervisor, and without one nothing is done.
+        parent: Process id of the parent; 0 = the supervisor; without one, nothing happens.
 
     Raises:
         SystemExit: The parent had ended already.
@@ -270,10 +262,10 @@ def end_with_parent(parent: int = 0) -> None:
 
 @contextmanager
 def only_one(lock: Path, what: str) -> Iterator[None]:
-    """Hold a lock file for the block, so that nobody else does the same.
+    """Hold a lock file for the block.
 
     Raises:
-        BouquetError: Somebody does; `what` names it.
+        BouquetError: Another process holds it; `what` names what it runs.
     """
     with contextlib.ExitStack() as held:
         try:

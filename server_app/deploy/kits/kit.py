@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import os
 import stat
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -69,6 +70,17 @@ class Kit:
     cache = In("cache")
     ca_certificate = In("ca.crt")
     secret = In("superexec.secret")
+
+    def environment(self) -> dict[str, str]:
+        """Return what is added to the environment of its processes."""
+        return {
+            "FLWR_HOME": str(self.flwr_home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "BOUQUET_CACHE": str(self.cache),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONUNBUFFERED": "1",
+        }
 
 
 @dataclass(frozen=True)

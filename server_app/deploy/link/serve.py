@@ -1,8 +1,8 @@
-"""``bouquet link``: the SuperLink and the SuperExec of its ServerApps, started, watched and kept up.
+"""``bouquet link``: starts and supervises the SuperLink and the SuperExec of its ServerApps.
 
-The supervisor here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
-SuperLink: it lets the nodes of the kit in, turns revoked ones out, and looks after the jobs. What both know
-is written to ``state/status.json`` every `timing.STATUS_S`.
+The supervisor restarts processes that ended and a SuperLink that does not answer. A second thread talks to
+the SuperLink: it registers the nodes of the kit, unregisters revoked ones, and runs the jobs. The state of
+both is written to ``state/status.json`` every `timing.STATUS_S`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 
-from server_app.deploy.host.host import TOKENS
+from server_app.deploy.host.host import TOKENS, marked
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
@@ -39,7 +38,7 @@ SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
 class Keeper:
-    """Talks to the SuperLink: health, nodes and jobs. `run` is for a thread of its own.
+    """Talks to the SuperLink about its health, nodes and jobs. `run` needs a thread of its own.
 
     Args:
         kit: The link's kit.
@@ -54,18 +53,18 @@ class Keeper:
         self._runner = Runner(self.jobs, self.control, fab, say)
         self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
-        self._wrong: list[str] = []  # with the kit's keys
+        self._wrong: list[str] = []  # about the kit's keys
 
     def run(self, over: threading.Event) -> None:
         """Look until the event is set."""
         while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
-            except Exception as err:  # whatever it is: this thread must go on
+            except Exception as err:  # of any kind: this thread must go on
                 self.seen.trouble = f"{type(err).__name__}: {err}"
 
     def look(self) -> None:
-        """Look once."""
+        """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
         try:
             if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
                 self.control.check()
@@ -78,7 +77,7 @@ class Keeper:
             self.seen.trouble = str(err)
 
     def _register(self) -> list[NodeState]:
-        """Let the nodes of the kit in and turn the revoked ones out; return all that are registered."""
+        """Register the nodes of the kit, unregister the revoked ones; return all that are registered."""
         self._wrong, changed = [], False
         nodes = self.control.nodes()
         by_key = {node.key: node for node in nodes}
@@ -95,8 +94,8 @@ class Keeper:
                 say(f"node {name} (key {node_fingerprint(path.read_bytes())}) may join")
             elif not node.registered:
                 self._warn(
-                    f"{path}: expected a key that was never revoked; got one that was. Give the node a new "
-                    f"one: bouquet provision --out DIR --revoke {name} --node {name}"
+                    f"{path}: expected a key that was never revoked; got a revoked one. Give the node a new "
+                    f"key: bouquet provision --out DIR --revoke {name}, then --node {name}"
                 )
         for path in self.kit.revoked_keys:
             try:
@@ -107,7 +106,8 @@ class Keeper:
             if node is not None and node.registered:
                 self.control.unregister(node.id)
                 changed = True
-                say(f"node {node.name} (key {node_fingerprint(path.read_bytes())}) is revoked and turned out")
+                key_of = node_fingerprint(path.read_bytes())
+                say(f"node {node.name} (key {key_of}) is revoked and may no longer join")
         nodes = self.control.nodes() if changed else nodes
         return [node for node in nodes if node.registered]
 
@@ -123,7 +123,7 @@ def run_link(kit: LinkKit) -> None:
 
     Raises:
         ConfigError: A certificate has expired.
-        BouquetError: Another process runs it already, or its ports are taken.
+        BouquetError: Another process runs it already.
     """
     for text in check_kit(kit.path):
         say(text)
@@ -160,7 +160,7 @@ def health(child: Child, seen: Seen) -> str:
 
 
 class StatusWriter:
-    """Writes the status file, from the supervisor's thread, which never waits for anybody."""
+    """Writes the status file, from the supervisor's thread, which never waits for an answer."""
 
     def __init__(self, kit: LinkKit, supervisor: Supervisor, keeper: Keeper) -> None:
         self._kit, self._supervisor, self._keeper = kit, supervisor, keeper
@@ -168,7 +168,7 @@ class StatusWriter:
         self._failed = ""
 
     def __call__(self) -> None:
-        """Write it if it is time to."""
+        """Write it if that is due."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + timing.STATUS_S
@@ -178,7 +178,7 @@ class StatusWriter:
             seen.certificates = kit_findings(self._kit.path)
             write_status(self._kit, seen, list(self._supervisor.children.values()), self._keeper.jobs)
             self._failed = ""
-        except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so
+        except (OSError, BouquetError) as err:  # such as a full disk; readers see that the file is old
             if str(err) != self._failed:
                 say(f"cannot write the status: {err}")
             self._failed = str(err)
@@ -217,30 +217,23 @@ def warm_command(kit: LinkKit) -> list[str]:
 
 
 def environment(kit: LinkKit) -> dict[str, str]:
-    """Return what the processes of a link have in their environment beside this process's own."""
-    return {
-        KIT: str(kit.path),
-        "FLWR_HOME": str(kit.flwr_home),
-        "BOUQUET_CACHE": str(kit.cache),
-        "FLWR_TELEMETRY_ENABLED": os.environ.get("FLWR_TELEMETRY_ENABLED", "0"),
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Return what is added to the environment of a link's processes."""
+    telemetry = os.environ.get("FLWR_TELEMETRY_ENABLED", "0")
+    return kit.environment() | {KIT: str(kit.path), "FLWR_TELEMETRY_ENABLED": telemetry}
 
 
 def _apart_from_proxies() -> None:
-    """Let no HTTP proxy of the environment come between this machine and itself."""
+    """Use no HTTP proxy for calls of this machine to itself."""
     for name in ("NO_PROXY", "no_proxy"):
         others = [part for part in os.environ.get(name, "").split(",") if part]
         os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
 
 
 def check_database(path: Path) -> None:
-    """Return if somebody could write to the database within a second.
+    """Check that the database can be written to within a second.
 
     Raises:
-        sqlite3.Error: Nobody could: it is locked, full or damaged.
+        sqlite3.Error: It is locked, full or damaged.
     """
     if not path.exists():  # the SuperLink makes it
         return
@@ -251,18 +244,9 @@ def check_database(path: Path) -> None:
 
 def end_leftovers(kit: Path) -> None:
     """End the processes of this kit that a killed link left behind."""
-    left = [process for process in psutil.process_iter() if _environ(process).get(KIT) == str(kit)]
+    left = [process for process in marked(str(kit), KIT) if process.pid != os.getpid()]
     for process in left:
         say(f"ending process {process.pid}, left behind by a link that was killed")
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(left, timeout=10)
-
-
-def _environ(process: psutil.Process) -> Mapping[str, str]:
-    try:
-        return {} if process.pid == os.getpid() else process.environ()
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return {}

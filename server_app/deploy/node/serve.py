@@ -314,17 +314,9 @@ def node_config(name: str, options: Options, policy: Policy) -> str:
 
 
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
-    """Return what the node's processes find in their environment, beside the supervisor's own."""
-    env = {
-        "FLWR_HOME": str(kit.flwr_home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-        "BOUQUET_CACHE": str(kit.cache),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Return what is added to the environment of the node's processes."""
+    env = kit.environment()
+    env |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
     if options.threads:
         env |= dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)
