@@ -23,7 +23,7 @@ from server_app.deploy.kits.kitfiles import locked, publish, set_key
 from server_app.deploy.kits.make_kits import build_authority, build_link, build_node, sign
 from server_app.deploy.kits.parsing import check_name, read_address
 from server_app.deploy.kits.provision_report import Line, Provisioned
-from server_app.deploy.kits.provision_state import Record, read_record
+from server_app.deploy.kits.provision_state import ProvisionState, read_state
 from task.errors import BouquetError, ConfigError, choose_from
 from task.storage.files import make_folder, sync_folder, write_bytes, write_text
 
@@ -67,10 +67,10 @@ def provision(
     if link:
         read_address(link, "--link")
     folder = Path(out).expanduser().resolve()
-    read_record(folder, link)  # refuses before it makes anything
+    read_state(folder, link)  # refuses before it makes anything
     try:
         with locked(folder):
-            return _Folder(folder, read_record(folder, link), days).bring(link, names, gone, renew)
+            return _Folder(folder, read_state(folder, link), days).bring(link, names, gone, renew)
     except OSError as err:
         raise BouquetError(
             f"{err.filename or folder}: could not be written: {err.strerror}. No kit is half made: solve "
@@ -81,7 +81,7 @@ def provision(
 class _Folder:
     """The folder of all kits, locked."""
 
-    def __init__(self, out: Path, record: Record, days: int) -> None:
+    def __init__(self, out: Path, record: ProvisionState, days: int) -> None:
         self.out = out
         self.record = record
         self.days = days

@@ -16,7 +16,7 @@ RECORD = "provision.json"
 
 
 @dataclass
-class Record:
+class ProvisionState:
     """What a folder of kits holds.
 
     Attributes:
@@ -48,7 +48,7 @@ class Record:
             write_json(path, table)
 
 
-def read_record(out: Path, link: str) -> Record:
+def read_state(out: Path, link: str) -> ProvisionState:
     """Read the record of a folder.
 
     Args:
@@ -65,10 +65,10 @@ def read_record(out: Path, link: str) -> Record:
         link = read_link_kit(kit).address if kit.exists() else link
         if not link:
             raise ConfigError("--link: expected HOST:PORT by which nodes reach the SuperLink; got none")
-        return Record(out, link, {})
+        return ProvisionState(out, link, {})
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        record = Record(out, table["link"], table["nodes"])
+        record = ProvisionState(out, table["link"], table["nodes"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{path}: expected what `bouquet provision` wrote; got a damaged file. Bring back a copy, or "
