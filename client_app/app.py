@@ -11,10 +11,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.measure import query_clients
-from client_app.node import LocalNode, open_node
+from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
-from client_app.stages.attacks import corrupt, malicious
-from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
+from client_app.stages.stage import Outcome
+from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
@@ -49,7 +49,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def owner(context: Context) -> Owner:
         return SIMULATION if simulation or in_simulation() else owner_of(context.node_config)
 
-    def node_of(context: Context) -> LocalNode:
+    def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
         if not owned.simulation:
             keys = keys_of_node(keys, context.node_config)
@@ -115,11 +115,11 @@ def answer_in_kind(
     return reply
 
 
-Work = Callable[[LocalNode, Algorithm, wire.TrainOrder], Iterable[Outcome]]
+Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
 WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "loss": query_clients}
 
 
-def answer(node: LocalNode, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
+def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
     """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
@@ -149,9 +149,6 @@ def answer(node: LocalNode, content: RecordDict, entry: Algorithm | None = None)
     if entry.work != "evaluate":
         check_bounds(node, entry, order, trains=entry.work == "train")
     outcomes = WORK[entry.work](node, entry, order)
-    if entry.work == "train" and node.config.attack.kind != "none":
-        bad = malicious(node.config, tuple(node.clients.names))
-        outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):
@@ -164,7 +161,7 @@ def answer(node: LocalNode, content: RecordDict, entry: Algorithm | None = None)
     return wire.reply_content(merged.reply() if named else merged.as_one_client())
 
 
-def _share(node: LocalNode) -> tuple[str, ...]:
+def _share(node: Node) -> tuple[str, ...]:
     """Return the clients that are this node's own share of the partition."""
     part, parts = node.share
     names = sorted(node.clients.names)

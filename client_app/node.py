@@ -92,7 +92,7 @@ class OneClient:
 
 
 @dataclass(frozen=True)
-class LocalNode:
+class Node:
     """What this process can train."""
 
     config: Config
@@ -146,7 +146,7 @@ class LocalNode:
 
 def open_node(
     config: Config, node_config: Mapping[str, bool | int | float | str], owner: Owner = SIMULATION
-) -> LocalNode:
+) -> Node:
     """Open what the node config and the run config say this node hosts.
 
     Args:
@@ -168,16 +168,16 @@ def open_node(
 
 
 @lru_cache(maxsize=4)
-def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> LocalNode:
+def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = pick_device(config.train.device)
     if name:
         owned = load_owned(config.data, path, name, config.seed)
-        return LocalNode(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
+        return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset = load_dataset(config.data, config.synthetic, config.seed)
     partition = load_partition(dataset, config.data, config.seed)
-    return LocalNode(config, dataset, partition, _pool(config), share, device)
+    return Node(config, dataset, partition, _pool(config), share, device)
 
 
 @lru_cache(maxsize=4)

@@ -111,6 +111,13 @@ FOLDER_HELD_S = Timing(ONLINE_S + 30, "the lock of a run's folder, from an earli
 MUSTER_S = Timing(15, "nodes that are not online, before a new run begins", RETRY_LONGEST_S, LONGEST_BEAT_S)
 REUNION_S = Timing(ONLINE_S + 15, "the run's nodes, before it goes on without some", ONLINE_S)
 
+# Replies at the server
+REPLY_LOOK_S = Timing(0.001, "between looks for replies, at first")
+REPLY_LOOK_LONGEST_S = Timing(0.25, "between looks for replies, later", REPLY_LOOK_S)
+FETCH_S = Timing(1, "the fetch of a reply; the others no longer wait for it")
+PART_LOOK_S = Timing(0.05, "between looks for a part of a reply, at first")
+PART_LOOK_LONGEST_S = Timing(1, "between looks for a part of a reply, later", PART_LOOK_S)
+
 # Engines on one machine
 QUEUE_LOOK_S = Timing(0.1, "between looks whether a simulation is over")
 FEDERATION_STARTS_S = Timing(90, "the SuperLink of a local federation", SUPERLINK_STARTS_S)

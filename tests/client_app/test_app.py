@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import WORK, Outcome, answer, train_clients
-from client_app.node import LocalNode, open_node
+from client_app.node import Node, open_node
 from task.config.read import as_run_config, read_config
 from task.errors import FieldError, WireError
 from task.resolve.contract import contract_of
@@ -24,19 +24,19 @@ from tests.support.nodes import NAMES, alone, mean_of, order, read, start
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> LocalNode:
+def node(tmp_path: Path) -> Node:
     write_owners(tmp_path / "owners.npz")
     return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
 
 
-def test_one_client_is_answered_plainly(node: LocalNode) -> None:
+def test_one_client_is_answered_plainly(node: Node) -> None:
     assert set(answer(node, order(node, ["ben"]))) == {"arrays", "metrics"}
     upload = alone(node, "ben")
     assert upload.num_examples == len(node.data("ben", "train")[0])
     assert upload.arrays["arrays"].keys() == start(node).keys()
 
 
-def test_several_clients_are_answered_with_their_merged_mean(node: LocalNode) -> None:
+def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None:
     reply = read(answer(node, order(node, NAMES)), NAMES)
     assert sorted(reply.clients) == NAMES
     assert reply.failed == []
@@ -48,11 +48,11 @@ def test_several_clients_are_answered_with_their_merged_mean(node: LocalNode) ->
 
 
 def trained(
-    node: LocalNode, clients: list[str], meddle: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
+    node: Node, clients: list[str], meddle: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
 ) -> wire.NodeReply:
     """Train the clients, each upload passed through `meddle(client, upload)`."""
 
-    def work(node: LocalNode, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    def work(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
         for client, outcome in train_clients(node, entry, order):
             assert isinstance(outcome, wire.ClientUpdate)
             try:
@@ -84,7 +84,7 @@ def failing(victim: str, error: Exception) -> Callable[[str, wire.ClientUpdate],
     ],
 )
 def test_a_failure_is_one_clients_and_the_others_reply_is_right(
-    victim: str, error: Exception, expected: str, got: str, node: LocalNode
+    victim: str, error: Exception, expected: str, got: str, node: Node
 ) -> None:
     reply = trained(node, NAMES, failing(victim, error))
     others = [name for name in NAMES if name != victim]
@@ -96,23 +96,21 @@ def test_a_failure_is_one_clients_and_the_others_reply_is_right(
     assert far(linear(mean_of(node, reply)), want) < 1e-6
 
 
-def test_a_failure_leaves_one_client_over(node: LocalNode) -> None:
+def test_a_failure_leaves_one_client_over(node: Node) -> None:
     reply = trained(node, ["anna", "ben"], failing("anna", ValueError("x")))
     assert (reply.clients, [q.client for q in reply.failed]) == (["ben"], ["anna"])
     want = linear(alone(node, "ben").arrays["arrays"])
     assert far(linear(mean_of(node, reply)), want) < 1e-6
 
 
-def test_if_all_fail_the_answer_says_so(node: LocalNode) -> None:
+def test_if_all_fail_the_answer_says_so(node: Node) -> None:
     reply = trained(node, NAMES, failing("all", ValueError("x")))
     assert (reply.clients, sorted(q.client for q in reply.failed)) == ([], NAMES)
 
 
 @pytest.mark.parametrize("victim", ["anna", "cleo", "emil"])
 @pytest.mark.parametrize("value", [1e30, np.nan, np.inf])
-def test_a_client_that_diverged_is_left_out_wherever_it_stands(
-    victim: str, value: float, node: LocalNode
-) -> None:
+def test_a_client_that_diverged_is_left_out_wherever_it_stands(victim: str, value: float, node: Node) -> None:
     """The first client of a node waits before it is folded; its failure must not become another's."""
 
     def meddle(client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
@@ -125,7 +123,7 @@ def test_a_client_that_diverged_is_left_out_wherever_it_stands(
     assert sorted(reply.clients) == [name for name in NAMES if name != victim]
 
 
-def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: LocalNode) -> None:
+def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: Node) -> None:
     content = order(node, NAMES)
     content["arrays"] = wire.pack_arrays({"w": np.zeros(3, np.float32)})
     with pytest.raises(WireError, match="2 arrays as sent"):
@@ -135,13 +133,13 @@ def test_a_model_that_does_not_fit_is_refused_for_the_whole_node(node: LocalNode
 # ------------------------------------------------------------------------ other people's messages
 
 
-def stock(node: LocalNode, **config: Any) -> RecordDict:
+def stock(node: Node, **config: Any) -> RecordDict:
     """Return what Flower's own FedAvg sends."""
     settings = ConfigRecord({"server-round": 1, **config})
     return RecordDict({"arrays": wire.pack_arrays(start(node)), "config": settings})
 
 
-def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: LocalNode) -> None:
+def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: Node) -> None:
     content = answer(node, stock(node))
     assert (len(content.array_records), len(content.metric_records)) == (1, 1)  # what Flower asks for
     uploads = [alone(node, name) for name in NAMES]
@@ -155,7 +153,7 @@ def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: Lo
     assert far(linear(wire.read_arrays(content.array_records["arrays"])), want) < 1e-6
 
 
-def test_a_stock_evaluation_is_over_all_test_examples(node: LocalNode) -> None:
+def test_a_stock_evaluation_is_over_all_test_examples(node: Node) -> None:
     content = answer(node, stock(node), evaluation_of(contract_of(node.config)))
     metrics = dict(content["metrics"])  # type: ignore[call-overload]
     assert metrics["num-examples"] == sum(len(node.data(name, "test")[0]) for name in NAMES)
@@ -180,7 +178,7 @@ def test_flowers_own_fedavg_runs_our_clients(tmp_path: Path) -> None:
     assert far(linear(wire.read_arrays(result.arrays)), ours.linear(1)) < 1e-6
 
 
-def test_a_node_without_a_share_says_so_plainly(node: LocalNode) -> None:
+def test_a_node_without_a_share_says_so_plainly(node: Node) -> None:
     """Six nodes and five clients, driven by somebody else's strategy: the sixth has nobody to train."""
     idle = open_node(node.config, {"partition-id": 5, "num-partitions": 6})
     with pytest.raises(Exception, match=r"(?i)client") as error:

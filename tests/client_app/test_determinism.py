@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import LocalNode, open_node
+from client_app.node import Node, open_node
 from task.config.read import as_run_config, read_config
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import owners_config, play, write_owners
@@ -17,13 +17,13 @@ from tests.test_catalogue import ACTIVE
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> LocalNode:
+def node(tmp_path: Path) -> Node:
     write_owners(tmp_path / "owners.npz")
     return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_training_leaves_the_global_generators_alone(algorithm: str, node: LocalNode) -> None:
+def test_training_leaves_the_global_generators_alone(algorithm: str, node: Node) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
     rows = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
@@ -35,7 +35,7 @@ def test_training_leaves_the_global_generators_alone(algorithm: str, node: Local
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
 
 
-def test_what_ran_before_does_not_matter(node: LocalNode) -> None:
+def test_what_ran_before_does_not_matter(node: Node) -> None:
     first = alone(node, "ben")
     for name in NAMES:
         alone(node, name)

@@ -20,6 +20,7 @@ from strategies.engine.journal import Journal
 from strategies.membership import client_registry as roster
 from strategies.membership import presence
 from strategies.transport import pull
+from task import timing
 from task.errors import NodesError
 from task.wire import messages as wire
 from task.wire import registration
@@ -403,7 +404,7 @@ def test_a_reply_whose_upload_does_not_end_holds_up_nobody() -> None:
 
 def test_after_a_superlink_was_away_it_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that waited for it says nothing of how busy it is: the next one comes without a long rest."""
-    monkeypatch.setattr(pull, "STUCK_S", 0.2)
+    monkeypatch.setattr(timing, "FETCH_S", 0.2)
     grid = wards()
     (sent,) = grid.push_messages([wire.message(RecordDict(), grid.node(0), "query.roll_call", 1, 60.0)])
     take, looks = grid.pull_messages, list[float]()
