@@ -112,11 +112,11 @@ MUSTER_S = Timing(15, "nodes that are not online, before a new run begins", RETR
 REUNION_S = Timing(ONLINE_S + 15, "the run's nodes, before it goes on without some", ONLINE_S)
 
 # Replies at the server
-REPLY_LOOK_S = Timing(0.001, "between looks for replies, at first")
-REPLY_LOOK_LONGEST_S = Timing(0.25, "between looks for replies, later", REPLY_LOOK_S)
+REPLY_FIRST_S = Timing(0.001, "between looks for replies, at first")
+REPLY_LATER_S = Timing(0.25, "between looks for replies, later", REPLY_FIRST_S)
 FETCH_S = Timing(1, "the fetch of a reply; the others no longer wait for it")
-PART_LOOK_S = Timing(0.05, "between looks for a part of a reply, at first")
-PART_LOOK_LONGEST_S = Timing(1, "between looks for a part of a reply, later", PART_LOOK_S)
+PART_FIRST_S = Timing(0.05, "between looks for a part of a reply, at first")
+PART_LATER_S = Timing(1, "between looks for a part of a reply, later", PART_FIRST_S)
 
 # Engines on one machine
 QUEUE_LOOK_S = Timing(0.1, "between looks whether a simulation is over")

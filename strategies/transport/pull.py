@@ -86,7 +86,7 @@ class AtOnce:
         found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
-            self.grid.wait(min(timing.REPLY_LOOK_LONGEST_S, timeout_s))
+            self.grid.wait(min(timing.REPLY_LATER_S, timeout_s))
         return found
 
     def _pull(self) -> list[Found]:
@@ -187,11 +187,9 @@ class OneByOne:
                     self._ids.append(message_id)
                 if self._worker is not me:
                     return  # another goes on
-                self._since = now + 2 * timing.REPLY_LOOK_LONGEST_S + REST * swept
+                self._since = now + 2 * timing.REPLY_LATER_S + REST * swept
                 if again and left <= 0:
-                    pause = min(
-                        max(timing.REPLY_LOOK_S, SHARE * (now - self._began)), timing.REPLY_LOOK_LONGEST_S
-                    )
+                    pause = min(max(timing.REPLY_FIRST_S, SHARE * (now - self._began)), timing.REPLY_LATER_S)
                     self._change.wait(max(pause, REST * swept))
                     left = 0
 

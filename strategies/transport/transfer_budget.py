@@ -110,8 +110,8 @@ def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
         times = {
             "max_time": max(allowance.deadline - time.monotonic(), 0.0),
             "max_tries_per_object": None,
-            "initial_backoff": timing.PART_LOOK_S,
-            "backoff_cap": timing.PART_LOOK_LONGEST_S,
+            "initial_backoff": timing.PART_FIRST_S,
+            "backoff_cap": timing.PART_LATER_S,
         }
         return theirs(list(dict.fromkeys(object_ids)), fetch, **{**more, **times})
 
