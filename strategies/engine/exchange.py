@@ -23,8 +23,8 @@ from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from strategies.membership import presence as online
-from strategies.membership.presence import Presence, patiently
+from strategies.membership import membership as members
+from strategies.membership.membership import Membership, patiently
 from strategies.transport.pull import puller
 from task.errors import NodesError
 from task.population import some
@@ -49,16 +49,16 @@ class Terms:
     """How an exchange waits.
 
     Attributes:
-        presence: Who is online; None = nothing is sent again.
+        membership: Who is online; None = nothing is sent again.
         server_round: Round t.
         patience: Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
         most_bytes: That one reply may have.
         bytes_again: Of the orders that were sent again, for who counts them.
     """
 
-    presence: Presence | None = None
+    membership: Membership | None = None
     server_round: int = 0
-    patience: Callable[[int], float] = lambda clients: online.COME_BACK_S
+    patience: Callable[[int], float] = lambda clients: members.COME_BACK_S
     most_bytes: int = UNLIMITED
     bytes_again: int = 0
 
@@ -106,11 +106,11 @@ class Exchange:
         self.grid, self.terms = grid, terms
         self._orders = [_Order(m, dict.fromkeys(clients_of(m))) for m in messages]
         self._open: dict[str, _Order] = {}  # by id of a copy
-        presence = terms.presence
+        membership = terms.membership
         for order in self._orders:
             node = order.request.metadata.dst_node_id
-            if presence is not None and node in presence.claims:
-                order.pool = presence.claims[node].told.pool
+            if membership is not None and node in membership.claims:
+                order.pool = membership.claims[node].told.pool
         ids = self._push([(order, order.request) for order in self._orders])
         self.deadline = time.monotonic() + timeout_s  # the nodes' time begins when the last has its order
         self._fetch = puller(grid, self.deadline, max(terms.most_bytes, ROLL_BYTES))
@@ -124,8 +124,8 @@ class Exchange:
         pushed = set(patiently(lambda: self.grid.push_messages(messages), PUSH_S))
         for order, message in pairs:
             node, message_id = message.metadata.dst_node_id, message.metadata.message_id
-            presence = self.terms.presence
-            stamp = presence.stamp(node) if presence else (node, "")
+            membership = self.terms.membership
+            stamp = membership.stamp(node) if membership else (node, "")
             order.tried.add(stamp)
             if message_id in pushed:
                 order.copies[message_id], self._open[message_id] = stamp, order
@@ -140,7 +140,7 @@ class Exchange:
         try:
             while self._orders:
                 now = time.monotonic()
-                wait = min(self.deadline - now, looked + LOOK_S - now if self.terms.presence else LOOK_S)
+                wait = min(self.deadline - now, looked + LOOK_S - now if self.terms.membership else LOOK_S)
                 for message_id, found in self._fetch.get(max(wait, 0.0)):
                     reply = self._take(message_id, found)
                     if reply is not None:
@@ -148,10 +148,10 @@ class Exchange:
                 now = time.monotonic()
                 if now >= self.deadline:
                     break
-                if self.terms.presence and (
+                if self.terms.membership and (
                     now >= looked + LOOK_S or any(o.lost_at > looked for o in self._orders)
                 ):
-                    self._look(self.terms.presence)
+                    self._look(self.terms.membership)
                     looked = time.monotonic()
                 if self._given_up(now):
                     break
@@ -163,9 +163,9 @@ class Exchange:
 
     def _take(self, message_id: str, found: Message | Exception) -> Message | None:
         """Take what came; return the reply to hand on."""
-        presence = self.terms.presence
-        if presence is not None and message_id in presence.queries:
-            presence.take(message_id, found)
+        membership = self.terms.membership
+        if membership is not None and message_id in membership.queries:
+            membership.take(message_id, found)
             return None
         order = self._open.pop(message_id, None)
         if order is None:
@@ -174,7 +174,7 @@ class Exchange:
         if isinstance(found, Exception):
             reason = wire.one_line(str(found), type(found).__name__)
             return self._close(order, Error(ErrorCode.UNKNOWN, f"{self._name(node)}: {reason}"))
-        if found.has_error() and presence is not None and found.error.code in LOST:
+        if found.has_error() and membership is not None and found.error.code in LOST:
             if found.error.code != ErrorCode.NODE_UNAVAILABLE:
                 order.again += 1
                 if order.again == 1:
@@ -214,24 +214,27 @@ class Exchange:
             "%s, which leaves the order for %s open: %s", self._name(node), some(order.clients), why
         )
 
-    def _look(self, presence: Presence) -> None:
+    def _look(self, membership: Membership) -> None:
         """See who is online and send again what can be sent again.
 
         Raises:
             NodesError: No node has been online for too long.
         """
-        presence.look(self.grid, self.terms.server_round)
-        self._fetch.add(presence.queries)
-        if presence.empty_since is not None and time.monotonic() - presence.empty_since > presence.timeout_s:
+        membership.look(self.grid, self.terms.server_round)
+        self._fetch.add(membership.queries)
+        if (
+            membership.empty_since is not None
+            and time.monotonic() - membership.empty_since > membership.timeout_s
+        ):
             raise NodesError(
-                f"round {self.terms.server_round}: expected a node online within {presence.timeout_s:g} s "
+                f"round {self.terms.server_round}: expected a node online within {membership.timeout_s:g} s "
                 '(run-config key "roll-call-timeout"); got none. Start the nodes and resume the run.'
             )
         again = []
         for order in self._orders:
-            if not order.lost and any(self._works(presence, stamp) for stamp in order.copies.values()):
+            if not order.lost and any(self._works(membership, stamp) for stamp in order.copies.values()):
                 continue
-            node = presence.stands_in(order.clients, order.pool, order.tried)
+            node = membership.stands_in(order.clients, order.pool, order.tried)
             if node is not None:
                 old = order.request
                 left, kind = self.deadline - time.monotonic(), old.metadata.message_type
@@ -242,30 +245,32 @@ class Exchange:
                     logger.warning(
                         "the order for %s goes out again, to %s", some(order.clients), self._name(node)
                     )
-            elif order.lost and order.error is not None and self._works(presence, order.last):
+            elif order.lost and order.error is not None and self._works(membership, order.last):
                 order.final = True  # nothing happened to the node, whatever it says
         self._fetch.add(self._push(again))
 
     @staticmethod
-    def _works(presence: Presence, stamp: tuple[int, str]) -> bool:
+    def _works(membership: Membership, stamp: tuple[int, str]) -> bool:
         """Return whether a node that was sent an order is the one that it was."""
         node, _ = stamp
         return (
-            node in presence.nodes and presence.stamp(node) == stamp and node not in presence.settled.replaced
+            node in membership.nodes
+            and membership.stamp(node) == stamp
+            and node not in membership.settled.replaced
         )
 
     def _given_up(self, now: float) -> bool:
         """Return whether nothing is open but orders whose nodes were waited for long enough."""
         if not self._orders or not all(order.lost for order in self._orders):
             return False
-        if self.terms.presence is None:
+        if self.terms.membership is None:
             return True
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
-        since = self.terms.presence.troubled  # nobody could come back before
+        since = self.terms.membership.troubled  # nobody could come back before
         return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
 
     def _name(self, node: int) -> str:
-        known = self.terms.presence.nodes.get(node) if self.terms.presence else None
+        known = self.terms.membership.nodes.get(node) if self.terms.membership else None
         return str(known) if known else f"node {node}"
 
 

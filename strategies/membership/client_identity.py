@@ -14,7 +14,7 @@ owner, and it is never guessed who:
 * Nodes of a partition must agree on the number of its clients. The number that more than half of them count
   holds for the run; the others are refused, by name.
 * Where the run's data are the nodes' own, the same goes for the shape of an example and the number of
-  classes; see `strategies.membership.client_registry.Roster.shape_of_data`.
+  classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`.
 """
 
 from __future__ import annotations

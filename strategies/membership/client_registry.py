@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 
 from strategies.engine.exchange import LOOK_S, ROLL_BYTES
 from strategies.membership.client_identity import Data, in_words
-from strategies.membership.presence import Presence
+from strategies.membership.membership import Membership
 from strategies.transport.pull import Puller, puller
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames, numbering, some
@@ -83,7 +83,7 @@ class _Group:
                     yield name, i
 
 
-class Roster:
+class ClientRegistry:
     """The nodes and clients that are online.
 
     Args:
@@ -94,7 +94,7 @@ class Roster:
     def __init__(self, timeout_s: float, min_nodes: int) -> None:
         self.timeout_s = timeout_s
         self.min_nodes = min_nodes
-        self.presence = Presence(timeout_s)
+        self.membership = Membership(timeout_s)
         self.names: Sequence[str] = []  # sorted
         # As of the last refresh; a node that left since is still in it.
         self._answers: dict[int, registration.RollCall] = {}
@@ -122,11 +122,11 @@ class Roster:
         fetch = puller(grid, deadline, ROLL_BYTES)
         try:
             while True:
-                self.presence.look(grid, server_round)
-                if self.presence.queries:
+                self.membership.look(grid, server_round)
+                if self.membership.queries:
                     self._call(grid, fetch, server_round, partial(self._awaits, first, began), deadline)
                 self._admit()
-                there = self.presence.told() if first else len(self.presence.there())
+                there = self.membership.told() if first else len(self.membership.there())
                 if there >= needed:
                     if server_round <= 1:
                         self._check()
@@ -142,13 +142,13 @@ class Roster:
                 pause = min(2 * pause, LAST_PAUSE_S)
         finally:
             fetch.close()
-        self.presence.close_roll()
+        self.membership.close_roll()
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
     def _admit(self) -> None:
         """Take over who takes part."""
-        admitted = self.presence.admitted()
+        admitted = self.membership.admitted()
         same = admitted.keys() == self._answers.keys()
         if not same or any(admitted[n] is not self._answers[n] for n in admitted):
             self._answers = admitted
@@ -160,16 +160,16 @@ class Roster:
         Raises:
             ConfigError: With the nodes and their reasons.
         """
-        why = self.presence.settled.guessed or self.presence.outvoted()
+        why = self.membership.settled.guessed or self.membership.outvoted()
         if why:
             raise ConfigError(why)
 
     def _awaits(self, first: bool, began: float) -> bool:
         """Return whether to wait for the nodes that were asked and are silent."""
         if not first:
-            return self.presence.awaited(NEW_NODE_S)
-        told, heard = self.presence.told(), self.presence.heard
-        if told < self.min_nodes or told <= len(self.presence.silent()):
+            return self.membership.awaited(NEW_NODE_S)
+        told, heard = self.membership.told(), self.membership.heard
+        if told < self.min_nodes or told <= len(self.membership.silent()):
             return True
         return time.monotonic() < heard + max(GRACE_S, heard - began)
 
@@ -177,34 +177,34 @@ class Roster:
         self, grid: Grid, fetch: Puller, server_round: int, awaits: Callable[[], bool], deadline: float
     ) -> None:
         """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""
-        fetch.add(self.presence.queries)
+        fetch.add(self.membership.queries)
         looked = time.monotonic()
-        while self.presence.queries:
+        while self.membership.queries:
             if time.monotonic() - looked > LOOK_S:  # if an answer was lost, it asks again
-                self.presence.look(grid, server_round)
-                fetch.add(self.presence.queries)
+                self.membership.look(grid, server_round)
+                fetch.add(self.membership.queries)
                 looked = time.monotonic()
             left = deadline - time.monotonic()
             wait = min(left, 0.25) if awaits() else 0.0
             found = fetch.get(max(wait, 0.01))
             for message_id, what in found:
-                if message_id in self.presence.queries:
-                    self.presence.take(message_id, what)
+                if message_id in self.membership.queries:
+                    self.membership.take(message_id, what)
             if not found and (wait <= 0 or left <= 0):
                 break
-        silent = [str(self.presence.nodes[n]) for n in self.presence.silent()]
+        silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
         if silent:
-            self.presence.say(f"no answer to the roll call yet from {', '.join(silent)}")
+            self.membership.say(f"no answer to the roll call yet from {', '.join(silent)}")
 
     def _waits(self, server_round: int, needed: int, clients: int) -> str:
         return (
-            f"round {server_round} waits up to {self.timeout_s:g} s: {len(self.presence.nodes)} nodes are "
+            f"round {server_round} waits up to {self.timeout_s:g} s: {len(self.membership.nodes)} nodes are "
             f"online, of {needed} or more, with {len(self.names)} clients, of {clients} or more (run-config "
             f'keys "roll-call-timeout", "min-nodes", "min-replies"): {", ".join(self.names[:9]) or "none"}'
         )
 
     def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:
-        there, told = len(self.presence.nodes), self.presence.told()
+        there, told = len(self.membership.nodes), self.membership.told()
         if told < needed:
             got = f"{there}" if there == told else f"{there}, of which {told} answered the roll call"
             return NodesError(
@@ -284,7 +284,7 @@ class Roster:
 
     def left_out(self) -> list[LeftOut]:
         """Return the nodes that are online and take no part, by id."""
-        return [LeftOut(node.id, node.name, why) for node, why in self.presence.left_out().items()]
+        return [LeftOut(node.id, node.name, why) for node, why in self.membership.left_out().items()]
 
     def shape_of_data(self) -> tuple[tuple[int, ...], int]:
         """Return the shape of an example and the number of classes that most nodes' data have.
@@ -305,10 +305,10 @@ class Roster:
                 "the nodes' own data: expected a shape and a number of classes that most nodes have; "
                 f'got {got or "none"}. Correct the files, or set "num-classes".'
             )
-        self.presence.expect(data)
+        self.membership.expect(data)
         self._admit()
         self._check()
-        self.presence.close_roll()
+        self.membership.close_roll()
         return data
 
     def draw(self, fraction: float, rng: np.random.Generator) -> list[str]:

@@ -27,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
 from strategies.selection.sampling import Floats, draw_by_size, draw_weighted
 from task.config.knobs import Config
@@ -47,13 +47,13 @@ class Pool:
     """The clients of a round as a policy sees them.
 
     Attributes:
-        roster: Who is online.
+        registry: Who is online.
         config: The run.
         round: Server round t, from 1.
         times: Returns the simulated seconds of clients by name.
     """
 
-    roster: Roster
+    registry: ClientRegistry
     config: Config
     round: int
     times: Callable[[Sequence[str]], Times]
@@ -61,7 +61,7 @@ class Pool:
     @property
     def names(self) -> Sequence[str]:
         """Names of all clients that are online, sorted."""
-        return self.roster.names
+        return self.registry.names
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class Pool:
 
     def counts(self) -> Floats:
         """n_k of all clients, float64 [K]."""
-        counts = self.roster.num_examples(self.names)
+        counts = self.registry.num_examples(self.names)
         return np.array([counts[name] for name in self.names], np.float64)
 
     def rng(self) -> np.random.Generator:
@@ -150,7 +150,7 @@ class Uniform(Selector):
 
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Draw m clients without replacement."""
-        return pool.roster.draw(self.config.server.fraction_train, pool.rng())
+        return pool.registry.draw(self.config.server.fraction_train, pool.rng())
 
 
 class Cycle(Uniform):
@@ -321,7 +321,7 @@ class FedCS(Selector):
         Raises:
             ConfigError: No client that is online could ever be.
         """
-        drawn = pool.roster.draw(self.config.server.fraction_train, pool.rng())
+        drawn = pool.registry.draw(self.config.server.fraction_train, pool.rng())
         deadline = self.config.select.deadline
         shared = self.config.devices.uplink == "shared"
         chosen = [drawn[i] for i in fill_until(pool.times(drawn), deadline, shared)]

@@ -18,7 +18,7 @@ from tests.faults.case import ENDLESS, ROOT, Rig, case
 from tests.faults.federation import Federation
 from tests.faults.runs import BOUQUET, Run
 
-TESTS = "tests/strategies/test_roster.py::"
+TESTS = "tests/strategies/test_client_registry.py::"
 
 
 @case(

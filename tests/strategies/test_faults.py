@@ -17,8 +17,8 @@ from flwr.common.constant import ErrorCode
 from strategies import FedAvg
 from strategies.engine import exchange
 from strategies.engine.journal import Journal
-from strategies.membership import client_registry as roster
-from strategies.membership import presence
+from strategies.membership import client_registry as registry
+from strategies.membership import membership
 from strategies.transport import pull
 from task.errors import NodesError
 from task.wire import messages as wire
@@ -35,8 +35,8 @@ CONFIGS: list[dict[str, Any]] = [{"client-name": ward} for ward in WARDS]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LOOK_S", 0.02)
-    monkeypatch.setattr(presence, "COME_BACK_S", 0.5)
-    monkeypatch.setattr(roster, "NEW_NODE_S", 1.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 0.5)
+    monkeypatch.setattr(registry, "NEW_NODE_S", 1.0)
 
 
 def app_of(pooled: bool = False) -> ClientApp:
@@ -275,7 +275,7 @@ def test_an_error_that_a_node_made_up_is_its_answer(monkeypatch: pytest.MonkeyPa
         )
 
     grid = wards(tamper=tamper)
-    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 30.0)
     began = time.monotonic()
     keep = run(grid)
     assert time.monotonic() - began < 10
@@ -302,7 +302,7 @@ def test_no_node_at_all_ends_the_run_with_a_clear_error_and_keeps_what_is_writte
 def test_a_round_waits_for_the_clients_that_min_replies_asks_for(
     undisturbed: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "NEW_NODE_S", 0.1)
+    monkeypatch.setattr(registry, "NEW_NODE_S", 0.1)
     grid = wards()
 
     class Leaves(Keep):
@@ -479,7 +479,7 @@ def test_an_outage_is_not_counted_as_a_lost_nodes_absence(
     how: str, noticed: float, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its order is open while the SuperLink is away for longer than a round waits for a node."""
-    monkeypatch.setattr(presence, "SLOW_S", 0.1)
+    monkeypatch.setattr(membership, "SLOW_S", 0.1)
     grid = wards()
     until: list[float] = []
 

@@ -1,7 +1,7 @@
 """The nodes that are online and what they said of themselves, round after round.
 
-`Presence.look` never waits: it asks new nodes for their clients, and `Presence.take` takes an answer when it
-is there. So it can be done while a round waits for its replies too.
+`Membership.look` never waits: it asks new nodes for their clients, and `Membership.take` takes an answer when
+it is there. So it can be done while a round waits for its replies too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def in_trouble(err: Exception) -> bool:
     return isinstance(status, int) and status >= 500
 
 
-class Presence:
+class Membership:
     """Who is there.
 
     Args:
