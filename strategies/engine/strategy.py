@@ -151,7 +151,7 @@ class Strategy(FlowerStrategy):
         if self._driven:
             check_loop(self.entry, self.config)
             self.registry.membership.count_whole_nodes(merges(self.entry))
-        self.call_roll(grid, server_round)
+        self.register(grid, server_round)
         context = self._context(server_round, lr)
         plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
@@ -365,7 +365,7 @@ class Strategy(FlowerStrategy):
         self.last_good.load(snapshot.arrays, kept)
         return self._take(snapshot.state(type(self.state)))
 
-    def call_roll(self, grid: Grid, server_round: int) -> None:
+    def register(self, grid: Grid, server_round: int) -> None:
         """Register the clients that are online; wait if they are too few for the round.
 
         Raises:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from task.population import ClientNames, some
-from task.wire.registration import RollCall
+from task.wire.registration import Registration
 
 Data = tuple[tuple[int, ...], int]
 
@@ -60,7 +60,7 @@ class Claim:
     """What a node said of itself, and its place among those that said something."""
 
     node: Node
-    told: RollCall
+    told: Registration
     turn: int
 
     @property

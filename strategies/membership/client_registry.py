@@ -97,7 +97,7 @@ class ClientRegistry:
         self.membership = Membership(timeout_s)
         self.names: Sequence[str] = []  # sorted
         # As of the last refresh; a node that left since is still in it.
-        self._answers: dict[int, registration.RollCall] = {}
+        self._answers: dict[int, registration.Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
 
@@ -142,7 +142,7 @@ class ClientRegistry:
                 pause = min(2 * pause, LAST_PAUSE_S)
         finally:
             fetch.close()
-        self.membership.close_roll()
+        self.membership.confirm()
         if paused:
             logger.warning("round %d goes on with %d clients", server_round, len(self.names))
 
@@ -308,7 +308,7 @@ class ClientRegistry:
         self.membership.expect(data)
         self._admit()
         self._check()
-        self.membership.close_roll()
+        self.membership.confirm()
         return data
 
     def draw(self, fraction: float, rng: np.random.Generator) -> list[str]:

@@ -80,7 +80,7 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def as_one_client(node: Node, told: registration.RollCall) -> registration.RollCall:
+def as_one_client(node: Node, told: registration.Registration) -> registration.Registration:
     """Return what a node told as if its share of the clients were one client, named after the node."""
     part, parts = told.share
     mine = np.asarray(told.num_examples)[part :: max(parts, 1)]

@@ -166,7 +166,7 @@ class Membership:
 
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
-            wire.message(RecordDict(), n, f"query.{registration.ROLL_CALL}", server_round, self.timeout_s)
+            wire.message(RecordDict(), n, f"query.{registration.REGISTER}", server_round, self.timeout_s)
             for n in nodes
         ]
         pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s, self._trouble))
@@ -188,7 +188,7 @@ class Membership:
             if reply.has_error():
                 why = wire.one_line(reply.error.reason, "no reason given")
                 raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
-            told = registration.read_roll_call(reply.content)
+            told = registration.read_registration(reply.content)
             if self.whole_nodes and len(told.clients) > 1:
                 told = as_one_client(node, told)
         except ConfigError as err:
@@ -197,7 +197,7 @@ class Membership:
             return
         except Exception as err:  # whatever somebody else's bytes lead to
             content = None if isinstance(reply, Exception) or reply.has_error() else reply.content
-            if isinstance(reply, Exception) or (content is not None and registration.ROLL_CALL in content):
+            if isinstance(reply, Exception) or (content is not None and registration.REGISTER in content):
                 self._leave_out(node, f"its roll call cannot be read: {err or type(err).__name__}")
                 return
             if content is None and reply.metadata.src_node_id != node_id:
@@ -205,7 +205,9 @@ class Membership:
             # Flower's own apps have no roll call: such a node is one client.
             logger.debug("%s does not answer the roll call: %s", node, err)
             name = node.name or f"node-{node_id}"
-            told = registration.RollCall((name,), np.array([1]), pool=f"node-{node_id}/{name}", foreign=True)
+            told = registration.Registration(
+                (name,), np.array([1]), pool=f"node-{node_id}/{name}", foreign=True
+            )
         self._unfit.pop(node_id, None)
         self._declined.discard(node_id)
         self._turn += 1
@@ -264,7 +266,7 @@ class Membership:
             self.claims.clear()  # all are asked again
             self._settle()
 
-    def close_roll(self) -> None:
+    def confirm(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
         self._held, self._size = self.settled.held, self.settled.size
         name = {claim.node.id: claim.node for claim in self.claims.values()}
@@ -287,7 +289,7 @@ class Membership:
             self._told.add(line)
             logger.warning("%s", line)
 
-    def admitted(self) -> dict[int, registration.RollCall]:
+    def admitted(self) -> dict[int, registration.Registration]:
         """Return what the nodes that take part told, by node."""
         return {n: self.claims[n].told for n in sorted(self.settled.admitted)}
 

@@ -38,7 +38,7 @@ from task.numerics.seeds import rng_for
 from task.spec.selections import LOSS_RMS, candidates_of, cohort_size
 from task.wire import messages as wire
 
-Told = Mapping[str, Mapping[str, float]]
+ClientScalars = Mapping[str, Mapping[str, float]]
 MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
 
 
@@ -118,7 +118,7 @@ class Selector:
         """Return the cohort in the groups that train one after the other: all at once."""
         return (cohort,)
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Take in the scalars of the training replies, by client, at the end of a round."""
 
     def dump(self) -> Arrays:
@@ -208,10 +208,10 @@ class PowerOfChoice(Selector):
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Remember the last training losses, if they are used."""
         if self.config.select.losses == "last":
-            self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in told.items() if wire.TRAIN_LOSS in row}
+            self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in scalars.items() if wire.TRAIN_LOSS in row}
 
 
 class Oort(Selector):
@@ -285,9 +285,9 @@ class Oort(Selector):
         scores[late] *= (preferred / seconds[old][late]) ** self.config.select.penalty
         return scores
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Remember utilities, and let the pacer compare."""
-        found = {c: row[wire.NUM_EXAMPLES] * row[LOSS_RMS.name] for c, row in sorted(told.items())}
+        found = {c: row[wire.NUM_EXAMPLES] * row[LOSS_RMS.name] for c, row in sorted(scalars.items())}
         self.known |= {c: (utility, float(pool.round)) for c, utility in found.items()}
         knobs, history = self.config.select, self.lists["history"]
         pace = self.lists["pace"][0] if self.lists["pace"] else knobs.pace

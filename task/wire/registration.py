@@ -17,12 +17,12 @@ from task.population import ClientNames
 from task.wire.checks import check_name, short
 from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, records_of
 
-ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
+REGISTER = "roll_call"  # action of the query message that asks a node for its clients
 MOST_CLIENTS = 10**7  # that a node may say it can train
 
 
 @dataclass(frozen=True)
-class RollCall:
+class Registration:
     """What a node says of itself.
 
     Attributes:
@@ -49,7 +49,7 @@ class RollCall:
     whole: bool = False
 
 
-def roll_call_content(answer: RollCall) -> RecordDict:
+def registration_content(answer: Registration) -> RecordDict:
     """Return the content of a node's answer to the roll call; one count stands for as many equal ones."""
     names = answer.clients
     config = ConfigRecord(
@@ -64,24 +64,24 @@ def roll_call_content(answer: RollCall) -> RecordDict:
     )
     counts = np.asarray(answer.num_examples)
     told = counts[:1] if (counts == counts[:1]).all() else counts
-    return RecordDict({ROLL_CALL: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
+    return RecordDict({REGISTER: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
 
 
 def refusal_content(reason: str) -> RecordDict:
     """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
-    return RecordDict({ROLL_CALL: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
+    return RecordDict({REGISTER: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
 
 
-def read_roll_call(content: RecordDict) -> RollCall:
+def read_registration(content: RecordDict) -> Registration:
     """Read a node's answer to the roll call.
 
     Raises:
         ConfigError: The node refuses, and says why.
         WireError: A part is missing or the lists do not match.
     """
-    if ROLL_CALL not in records_of(content, ConfigRecord) or METRICS not in records_of(content, MetricRecord):
-        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
-    config = records_of(content, ConfigRecord)[ROLL_CALL]
+    if REGISTER not in records_of(content, ConfigRecord) or METRICS not in records_of(content, MetricRecord):
+        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", REGISTER)
+    config = records_of(content, ConfigRecord)[REGISTER]
     if "refused" in config:
         raise ConfigError(one_line(str(config["refused"]), "no reason given"))
     told = config.get("clients")
@@ -108,7 +108,7 @@ def read_roll_call(content: RecordDict) -> RollCall:
         raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
     (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
     pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
-    return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+    return Registration(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
 
 
 def _whole(values: object, what: str, low: int, high: int) -> list[int]:

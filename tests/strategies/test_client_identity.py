@@ -9,19 +9,19 @@ import pytest
 
 from strategies.membership.client_identity import Claim, Node, settle
 from task.population import ClientNames
-from task.wire.registration import RollCall
+from task.wire.registration import Registration
 
 
 def own(
     node: int, client: str, *, disk: str = "disk", name: str = "", turn: int = 0, since: str = ""
 ) -> Claim:
-    told = RollCall((client,), np.array([5]), f"{disk}/{client}")
+    told = Registration((client,), np.array([5]), f"{disk}/{client}")
     return Claim(Node(node, name, "", since or f"{node:04}"), told, turn or node)
 
 
 def shared(node: int, clients: int | tuple[str, ...], *, disk: str = "disk", name: str = "") -> Claim:
     names = ClientNames(clients) if isinstance(clients, int) else clients
-    return Claim(Node(node, name), RollCall(names, np.ones(len(names), np.int64), disk), node)
+    return Claim(Node(node, name), Registration(names, np.ones(len(names), np.int64), disk), node)
 
 
 def test_each_with_a_client_of_its_own_takes_part() -> None:

@@ -32,8 +32,8 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
     """Return a grid of nodes that answer the roll call as told: clients, pool, share, shape, classes."""
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         told = nodes[int(context.node_config["i"])]
         if "policy" in told:
             reason = 'policy: this node runs its installed app only (apps = "installed")'
@@ -45,7 +45,7 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
         if "content" in told:
             return Message(told["content"](), reply_to=message)
         clients = told["clients"]
-        answer = registration.RollCall(
+        answer = registration.Registration(
             ClientNames(told["numbered"]) if "numbered" in told else tuple(clients),
             np.array(list(clients.values())),
             told.get("pool", f"pool-{context.node_config['i']}"),
@@ -53,7 +53,7 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
             shape=told.get("shape", (4,)),
             classes=told.get("classes", 3),
         )
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     return FaultyGrid(app, [{"i": i} for i in range(len(nodes))], names=[n.get("name", "") for n in nodes])
 
@@ -329,14 +329,14 @@ def test_a_node_without_clients_has_no_say_in_the_shape() -> None:
 
 def test_a_refusal_without_a_reason_says_so() -> None:
     with pytest.raises(ConfigError, match="no reason given"):
-        registration.read_roll_call(registration.refusal_content(" \n "))
+        registration.read_registration(registration.refusal_content(" \n "))
 
 
 def test_garbage_for_a_roll_call_is_no_crash() -> None:
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
     grid = LocalGrid(app, [{}])
@@ -371,7 +371,7 @@ def test_doubly_claimed_clients_cost_no_search_each() -> None:
     registry = ClientRegistry(1.0, 1)
     names = Clients(f"client-{i:03d}" for i in range(300))
     for i in range(2):
-        registry._answers[i] = registration.RollCall(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
+        registry._answers[i] = registration.Registration(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
     registry._index()
     plan = registry.assign(registry.names, dict.fromkeys(names, 1.0))
     assert [len(clients) for clients in plan.values()] == [150, 150]
@@ -384,7 +384,7 @@ def test_a_million_clients_are_not_listed() -> None:
     counts = np.broadcast_to(np.int64(5), 10**6)
     tracemalloc.start()
     for i in range(2):
-        registry._answers[i] = registration.RollCall(ClientNames(10**6), counts, f"pool-{i}", (i, 2))
+        registry._answers[i] = registration.Registration(ClientNames(10**6), counts, f"pool-{i}", (i, 2))
     registry._index()
     cohort = registry.draw(1e-5, np.random.default_rng(1))
     plan = registry.assign(cohort, registry.num_examples(cohort))
@@ -398,9 +398,9 @@ def test_a_million_clients_are_not_listed() -> None:
 
 def test_a_partition_and_a_client_of_another_name_are_one_population() -> None:
     registry = ClientRegistry(1.0, 1)
-    registry._answers[1] = registration.RollCall(ClientNames(3), np.array([1, 2, 3]), "disk")
-    registry._answers[2] = registration.RollCall(("alone", "client-1"), np.array([8, 9]), "ward", (1, 2))
-    registry._answers[3] = registration.RollCall((), np.zeros(0, np.int64), "none")
+    registry._answers[1] = registration.Registration(ClientNames(3), np.array([1, 2, 3]), "disk")
+    registry._answers[2] = registration.Registration(("alone", "client-1"), np.array([8, 9]), "ward", (1, 2))
+    registry._answers[3] = registration.Registration((), np.zeros(0, np.int64), "none")
     registry._index()
     assert registry.names == ["alone", "client-0", "client-1", "client-2"]
     assert registry.num_examples(["alone", "client-2"]) == {"alone": 8, "client-2": 3}
@@ -546,8 +546,8 @@ def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.Monkey
 
 def lies(**changes: Any) -> RecordDict:
     """Return an answer to the roll call with some of its parts replaced."""
-    whole = registration.roll_call_content(
-        registration.RollCall(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3)
+    whole = registration.registration_content(
+        registration.Registration(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3)
     )
     counts = changes.pop("counts", [5])
     whole["roll_call"] = ConfigRecord(
@@ -587,7 +587,7 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(LIES))
-def test_a_roll_call_that_lies_leaves_its_node_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_registration_that_lies_leaves_its_node_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     grid = hosts(owner("ward-1"), {"content": lambda: lies(**LIES[kind])})
     registry = called(grid)
     assert registry.names == ["ward-1"]

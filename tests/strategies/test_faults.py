@@ -44,13 +44,13 @@ def app_of(pooled: bool = False) -> ClientApp:
     trains = named_app(lambda context: WARDS, adds(AMOUNTS, WARDS))
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         names = tuple(WARDS) if pooled else (str(context.node_config["client-name"]),)
         disk = str(context.node_config.get("disk", "disk"))
         pool = disk if pooled else f"{disk}/{names[0]}"
-        answer = registration.RollCall(names, np.array([WARDS.get(n, 1) for n in names]), pool)
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        answer = registration.Registration(names, np.array([WARDS.get(n, 1) for n in names]), pool)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -22,7 +22,7 @@ def registry_of(counts: dict[str, int], nodes: int = 1, pool: str = "one disk") 
     """Return a registry whose nodes 0, 1, ... all host all clients."""
     registry = ClientRegistry(1.0, 1)
     names, n = tuple(sorted(counts)), np.array([counts[c] for c in sorted(counts)])
-    registry._answers = {i: registration.RollCall(names, n, pool) for i in range(nodes)}
+    registry._answers = {i: registration.Registration(names, n, pool) for i in range(nodes)}
     registry._index()
     return registry
 

@@ -57,13 +57,13 @@ def named_app(
     app = ClientApp()
     entry = ALGORITHMS[algorithm]
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         clients = hosted(context)
-        answer = registration.RollCall(
+        answer = registration.Registration(
             tuple(clients), np.array(list(clients.values())), pool=str(context.node_id)
         )
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
