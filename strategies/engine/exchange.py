@@ -110,7 +110,7 @@ class Exchange:
         for order in self._orders:
             node = order.request.metadata.dst_node_id
             if membership is not None and node in membership.claims:
-                order.pool = membership.claims[node].told.pool
+                order.pool = membership.claims[node].registration.pool
         ids = self._push([(order, order.request) for order in self._orders])
         self.deadline = time.monotonic() + timeout_s  # the nodes' time begins when the last has its order
         self._fetch = puller(grid, self.deadline, max(terms.most_bytes, ROLL_BYTES))
@@ -125,7 +125,7 @@ class Exchange:
         for order, message in pairs:
             node, message_id = message.metadata.dst_node_id, message.metadata.message_id
             membership = self.terms.membership
-            stamp = membership.stamp(node) if membership else (node, "")
+            stamp = membership.incarnation(node) if membership else (node, "")
             order.tried.add(stamp)
             if message_id in pushed:
                 order.copies[message_id], self._open[message_id] = stamp, order
@@ -234,7 +234,7 @@ class Exchange:
         for order in self._orders:
             if not order.lost and any(self._works(membership, stamp) for stamp in order.copies.values()):
                 continue
-            node = membership.stands_in(order.clients, order.pool, order.tried)
+            node = membership.substitute(order.clients, order.pool, order.tried)
             if node is not None:
                 old = order.request
                 left, kind = self.deadline - time.monotonic(), old.metadata.message_type
@@ -255,8 +255,8 @@ class Exchange:
         node, _ = stamp
         return (
             node in membership.nodes
-            and membership.stamp(node) == stamp
-            and node not in membership.settled.replaced
+            and membership.incarnation(node) == stamp
+            and node not in membership.admission.replaced
         )
 
     def _given_up(self, now: float) -> bool:
@@ -266,7 +266,7 @@ class Exchange:
         if self.terms.membership is None:
             return True
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
-        since = self.terms.membership.troubled  # nobody could come back before
+        since = self.terms.membership.troubled_at  # nobody could come back before
         return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
 
     def _name(self, node: int) -> str:

@@ -126,7 +126,7 @@ class PhaseEngine:
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
                 self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
-                population=names, void=void, whole=self.registry.membership.claims[node].told.whole,
+                population=names, void=void, whole=self.registry.membership.claims[node].registration.whole,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             content = wire.train_content(order, records, self.extra, theirs)
@@ -169,7 +169,7 @@ class PhaseEngine:
             opened.good = good
             self.journal.replies(self.round, good, total)
 
-        nodes = self.registry.membership.there()
+        nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
         bound = NormBound(self.config.server.max_update_norm, self.model, frozenset(self.trainable))

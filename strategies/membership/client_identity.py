@@ -60,28 +60,28 @@ class Claim:
     """What a node said of itself, and its place among those that said something."""
 
     node: Node
-    told: Registration
-    turn: int
+    registration: Registration
+    sequence: int
 
     @property
     def own(self) -> str:
         """The client whose data the node brings; "" if it hosts clients of a partition."""
-        client = self.told.clients[0] if len(self.told.clients) == 1 else ""
-        return client if client and self.told.pool.endswith(f"/{client}") else ""
+        client = self.registration.clients[0] if len(self.registration.clients) == 1 else ""
+        return client if client and self.registration.pool.endswith(f"/{client}") else ""
 
     @property
     def has_data(self) -> bool:
         """Whether it told what its data are like, and has clients that they are of."""
-        return bool(self.told.classes and len(self.told.clients))
+        return bool(self.registration.classes and len(self.registration.clients))
 
     @property
     def data(self) -> Data:
         """Shape of an example and number of classes."""
-        return self.told.shape, self.told.classes
+        return self.registration.shape, self.registration.classes
 
 
 @dataclass
-class Settled:
+class Admission:
     """Who takes part.
 
     Attributes:
@@ -90,8 +90,8 @@ class Settled:
         replaced: By node whose place another took, that node and the client.
         held: By client that a node brings, the pool of its data.
         size: Clients of the partition; 0 if no node hosts one.
-        differs: Of the refused, those whose partition or data differ from the others'.
-        guessed: Why somebody would have to look before the first round; "" if all is clear.
+        deviating: Of the refused, those whose partition or data differ from the others'.
+        ambiguous: Why somebody would have to look before the first round; "" if all is clear.
     """
 
     admitted: set[int] = field(default_factory=set)
@@ -99,43 +99,43 @@ class Settled:
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     size: int = 0
-    differs: set[int] = field(default_factory=set)
-    guessed: str = ""
+    deviating: set[int] = field(default_factory=set)
+    ambiguous: str = ""
 
     def refuse_foreign(self, claims: Iterable[Claim], why: str) -> None:
         """Refuse the nodes whose ClientApp is not Bouquet's.
 
         Args:
-            claims: As `settle` took them.
+            claims: As `admit` took them.
             why: What such an app cannot do in this run.
         """
-        foreign = [c.node for c in claims if c.told.foreign and c.node.id in self.admitted]
+        foreign = [c.node for c in claims if c.registration.foreign and c.node.id in self.admitted]
         for node in foreign:
             self.admitted.discard(node.id)
             self.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
         if foreign and not self.admitted:
-            self.guessed = (
+            self.ambiguous = (
                 f"{', '.join(map(str, foreign))}: expected Bouquet's ClientApp; got another, which {why}"
             )
 
 
-def settle(
+def admit(
     claims: Iterable[Claim], held: Mapping[str, str], size: int = 0, data: Data | None = None
-) -> Settled:
+) -> Admission:
     """Decide which nodes take part.
 
     Args:
         claims: Of all nodes that are online and have told.
-        held: What `Settled.held` was before.
-        size: What `Settled.size` was before; 0 = most nodes decide.
+        held: What `Admission.held` was before.
+        size: What `Admission.size` was before; 0 = most nodes decide.
         data: Shape of an example and number of classes that own data must have; None = any.
     """
-    done = Settled(held=dict(held), size=size)
+    done = Admission(held=dict(held), size=size)
     by_client: dict[str, list[Claim]] = {}
     shared = []
     for claim in sorted(claims, key=lambda c: c.node.id):
         if data is not None and claim.has_data and claim.data != data:
-            done.differs.add(claim.node.id)
+            done.deviating.add(claim.node.id)
             done.refused[claim.node.id] = (
                 f"has data of {in_words(claim.data)}, where the others have {in_words(data)}"
             )
@@ -148,14 +148,14 @@ def settle(
         else:
             by_client.setdefault(claim.own, []).append(claim)
     for client in sorted(by_client):
-        _settle_own(client, by_client[client], done)
+        _admit_own(client, by_client[client], done)
     if shared:
         enrolled = any(c.node.name for group in by_client.values() for c in group)
-        _settle_shared(shared, done, enrolled)
+        _admit_shared(shared, done, enrolled)
     return done
 
 
-def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
+def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:
     """Choose among the nodes that bring one client's data."""
     enrolled = [c for c in claims if c.node.name]
     for claim in claims:
@@ -165,18 +165,18 @@ def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
             )
     pools: dict[str, list[Claim]] = {}
     for claim in enrolled or claims:
-        pools.setdefault(claim.told.pool, []).append(claim)
+        pools.setdefault(claim.registration.pool, []).append(claim)
     pool = done.held.get(client, "")
     if pool not in pools:
-        first = min(enrolled or claims, key=lambda c: (c.node.registered, c.told.pool))
-        pool = first.told.pool
+        first = min(enrolled or claims, key=lambda c: (c.node.registered, c.registration.pool))
+        pool = first.registration.pool
         if len(pools) > 1:
             nodes = " and ".join(str(group[-1].node) for _, group in sorted(pools.items()))
-            done.guessed = (
+            done.ambiguous = (
                 f"{nodes} bring data of their own as client {client!r}; give each its own client-name"
             )
     done.held[client] = pool
-    last = max(pools[pool], key=lambda c: c.turn)
+    last = max(pools[pool], key=lambda c: c.sequence)
     done.admitted.add(last.node.id)
     for claim in pools[pool]:
         if claim is not last:
@@ -186,9 +186,11 @@ def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
             done.refused[claim.node.id] = f"says that it is client {client!r}, which {last.node} is"
 
 
-def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> None:
+def _admit_shared(claims: Sequence[Claim], done: Admission, enrolled: bool) -> None:
     """Choose among the nodes that host clients of a partition."""
-    counts = {c.node: len(c.told.clients) for c in claims if isinstance(c.told.clients, ClientNames)}
+    counts = {
+        c.node: len(c.registration.clients) for c in claims if isinstance(c.registration.clients, ClientNames)
+    }
     sizes = Counter(counts.values())
     if not done.size and sizes:
         done.size = max(sizes, key=lambda n: (sizes[n], -n))
@@ -196,12 +198,12 @@ def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> No
             sides = "; ".join(
                 f"{some(n for n, size in counts.items() if size == told)}: {told}" for told in sorted(sizes)
             )
-            done.guessed = done.guessed or (
+            done.ambiguous = done.ambiguous or (
                 f"clients of the partition: expected a number that most nodes count; got {sides}. "
                 "Their data sets or their settings differ"
             )
     for claim in claims:
-        names = claim.told.clients
+        names = claim.registration.clients
         numbered = isinstance(names, ClientNames)
         taken = next((c for c in done.held if c in names), "") if done.held else ""
         if enrolled and len(names):
@@ -210,7 +212,7 @@ def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> No
             why = f"hosts client {taken!r} of a partition, but a node brings data of its own under that name"
         elif numbered and len(names) != done.size:
             why = f"counts {len(names)} clients in the partition where others count {done.size}"
-            done.differs.add(claim.node.id)
+            done.deviating.add(claim.node.id)
         else:
             done.admitted.add(claim.node.id)
             continue

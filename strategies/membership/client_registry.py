@@ -126,7 +126,7 @@ class ClientRegistry:
                 if self.membership.queries:
                     self._call(grid, fetch, server_round, partial(self._awaits, first, began), deadline)
                 self._admit()
-                there = self.membership.told() if first else len(self.membership.there())
+                there = self.membership.num_answered() if first else len(self.membership.present())
                 if there >= needed:
                     if server_round <= 1:
                         self._check()
@@ -160,7 +160,7 @@ class ClientRegistry:
         Raises:
             ConfigError: With the nodes and their reasons.
         """
-        why = self.membership.settled.guessed or self.membership.outvoted()
+        why = self.membership.admission.ambiguous or self.membership.outvoted()
         if why:
             raise ConfigError(why)
 
@@ -168,7 +168,7 @@ class ClientRegistry:
         """Return whether to wait for the nodes that were asked and are silent."""
         if not first:
             return self.membership.awaited(NEW_NODE_S)
-        told, heard = self.membership.told(), self.membership.heard
+        told, heard = self.membership.num_answered(), self.membership.last_answer_at
         if told < self.min_nodes or told <= len(self.membership.silent()):
             return True
         return time.monotonic() < heard + max(GRACE_S, heard - began)
@@ -194,7 +194,7 @@ class ClientRegistry:
                 break
         silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
         if silent:
-            self.membership.say(f"no answer to the roll call yet from {', '.join(silent)}")
+            self.membership.log_once(f"no answer to the roll call yet from {', '.join(silent)}")
 
     def _waits(self, server_round: int, needed: int, clients: int) -> str:
         return (
@@ -204,7 +204,7 @@ class ClientRegistry:
         )
 
     def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:
-        there, told = len(self.membership.nodes), self.membership.told()
+        there, told = len(self.membership.nodes), self.membership.num_answered()
         if told < needed:
             got = f"{there}" if there == told else f"{there}, of which {told} answered the roll call"
             return NodesError(
@@ -305,7 +305,7 @@ class ClientRegistry:
                 "the nodes' own data: expected a shape and a number of classes that most nodes have; "
                 f'got {got or "none"}. Correct the files, or set "num-classes".'
             )
-        self.membership.expect(data)
+        self.membership.expect_data(data)
         self._admit()
         self._check()
         self.membership.confirm()

@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.membership.client_identity import Claim, Data, Node, Settled, settle
+from strategies.membership.client_identity import Admission, Claim, Data, Node, admit
 from strategies.membership.foreign import as_one_client
 from task.errors import ConfigError, WireError
 from task.population import some
@@ -29,7 +29,7 @@ T = TypeVar("T")
 LONGEST_PAUSE_S = 2.0
 SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away
 COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
-AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
+ASK_AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
 
 
 def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
@@ -77,13 +77,13 @@ class Membership:
         self.timeout_s = timeout_s
         self.nodes: dict[int, Node] = {}  # online
         self.claims: dict[int, Claim] = {}
-        self.settled = Settled()
+        self.admission = Admission()
         self.empty_since: float | None = None  # on the monotonic clock
-        self.troubled = -math.inf  # when the SuperLink was not well last, on the same
+        self.troubled_at = -math.inf  # when the SuperLink was not well last, on the same
         self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
         self._left: dict[int, int] = {}  # how often a node was seen to leave
         self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
-        self.heard = 0.0  # when a node told last, on the monotonic clock
+        self.last_answer_at = 0.0  # when a node told last, on the monotonic clock
         self._unfit: dict[int, str] = {}  # why nodes cannot take part
         self._declined: set[int] = set()  # of these, who said so; the others' answers could not be read
         self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
@@ -91,8 +91,8 @@ class Membership:
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
         self._data: Data | None = None  # that all nodes' own data must be like
-        self._turn = 0
-        self._told: set[str] = set()  # lines of the log, each once
+        self._sequence = 0
+        self._logged: set[str] = set()  # lines of the log, each once
 
     @property
     def queries(self) -> set[str]:
@@ -136,20 +136,20 @@ class Membership:
             i: (n, asked) for i, (n, asked) in self._queries.items() if n in self.nodes and n not in back
         }
         times = Counter(n for n, _ in self._queries.values())
-        wait = {n: min(AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
         lately = {n for n, asked in self._queries.values() if asked + wait[n] > now}
         new = {n for n in self.nodes if n not in self.claims and n not in self._unfit} | back
         self.empty_since = None if self.nodes else self.empty_since or now
         if new - lately:
             self._ask(grid, sorted(new - lately), server_round)
         if left or back or gone:  # who is back is taken for what it was until it says something else
-            self._settle()
+            self._admit()
         return bool(left or back)
 
     def _trouble(self) -> None:
-        self.troubled = time.monotonic()
+        self.troubled_at = time.monotonic()
 
-    def there(self) -> dict[int, Node]:
+    def present(self) -> dict[int, Node]:
         """Return the nodes that are online, and those that were a moment ago and had told of their clients.
 
         A SuperLink that was in trouble heard nobody, and a process that was killed is started again: an order
@@ -160,9 +160,9 @@ class Membership:
         left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
         return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
-    def told(self) -> int:
+    def num_answered(self) -> int:
         """Return how many nodes that are there have said who they are, or why they cannot take part."""
-        return sum(n in self.claims or n in self._unfit for n in self.there())
+        return sum(n in self.claims or n in self._unfit for n in self.present())
 
     def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
         messages = [
@@ -210,36 +210,36 @@ class Membership:
             )
         self._unfit.pop(node_id, None)
         self._declined.discard(node_id)
-        self._turn += 1
-        self.claims[node_id] = Claim(node, told, self._turn)
-        self.heard = time.monotonic()
-        self._settle()
+        self._sequence += 1
+        self.claims[node_id] = Claim(node, told, self._sequence)
+        self.last_answer_at = time.monotonic()
+        self._admit()
 
     def _leave_out(self, node: Node, why: str) -> None:
         self._unfit[node.id] = wire.one_line(why)
         self._declined.discard(node.id)
         self.claims.pop(node.id, None)
-        self.heard = time.monotonic()
-        self.say(f"{node} cannot take part: {self._unfit[node.id]}")
-        self._settle()
+        self.last_answer_at = time.monotonic()
+        self.log_once(f"{node} cannot take part: {self._unfit[node.id]}")
+        self._admit()
 
-    def expect(self, data: Data) -> None:
+    def expect_data(self, data: Data) -> None:
         """Refuse, from now on, nodes whose data have another shape or number of classes."""
         self._data = data
-        self._settle()
+        self._admit()
 
     def left_out(self) -> dict[Node, str]:
         """Return the nodes that are online and take no part, and why; those that are silent, too."""
         unfit = {n: f"cannot take part: {why}" for n, why in self._unfit.items()}
         silent = dict.fromkeys(self.silent(), "has not answered the roll call")
-        found = silent | {n: f"is refused: it {why}" for n, why in self.settled.refused.items()} | unfit
-        absent = found.keys() - self.settled.admitted
+        found = silent | {n: f"is refused: it {why}" for n, why in self.admission.refused.items()} | unfit
+        absent = found.keys() - self.admission.admitted
         return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
 
     def outvoted(self) -> str:
         """Return why no run can begin: not most nodes can take part in one, of those that told; else ""."""
-        against = {n for n in self._declined | self.settled.differs if n in self.nodes}
-        if not against or len(self.settled.admitted) > len(against):
+        against = {n for n in self._declined | self.admission.deviating if n in self.nodes}
+        if not against or len(self.admission.admitted) > len(against):
             return ""
         by_reason: dict[str, list[Node]] = {}
         for node, why in self.left_out().items():
@@ -247,57 +247,58 @@ class Membership:
                 by_reason.setdefault(why, []).append(node)
         return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
 
-    def _settle(self) -> None:
-        there = self.there()
-        pools = {c.told.pool for n, c in self.claims.items() if n in self.nodes}
+    def _admit(self) -> None:
+        there = self.present()
+        pools = {c.registration.pool for n, c in self.claims.items() if n in self.nodes}
         claims = [
-            Claim(there[n], c.told, c.turn)
+            Claim(there[n], c.registration, c.sequence)
             for n, c in self.claims.items()
-            if n in self.nodes or (n in there and c.told.pool not in pools)  # else another does its work
+            if n in self.nodes
+            or (n in there and c.registration.pool not in pools)  # else another does its work
         ]
-        self.settled = settle(claims, self._held, self._size, self._data)
+        self.admission = admit(claims, self._held, self._size, self._data)
         if self.lost_on_foreign:
-            self.settled.refuse_foreign(claims, self.lost_on_foreign)
+            self.admission.refuse_foreign(claims, self.lost_on_foreign)
 
     def count_whole_nodes(self, whole: bool) -> None:
         """Let a node that hosts several clients count as one from now on, or as its clients again."""
         if whole != self.whole_nodes:
             self.whole_nodes = whole
             self.claims.clear()  # all are asked again
-            self._settle()
+            self._admit()
 
     def confirm(self) -> None:
         """Let who holds a name now keep it, and log who was refused or replaced, each once."""
-        self._held, self._size = self.settled.held, self.settled.size
+        self._held, self._size = self.admission.held, self.admission.size
         name = {claim.node.id: claim.node for claim in self.claims.values()}
         for left, why in self.left_out().items():
-            if left.id in self.settled.refused:
-                self.say(f"{left} {why}")
-        for node in sorted(self.settled.admitted):
-            if self.claims[node].told.foreign:
-                self.say(
+            if left.id in self.admission.refused:
+                self.log_once(f"{left} {why}")
+        for node in sorted(self.admission.admitted):
+            if self.claims[node].registration.foreign:
+                self.log_once(
                     f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and "
                     "run-config keys of the local work (epochs, batch size, stragglers, attacks, ...) do not "
                     "reach it"
                 )
-        for node, (by, client) in sorted(self.settled.replaced.items()):
-            self.say(f"{name[by]} takes the place of {name[node]} as client {client!r}")
+        for node, (by, client) in sorted(self.admission.replaced.items()):
+            self.log_once(f"{name[by]} takes the place of {name[node]} as client {client!r}")
 
-    def say(self, line: str) -> None:
+    def log_once(self, line: str) -> None:
         """Log a line, unless it was logged before."""
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             logger.warning("%s", line)
 
     def admitted(self) -> dict[int, registration.Registration]:
         """Return what the nodes that take part told, by node."""
-        return {n: self.claims[n].told for n in sorted(self.settled.admitted)}
+        return {n: self.claims[n].registration for n in sorted(self.admission.admitted)}
 
-    def stamp(self, node: int) -> tuple[int, str]:
+    def incarnation(self, node: int) -> tuple[int, str]:
         """Return what is another each time a node is back."""
         return node, self.nodes[node].since if node in self.nodes else ""
 
-    def stands_in(self, clients: Mapping[str, object], pool: str, tried: set[tuple[int, str]]) -> int | None:
+    def substitute(self, clients: Mapping[str, object], pool: str, tried: set[tuple[int, str]]) -> int | None:
         """Return a node that can train these clients and has not been asked to since it is there, or None.
 
         Args:
@@ -305,9 +306,13 @@ class Membership:
             pool: Of the node that was asked first.
             tried: Stamps of the nodes that were asked.
         """
-        for node in sorted(self.settled.admitted & self.nodes.keys()):
+        for node in sorted(self.admission.admitted & self.nodes.keys()):
             claim = self.claims[node]
-            mine = claim.told.pool == pool or claim.own in clients
-            if mine and self.stamp(node) not in tried and all(c in claim.told.clients for c in clients):
+            mine = claim.registration.pool == pool or claim.own in clients
+            if (
+                mine
+                and self.incarnation(node) not in tried
+                and all(c in claim.registration.clients for c in clients)
+            ):
                 return node
         return None

@@ -168,7 +168,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when the SuperLink is killed during the roll call."""
-    monkeypatch.setattr(membership, "AGAIN_S", 0.1)
+    monkeypatch.setattr(membership, "ASK_AGAIN_S", 0.1)
     monkeypatch.setattr(registry_module, "LOOK_S", 0.02)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=2)
