@@ -24,8 +24,9 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from strategies.membership import membership as members
-from strategies.membership.membership import Membership, patiently
+from strategies.membership.membership import Membership
 from strategies.transport.pull import puller
+from strategies.transport.retry import patiently
 from task.errors import NodesError
 from task.population import some
 from task.wire import messages as wire

@@ -10,8 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -19,51 +18,15 @@ from flwr.serverapp import Grid
 
 from strategies.membership.client_identity import Admission, Claim, Data, Node, admit
 from strategies.membership.foreign import as_one_client
+from strategies.transport.retry import patiently
 from task.errors import ConfigError, WireError
 from task.population import some
 from task.wire import messages as wire
 from task.wire import registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
-T = TypeVar("T")
-LONGEST_PAUSE_S = 2.0
-SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away
 COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
 ASK_AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
-
-
-def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
-    """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
-
-    A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
-    the connection fails, which shows in the time that a call takes.
-
-    Args:
-        call: Does it.
-        timeout_s: How long to try.
-        troubled: Called after each sign that the SuperLink is, or was, not well.
-    """
-    began, pause = time.monotonic(), 0.1
-    while True:
-        try:
-            result = call()
-        except Exception as err:
-            if not in_trouble(err) or time.monotonic() + pause > began + timeout_s:
-                raise
-            logger.warning("the SuperLink answers %s; trying again", wire.one_line(str(err)))
-            troubled()
-        else:
-            if time.monotonic() - began > SLOW_S:
-                troubled()
-            return result
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
-
-
-def in_trouble(err: Exception) -> bool:
-    """Return whether an error is the SuperLink's own and may pass."""
-    status = getattr(getattr(err, "response", None), "status_code", 0)
-    return isinstance(status, int) and status >= 500
 
 
 class Membership:

@@ -19,7 +19,7 @@ from strategies.engine import exchange
 from strategies.engine.journal import Journal
 from strategies.membership import client_registry as registry
 from strategies.membership import membership
-from strategies.transport import pull
+from strategies.transport import pull, retry
 from task.errors import NodesError
 from task.wire import messages as wire
 from task.wire import registration
@@ -479,7 +479,7 @@ def test_an_outage_is_not_counted_as_a_lost_nodes_absence(
     how: str, noticed: float, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its order is open while the SuperLink is away for longer than a round waits for a node."""
-    monkeypatch.setattr(membership, "SLOW_S", 0.1)
+    monkeypatch.setattr(retry, "SLOW_S", 0.1)
     grid = wards()
     until: list[float] = []
 
