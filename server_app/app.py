@@ -225,7 +225,7 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
 
 def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
     """Learn the shape of an example from the nodes' own data."""
-    strategy.registry.refresh(grid, 0)
+    strategy.engine.register(grid, 0)
     return strategy.registry.shape_of_data()
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from strategies.engine.exchange import Terms, clients_of, stream_replies
+from strategies.engine.exchange import Exchange, Terms, clients_of
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
+from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import EVALUATE, Phase
 from strategies.engine.state import AggregatedReplies
 from strategies.membership import membership
@@ -99,6 +100,10 @@ class PhaseEngine:
         opened = self.open(phase)
         return self.close(opened, self.stream(opened, grid))
 
+    def register(self, grid: Grid, server_round: int, clients: int = 0) -> None:
+        """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
+        RegistrationPhase(self.registry, server_round, clients).run(grid)
+
     def open(self, phase: Phase) -> Opened:
         """Write one message per node; what is for one client goes to its node alone."""
         requests = self._messages(phase) if phase.to else []
@@ -157,7 +162,7 @@ class PhaseEngine:
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come."""
-        return stream_replies(grid, opened.requests, self.timeout_s, opened.terms)
+        return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
         """Check the replies and fold the good ones in as they come; book the phase."""

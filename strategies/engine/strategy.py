@@ -280,7 +280,7 @@ class Strategy(FlowerStrategy):
         server = self.config.server
         if not server.clients_evaluate(server_round):
             return []
-        self.registry.refresh(grid, server_round)
+        self.engine.register(grid, server_round)
         rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
@@ -371,7 +371,7 @@ class Strategy(FlowerStrategy):
         Raises:
             NodesError: They stay too few.
         """
-        self.registry.refresh(grid, server_round, self.config.server.min_replies)
+        self.engine.register(grid, server_round, self.config.server.min_replies)
         self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def book(self, log: RoundLog, *, skipped: bool) -> None:

@@ -1,52 +1,36 @@
-"""Who is there: nodes, the clients that they host, who is drawn, and which node trains whom.
+"""The clients that are online, who is drawn, and which node trains whom.
 
-A *node* is a Flower SuperNode with a random id; a *client* is a data owner with a stable name. The roll
-call asks each new node for its clients. Everything that decides a result goes by client name; node ids
-only decide where the work is done.
+A *node* is a Flower SuperNode with a random id; a *client* is a data owner with a stable name. Each new node
+registers its clients (`strategies.engine.registration_phase`). Everything that decides a result goes by
+client name; node ids only decide where the work is done.
 
-Nodes of the same *pool* share data and client state (they lie on the same disk) and can stand in for
-each other, so a cohort is spread evenly over them. When clients of a partition are claimed by several
-pools, the node whose share it is trains it; data of one's own have one owner, see
-`strategies.membership.client_identity`. A node whose app has no roll call (a ClientApp that is not Bouquet's)
-counts as one client, named as it was enrolled or else after its id; where the algorithm needs our client half
-it is refused, see `strategies.membership.foreign`.
-
-A run begins without the nodes that say that they cannot take part, or whose partition or data differ, as long
-as those that do take part are more. A node that is silent is waited for as long as nodes keep answering and
-`GRACE_S` more, once most have; it takes part when it answers.
+Nodes of the same *pool* share data and client state (the same disk) and can stand in for each other, so a
+cohort is spread evenly over them. When several pools claim clients of a partition, the node whose share a
+client is trains it; a node's own data have one owner, see `strategies.membership.client_identity`. A node
+whose app cannot register (a ClientApp that is not Bouquet's) counts as one client, named as it was enrolled
+or else after its id; where the algorithm needs our client half it is refused, see
+`strategies.membership.foreign`.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from flwr.serverapp import Grid
 
-from strategies.engine.exchange import LOOK_S, ROLL_BYTES
 from strategies.membership.client_identity import Data, in_words
 from strategies.membership.membership import Membership
-from strategies.transport.pull import Puller, puller
-from task.errors import ConfigError, NodesError
+from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
-from task.wire import registration
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
-
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between looks for nodes
-GRACE_S = 15.0  # without an answer, after which the first round begins without the few that are silent
-NEW_NODE_S = 5.0  # that a round waits for the answer of a node that is new; it is taken later too
+from task.wire.registration import Registration
 
 
 @dataclass(frozen=True)
 class Participant:
-    """What a node said in the roll call: how many clients and training examples it has, and its app."""
+    """A node that takes part: how many clients and training examples it registered, and its app's version."""
 
     node: int
     clients: int
@@ -97,65 +81,25 @@ class ClientRegistry:
         self.membership = Membership(timeout_s)
         self.names: Sequence[str] = []  # sorted
         # As of the last refresh; a node that left since is still in it.
-        self._answers: dict[int, registration.Registration] = {}
+        self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
 
-    def refresh(self, grid: Grid, server_round: int, clients: int = 0) -> None:
-        """Call the roll of the nodes that are new and forget those that left.
+    @property
+    def started(self) -> bool:
+        """Whether nodes took part at the last refresh."""
+        return bool(self._answers)
 
-        Args:
-            grid: Where they are.
-            server_round: Round t.
-            clients: Clients that must be online to go on; fewer are waited for.
-
-        Raises:
-            ConfigError: Before the first round: as many nodes cannot take part as can, with their reasons, or
-                two nodes bring data of one client.
-            NodesError: Fewer than `min_nodes` nodes, or than `clients`, came before the time ran out.
-        """
-        began = time.monotonic()
-        deadline, pause, paused = began + self.timeout_s, FIRST_PAUSE_S, False
-        # Once the run has begun it goes on with whoever is there.
-        first = not self._answers
-        needed = 1 if self._answers else self.min_nodes
-        fetch = puller(grid, deadline, ROLL_BYTES)
-        try:
-            while True:
-                self.membership.look(grid, server_round)
-                if self.membership.queries:
-                    self._call(grid, fetch, server_round, partial(self._awaits, first, began), deadline)
-                self._admit()
-                there = self.membership.num_answered() if first else len(self.membership.present())
-                if there >= needed:
-                    if server_round <= 1:
-                        self._check()
-                    if len(self.names) >= clients:
-                        break
-                now = time.monotonic()
-                if now > deadline:
-                    raise self._too_few(server_round, needed, clients)
-                if not paused and now - began > NEW_NODE_S:
-                    paused = True
-                    logger.warning("%s", self._waits(server_round, needed, clients))
-                time.sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE_S)
-        finally:
-            fetch.close()
-        self.membership.confirm()
-        if paused:
-            logger.warning("round %d goes on with %d clients", server_round, len(self.names))
-
-    def _admit(self) -> None:
-        """Take over who takes part."""
+    def refresh(self) -> None:
+        """Take over which nodes take part."""
         admitted = self.membership.admitted()
         same = admitted.keys() == self._answers.keys()
         if not same or any(admitted[n] is not self._answers[n] for n in admitted):
             self._answers = admitted
             self._index()
 
-    def _check(self) -> None:
-        """Refuse to begin if it is not clear who takes part, or most nodes cannot.
+    def check(self) -> None:
+        """Refuse to begin if it is not clear which nodes take part, or most of them cannot.
 
         Raises:
             ConfigError: With the nodes and their reasons.
@@ -163,59 +107,6 @@ class ClientRegistry:
         why = self.membership.admission.ambiguous or self.membership.outvoted()
         if why:
             raise ConfigError(why)
-
-    def _awaits(self, first: bool, began: float) -> bool:
-        """Return whether to wait for the nodes that were asked and are silent."""
-        if not first:
-            return self.membership.awaited(NEW_NODE_S)
-        told, heard = self.membership.num_answered(), self.membership.last_answer_at
-        if told < self.min_nodes or told <= len(self.membership.silent()):
-            return True
-        return time.monotonic() < heard + max(GRACE_S, heard - began)
-
-    def _call(
-        self, grid: Grid, fetch: Puller, server_round: int, awaits: Callable[[], bool], deadline: float
-    ) -> None:
-        """Take the answers of nodes that were asked for their clients, and wait for those asked lately."""
-        fetch.add(self.membership.queries)
-        looked = time.monotonic()
-        while self.membership.queries:
-            if time.monotonic() - looked > LOOK_S:  # if an answer was lost, it asks again
-                self.membership.look(grid, server_round)
-                fetch.add(self.membership.queries)
-                looked = time.monotonic()
-            left = deadline - time.monotonic()
-            wait = min(left, 0.25) if awaits() else 0.0
-            found = fetch.get(max(wait, 0.01))
-            for message_id, what in found:
-                if message_id in self.membership.queries:
-                    self.membership.take(message_id, what)
-            if not found and (wait <= 0 or left <= 0):
-                break
-        silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
-        if silent:
-            self.membership.log_once(f"no answer to the roll call yet from {', '.join(silent)}")
-
-    def _waits(self, server_round: int, needed: int, clients: int) -> str:
-        return (
-            f"round {server_round} waits up to {self.timeout_s:g} s: {len(self.membership.nodes)} nodes are "
-            f"online, of {needed} or more, with {len(self.names)} clients, of {clients} or more (run-config "
-            f'keys "roll-call-timeout", "min-nodes", "min-replies"): {", ".join(self.names[:9]) or "none"}'
-        )
-
-    def _too_few(self, server_round: int, needed: int, clients: int) -> NodesError:
-        there, told = len(self.membership.nodes), self.membership.num_answered()
-        if told < needed:
-            got = f"{there}" if there == told else f"{there}, of which {told} answered the roll call"
-            return NodesError(
-                f"expected at least {needed} nodes within {self.timeout_s:g} s (run-config keys "
-                f'"min-nodes", "roll-call-timeout"); got {got}. Start more SuperNodes.'
-            )
-        return NodesError(
-            f"round {server_round}: expected at least {clients} clients online within {self.timeout_s:g} s "
-            f'(run-config keys "min-replies", "roll-call-timeout"); got {len(self.names)} on {there} nodes: '
-            f"{', '.join(self.names[:9]) or 'none'}. Start the others and resume the run."
-        )
 
     def _index(self) -> None:
         """List the clients anew from the nodes' answers.
@@ -306,8 +197,8 @@ class ClientRegistry:
                 f'got {got or "none"}. Correct the files, or set "num-classes".'
             )
         self.membership.expect_data(data)
-        self._admit()
-        self._check()
+        self.refresh()
+        self.check()
         self.membership.confirm()
         return data
 

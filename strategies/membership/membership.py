@@ -1,7 +1,8 @@
-"""The nodes that are online and what they said of themselves, round after round.
+"""Which nodes are online, and what they registered.
 
-`Membership.look` never waits: it asks new nodes for their clients, and `Membership.take` takes an answer when
-it is there. So it can be done while a round waits for its replies too.
+`Membership` sends nothing and never waits: `Membership.update` takes the SuperLink's list of nodes and says
+which of them must be asked to register, `Membership.take` takes an answer. So nodes can register at any time,
+also while a round waits for its replies; see `strategies.engine.exchange`.
 """
 
 from __future__ import annotations
@@ -10,30 +11,32 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message
 
 from strategies.membership.client_identity import Admission, Claim, Data, Node, admit
 from strategies.membership.foreign import as_one_client
-from strategies.transport.retry import patiently
-from task.errors import ConfigError, WireError
+from task.errors import ConfigError
 from task.population import some
 from task.wire import messages as wire
-from task.wire import registration
+from task.wire.registration import REGISTER, Registration, read_registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
-ASK_AGAIN_S = 15.0  # half of the time after which a node that is silent is asked again; it doubles each time
+ASK_AGAIN_S = 15.0  # half of the time after which a silent node is asked again; it doubles each time
+
+Incarnation = tuple[int, str]
+"""A node's id, and what changes each time that it comes back."""
 
 
 class Membership:
-    """Who is there.
+    """The nodes that are online, and those among them that take part.
 
     Args:
-        timeout_s: How long a question to a node lives, and how long a SuperLink in trouble is asked again.
+        timeout_s: How long a query to a node lives, and how long a SuperLink in trouble is asked again.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -41,167 +44,188 @@ class Membership:
         self.nodes: dict[int, Node] = {}  # online
         self.claims: dict[int, Claim] = {}
         self.admission = Admission()
-        self.empty_since: float | None = None  # on the monotonic clock
-        self.troubled_at = -math.inf  # when the SuperLink was not well last, on the same
-        self._queries: dict[str, tuple[int, float]] = {}  # by message id: node, when it was asked
-        self._left: dict[int, int] = {}  # how often a node was seen to leave
-        self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
-        self.last_answer_at = 0.0  # when a node told last, on the monotonic clock
-        self._unfit: dict[int, str] = {}  # why nodes cannot take part
-        self._declined: set[int] = set()  # of these, who said so; the others' answers could not be read
+        self.queries: dict[str, tuple[int, float]] = {}  # unanswered, by message id: node, when it was asked
+        # On the monotonic clock:
+        self.empty_since: float | None = None
+        self.troubled_at = -math.inf  # when the SuperLink was last unwell
+        self.last_answer_at = 0.0
         self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
         self.whole_nodes = False  # whether a node that hosts several clients counts as one
+        self._times_left = Counter[int]()  # by node
+        self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
+        self._unfit: dict[int, tuple[str, bool]] = {}  # why nodes cannot take part, and whether they said so
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
         self._data: Data | None = None  # that all nodes' own data must be like
         self._sequence = 0
-        self._logged: set[str] = set()  # lines of the log, each once
+        self._logged: set[str] = set()
 
-    @property
-    def queries(self) -> set[str]:
-        """Messages to nodes that have not told yet."""
-        return set(self._queries)
+    # ------------------------------------------------------------------ what the exchange tells
 
-    def awaited(self, patience_s: float) -> bool:
-        """Return whether there is a node that was asked so short a time ago and has not told."""
-        now = time.monotonic()
-        return any(asked + patience_s > now for _, asked in self._queries.values())
+    def update(self, infos: Collection[Any]) -> list[int]:
+        """Take the SuperLink's list of online nodes.
 
-    def silent(self) -> list[int]:
-        """Return the nodes that were asked and have not told."""
-        return sorted({node for node, _ in self._queries.values()})
-
-    def look(self, grid: Grid, server_round: int) -> bool:
-        """See who is online and ask those that are new, or back, for their clients.
+        Args:
+            infos: As `Grid.get_nodes` returns them.
 
         Returns:
-            Whether a node left, or is new or back.
+            The nodes that are to be asked to register: new ones, those that are back, and silent ones again.
         """
-        infos = list(patiently(grid.get_nodes, self.timeout_s, self._trouble))
-        now = time.monotonic()
-        left = self.nodes.keys() - {info.node_id for info in infos}
+        now, before = time.monotonic(), self.nodes
+        left = before.keys() - {info.node_id for info in infos}
         for node in left:
-            self._left[node] = self._left.get(node, 0) + 1
-            self._left_at[node] = self.nodes[node], now
+            self._times_left[node] += 1
+            self._left_at[node] = before[node], now
             self._unfit.pop(node, None)
+        self.nodes = {}
         for info in infos:
-            self._left_at.pop(info.node_id, None)
-        gone = {n for n, (_, since) in self._left_at.items() if now - since >= COME_BACK_S}
-        for node in gone:
-            del self._left_at[node]
-        before, self.nodes = self.nodes, {}
-        for info in infos:
-            since = f"{info.last_activated_at}/{self._left.get(info.node_id, 0)}"
+            since = f"{info.last_activated_at}/{self._times_left[info.node_id]}"
             self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
-        back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
-        # An answer may still come to whatever a node was asked since it is there.
-        self._queries = {
-            i: (n, asked) for i, (n, asked) in self._queries.items() if n in self.nodes and n not in back
-        }
-        times = Counter(n for n, _ in self._queries.values())
-        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
-        lately = {n for n, asked in self._queries.values() if asked + wait[n] > now}
-        new = {n for n in self.nodes if n not in self.claims and n not in self._unfit} | back
+        over = {n for n, (_, at) in self._left_at.items() if n in self.nodes or now - at >= COME_BACK_S}
+        for node in over:
+            del self._left_at[node]
         self.empty_since = None if self.nodes else self.empty_since or now
-        if new - lately:
-            self._ask(grid, sorted(new - lately), server_round)
-        if left or back or gone:  # who is back is taken for what it was until it says something else
+        back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
+        if left or back or over:  # a node that is back counts as what it was until it registers again
             self._admit()
-        return bool(left or back)
+        # An answer may still come to any query of a node's present incarnation.
+        self.queries = {
+            i: (n, asked) for i, (n, asked) in self.queries.items() if n in self.nodes and n not in back
+        }
+        times = Counter(n for n, _ in self.queries.values())
+        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        lately = {n for n, asked in self.queries.values() if asked + wait[n] > now}
+        unknown = back | (self.nodes.keys() - self.claims.keys() - self._unfit.keys())
+        return sorted(unknown - lately)
 
-    def _trouble(self) -> None:
+    def asked(self, queries: Mapping[str, int]) -> None:
+        """Note the nodes that were asked to register, by message id."""
+        self.queries |= {i: (node, time.monotonic()) for i, node in queries.items()}
+
+    def troubled(self) -> None:
+        """Note that the SuperLink is, or was, unwell."""
         self.troubled_at = time.monotonic()
 
-    def present(self) -> dict[int, Node]:
-        """Return the nodes that are online, and those that were a moment ago and had told of their clients.
+    def take(self, message_id: str, reply: Message | Exception) -> None:
+        """Take what came for a query: an answer, or why none can be read."""
+        node_id, _ = self.queries.pop(message_id)
+        self.queries = {i: (n, asked) for i, (n, asked) in self.queries.items() if n != node_id}
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        try:
+            registered = self._read(node, reply)
+        except ConfigError as err:
+            self._leave_out(node, str(err), declined=True)
+        except Exception as err:  # hostile bytes may raise anything
+            why = f"its registration cannot be read: {err or type(err).__name__}"
+            self._leave_out(node, why, declined=False)
+        else:
+            if registered is None:
+                return
+            self._unfit.pop(node_id, None)
+            self._sequence += 1
+            self.claims[node_id] = Claim(node, registered, self._sequence)
+        self.last_answer_at = time.monotonic()
+        self._admit()
 
-        A SuperLink that was in trouble heard nobody, and a process that was killed is started again: an order
-        for such a node waits until it is back, see `strategies.engine.exchange`, and no round begins without
-        it.
+    def _read(self, node: Node, reply: Message | Exception) -> Registration | None:
+        """Return what a node registered; None if the node could not answer and is to be asked again.
+
+        Raises:
+            ConfigError: The node declines.
+            Exception: Whatever its bytes lead to.
+        """
+        if isinstance(reply, Exception):
+            raise reply
+        if reply.has_error():
+            why = wire.one_line(reply.error.reason, "no reason given")
+            if why.startswith(wire.POLICY):
+                raise ConfigError(why)
+            if reply.metadata.src_node_id != node.id:
+                return None  # the SuperLink's error: the node left, or its answer did
+        elif REGISTER in reply.content:
+            registered = read_registration(reply.content)
+            whole = self.whole_nodes and len(registered.clients) > 1
+            return as_one_client(node, registered) if whole else registered
+        logger.debug("%s does not know how to register", node)
+        name = node.name or f"node-{node.id}"
+        return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
+
+    def _leave_out(self, node: Node, why: str, *, declined: bool) -> None:
+        why = wire.one_line(why)
+        self._unfit[node.id] = why, declined
+        self.claims.pop(node.id, None)
+        self.log_once(f"{node} cannot take part: {why}")
+
+    # ------------------------------------------------------------------ who is online
+
+    def awaited(self, patience_s: float) -> bool:
+        """Return whether a silent node was asked within the last seconds."""
+        now = time.monotonic()
+        return any(asked + patience_s > now for _, asked in self.queries.values())
+
+    def silent(self) -> list[int]:
+        """Return the nodes that were asked and have not answered."""
+        return sorted({node for node, _ in self.queries.values()})
+
+    def present(self) -> dict[int, Node]:
+        """Return the nodes that are online, and registered ones that were until a moment ago.
+
+        A SuperLink in trouble heard no node, and a process that was killed is started again: an order for
+        such a node waits until it is back (`strategies.engine.exchange`), and no round begins without it.
         """
         now = time.monotonic()
         left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
         return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
     def num_answered(self) -> int:
-        """Return how many nodes that are there have said who they are, or why they cannot take part."""
+        """Return how many of the present nodes have registered, or said why they cannot take part."""
         return sum(n in self.claims or n in self._unfit for n in self.present())
 
-    def _ask(self, grid: Grid, nodes: list[int], server_round: int) -> None:
-        messages = [
-            wire.message(RecordDict(), n, f"query.{registration.REGISTER}", server_round, self.timeout_s)
-            for n in nodes
-        ]
-        pushed = set(patiently(lambda: grid.push_messages(messages), self.timeout_s, self._trouble))
-        for message in messages:
-            if message.metadata.message_id in pushed:
-                asked = message.metadata.dst_node_id, time.monotonic()
-                self._queries[message.metadata.message_id] = asked
+    def incarnation(self, node: int) -> Incarnation:
+        """Return a node's present incarnation."""
+        return node, self.nodes[node].since if node in self.nodes else ""
 
-    def take(self, message_id: str, reply: Message | Exception) -> None:
-        """Take what came for a query: an answer, or why none can be read."""
-        node_id, _ = self._queries.pop(message_id)
-        self._queries = {i: (n, asked) for i, (n, asked) in self._queries.items() if n != node_id}
-        node = self.nodes.get(node_id)
-        if node is None:
-            return
-        try:
-            if isinstance(reply, Exception):
-                raise reply
-            if reply.has_error():
-                why = wire.one_line(reply.error.reason, "no reason given")
-                raise ConfigError(why) if why.startswith(wire.POLICY) else WireError(why)
-            told = registration.read_registration(reply.content)
-            if self.whole_nodes and len(told.clients) > 1:
-                told = as_one_client(node, told)
-        except ConfigError as err:
-            self._leave_out(node, str(err))
-            self._declined.add(node_id)
-            return
-        except Exception as err:  # whatever somebody else's bytes lead to
-            content = None if isinstance(reply, Exception) or reply.has_error() else reply.content
-            if isinstance(reply, Exception) or (content is not None and registration.REGISTER in content):
-                self._leave_out(node, f"its roll call cannot be read: {err or type(err).__name__}")
-                return
-            if content is None and reply.metadata.src_node_id != node_id:
-                return  # the SuperLink's error: the node left, or its answer did; it is asked again
-            # Flower's own apps have no roll call: such a node is one client.
-            logger.debug("%s does not answer the roll call: %s", node, err)
-            name = node.name or f"node-{node_id}"
-            told = registration.Registration(
-                (name,), np.array([1]), pool=f"node-{node_id}/{name}", foreign=True
-            )
-        self._unfit.pop(node_id, None)
-        self._declined.discard(node_id)
-        self._sequence += 1
-        self.claims[node_id] = Claim(node, told, self._sequence)
-        self.last_answer_at = time.monotonic()
-        self._admit()
+    def works(self, incarnation: Incarnation) -> bool:
+        """Return whether a node is still online as it was, and no other has taken its place."""
+        node, _ = incarnation
+        online = node in self.nodes and self.incarnation(node) == incarnation
+        return online and node not in self.admission.replaced
 
-    def _leave_out(self, node: Node, why: str) -> None:
-        self._unfit[node.id] = wire.one_line(why)
-        self._declined.discard(node.id)
-        self.claims.pop(node.id, None)
-        self.last_answer_at = time.monotonic()
-        self.log_once(f"{node} cannot take part: {self._unfit[node.id]}")
-        self._admit()
+    def substitute(self, clients: Mapping[str, object], pool: str, tried: set[Incarnation]) -> int | None:
+        """Return a node that can train these clients and was not yet asked to in this incarnation, or None.
 
-    def expect_data(self, data: Data) -> None:
-        """Refuse, from now on, nodes whose data have another shape or number of classes."""
-        self._data = data
-        self._admit()
+        Args:
+            clients: All are needed.
+            pool: Of the node that was asked first.
+            tried: Incarnations of the nodes that were asked.
+        """
+        for node in sorted(self.admission.admitted & self.nodes.keys()):
+            claim, names = self.claims[node], self.claims[node].registration.clients
+            mine = claim.registration.pool == pool or claim.own in clients
+            if mine and self.incarnation(node) not in tried and all(c in names for c in clients):
+                return node
+        return None
+
+    # ------------------------------------------------------------------ who takes part
+
+    def admitted(self) -> dict[int, Registration]:
+        """Return the registrations of the nodes that take part, by node."""
+        return {n: self.claims[n].registration for n in sorted(self.admission.admitted)}
 
     def left_out(self) -> dict[Node, str]:
-        """Return the nodes that are online and take no part, and why; those that are silent, too."""
-        unfit = {n: f"cannot take part: {why}" for n, why in self._unfit.items()}
-        silent = dict.fromkeys(self.silent(), "has not answered the roll call")
-        found = silent | {n: f"is refused: it {why}" for n, why in self.admission.refused.items()} | unfit
+        """Return the nodes that are online and take no part, and why; silent ones, too."""
+        found = dict.fromkeys(self.silent(), "has not registered")
+        found |= {n: f"is refused: it {why}" for n, why in self.admission.refused.items()}
+        found |= {n: f"cannot take part: {why}" for n, (why, _) in self._unfit.items()}
         absent = found.keys() - self.admission.admitted
         return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
 
     def outvoted(self) -> str:
-        """Return why no run can begin: not most nodes can take part in one, of those that told; else ""."""
-        against = {n for n in self._declined | self.admission.deviating if n in self.nodes}
+        """Return why no run can begin: most of the nodes that answered cannot take part in one; else ""."""
+        declined = {n for n, (_, said) in self._unfit.items() if said}
+        against = (declined | self.admission.deviating) & self.nodes.keys()
         if not against or len(self.admission.admitted) > len(against):
             return ""
         by_reason: dict[str, list[Node]] = {}
@@ -210,42 +234,34 @@ class Membership:
                 by_reason.setdefault(why, []).append(node)
         return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
 
-    def _admit(self) -> None:
-        there = self.present()
-        pools = {c.registration.pool for n, c in self.claims.items() if n in self.nodes}
-        claims = [
-            Claim(there[n], c.registration, c.sequence)
-            for n, c in self.claims.items()
-            if n in self.nodes
-            or (n in there and c.registration.pool not in pools)  # else another does its work
-        ]
-        self.admission = admit(claims, self._held, self._size, self._data)
-        if self.lost_on_foreign:
-            self.admission.refuse_foreign(claims, self.lost_on_foreign)
+    def expect_data(self, data: Data) -> None:
+        """Refuse, from now on, nodes whose data have another shape or number of classes."""
+        self._data = data
+        self._admit()
 
     def count_whole_nodes(self, whole: bool) -> None:
-        """Let a node that hosts several clients count as one from now on, or as its clients again."""
+        """Count a node that hosts several clients as one from now on, or as its clients again."""
         if whole != self.whole_nodes:
             self.whole_nodes = whole
             self.claims.clear()  # all are asked again
             self._admit()
 
     def confirm(self) -> None:
-        """Let who holds a name now keep it, and log who was refused or replaced, each once."""
+        """Let the present holders keep their clients' names; log once who was refused or replaced."""
         self._held, self._size = self.admission.held, self.admission.size
-        name = {claim.node.id: claim.node for claim in self.claims.values()}
-        for left, why in self.left_out().items():
-            if left.id in self.admission.refused:
-                self.log_once(f"{left} {why}")
-        for node in sorted(self.admission.admitted):
-            if self.claims[node].registration.foreign:
+        for node, why in self.left_out().items():
+            if node.id in self.admission.refused:
+                self.log_once(f"{node} {why}")
+        for n in sorted(self.admission.admitted):
+            if self.claims[n].registration.foreign:
+                node = self.claims[n].node
                 self.log_once(
-                    f"{name[node]} runs a ClientApp that is not Bouquet's: it counts as one client, and "
-                    "run-config keys of the local work (epochs, batch size, stragglers, attacks, ...) do not "
-                    "reach it"
+                    f"{node} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
+                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
                 )
-        for node, (by, client) in sorted(self.admission.replaced.items()):
-            self.log_once(f"{name[by]} takes the place of {name[node]} as client {client!r}")
+        for n, (by, client) in sorted(self.admission.replaced.items()):
+            new, old = self.claims[by].node, self.claims[n].node
+            self.log_once(f"{new} takes the place of {old} as client {client!r}")
 
     def log_once(self, line: str) -> None:
         """Log a line, unless it was logged before."""
@@ -253,29 +269,14 @@ class Membership:
             self._logged.add(line)
             logger.warning("%s", line)
 
-    def admitted(self) -> dict[int, registration.Registration]:
-        """Return what the nodes that take part told, by node."""
-        return {n: self.claims[n].registration for n in sorted(self.admission.admitted)}
-
-    def incarnation(self, node: int) -> tuple[int, str]:
-        """Return what is another each time a node is back."""
-        return node, self.nodes[node].since if node in self.nodes else ""
-
-    def substitute(self, clients: Mapping[str, object], pool: str, tried: set[tuple[int, str]]) -> int | None:
-        """Return a node that can train these clients and has not been asked to since it is there, or None.
-
-        Args:
-            clients: All are needed.
-            pool: Of the node that was asked first.
-            tried: Stamps of the nodes that were asked.
-        """
-        for node in sorted(self.admission.admitted & self.nodes.keys()):
-            claim = self.claims[node]
-            mine = claim.registration.pool == pool or claim.own in clients
-            if (
-                mine
-                and self.incarnation(node) not in tried
-                and all(c in claim.registration.clients for c in clients)
-            ):
-                return node
-        return None
+    def _admit(self) -> None:
+        present = self.present()
+        pools = {c.registration.pool for n, c in self.claims.items() if n in self.nodes}
+        claims = [
+            Claim(present[n], c.registration, c.sequence)
+            for n, c in self.claims.items()  # another node of the pool does the work of one that left
+            if n in self.nodes or (n in present and c.registration.pool not in pools)
+        ]
+        self.admission = admit(claims, self._held, self._size, self._data)
+        if self.lost_on_foreign:
+            self.admission.refuse_foreign(claims, self.lost_on_foreign)

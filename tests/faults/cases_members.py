@@ -43,7 +43,7 @@ def veto(rig: Rig) -> str:
         (fed.data / "ward-3.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20)
         told.append("another shape: " + _begins_without(rig, fed, "has data of shape [2]"))
     with _stopped(fed, "ward-3"):
-        told.append("silent: " + _begins_without(rig, fed, "has not answered"))
+        told.append("silent: " + _begins_without(rig, fed, "has not registered"))
     run = rig.submit(2)
     run.wait_end()
     return f"{'; '.join(told)}; then with all three, {rig.same(run)}"

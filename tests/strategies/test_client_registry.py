@@ -13,7 +13,8 @@ from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies.membership import client_registry as registry_module
+from strategies.engine import exchange, registration_phase
+from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership import membership
 from strategies.membership.client_registry import ClientRegistry
 from task.errors import ConfigError, NodesError
@@ -65,7 +66,7 @@ def owner(client: str, *, disk: str = "disk", **more: Any) -> dict[str, Any]:
 
 def called(grid: LocalGrid, *, min_nodes: int = 1, timeout_s: float = 0.3) -> ClientRegistry:
     registry = ClientRegistry(timeout_s, min_nodes)
-    registry.refresh(grid, 0)
+    RegistrationPhase(registry, 0).run(grid)
     return registry
 
 
@@ -86,7 +87,7 @@ def test_only_new_nodes_are_called() -> None:
     grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
     registry = called(grid)
     for t in range(3):
-        registry.refresh(grid, t)
+        RegistrationPhase(registry, t).run(grid)
     assert len(grid.sent) == 2
 
 
@@ -99,7 +100,7 @@ def test_a_node_that_leaves_takes_its_clients_along_and_one_that_joins_brings_it
     first = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
     grid.contexts[last] = context
     del grid.contexts[first]
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert registry.names == ["b", "c"]
     assert by_index(grid, registry.assign(["b", "c"], {"b": 1, "c": 1})) == {1: ["b"], 2: ["c"]}
 
@@ -110,7 +111,7 @@ def test_of_a_pool_one_node_may_leave_and_the_other_takes_over() -> None:
     assert len(registry.assign(["a", "b"], {"a": 1, "b": 1})) == 2
     gone = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
     del grid.contexts[gone]
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert by_index(grid, registry.assign(["a", "b"], {"a": 1, "b": 1})) == {1: ["a", "b"]}
 
 
@@ -119,7 +120,7 @@ def test_min_nodes_is_asked_for_before_the_first_round_only() -> None:
     grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
     registry = called(grid, min_nodes=2, timeout_s=0.1)
     del grid.contexts[next(iter(grid.contexts))]
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert len(registry.names) == 1
 
 
@@ -128,13 +129,13 @@ def test_a_node_that_left_a_moment_ago_is_there_for_a_while(monkeypatch: pytest.
     grid = hosts(owner("ward-1"), owner("ward-2"))
     registry = called(grid)
     grid.leave(0)
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert registry.names == ["ward-1", "ward-2"]
     time.sleep(0.4)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert registry.names == ["ward-2"]
     grid.back(0)
-    registry.refresh(grid, 3)
+    RegistrationPhase(registry, 3).run(grid)
     assert registry.names == ["ward-1", "ward-2"]
 
 
@@ -145,7 +146,7 @@ def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.
     registry = called(grid)
     assert len(registry.participants()) == 2
     grid.leave(0)
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert [p.node for p in registry.participants()] == [grid.node(1)]
 
 
@@ -169,7 +170,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
 ) -> None:
     """As when the SuperLink is killed during the roll call."""
     monkeypatch.setattr(membership, "ASK_AGAIN_S", 0.1)
-    monkeypatch.setattr(registry_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(exchange, "LOOK_S", 0.02)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=2)
     began = time.monotonic()
@@ -180,7 +181,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
 def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=99)
-    with pytest.raises(NodesError, match="got 2, of which 1 answered the roll call"):
+    with pytest.raises(NodesError, match="got 2, of which 1 registered"):
         called(grid, min_nodes=2)
     assert called(grid, min_nodes=1).names == ["ward-1"]
 
@@ -203,7 +204,7 @@ def test_a_node_that_was_silent_is_called_again() -> None:
     assert registry.names == ["a"]
     grid.push_messages = push  # type: ignore[method-assign]
     registry.timeout_s = 5.0
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert registry.names == ["a", "b"]
 
 
@@ -226,7 +227,7 @@ def test_where_most_nodes_cannot_take_part_the_run_ends_before_it_begins(fit: in
     assert time.monotonic() - began < 5
     if fit:
         registry = ClientRegistry(0.3, 1)
-        registry.refresh(grid, 5)
+        RegistrationPhase(registry, 5).run(grid)
         assert registry.names == ["a"]
 
 
@@ -256,7 +257,7 @@ def test_one_of_three_nodes_vetoes_no_run(
     began = time.monotonic()
     registry = called(grid, min_nodes=min_nodes, timeout_s=30)
     assert registry.shape_of_data() == ((4,), 3)
-    registry.refresh(grid, 1, clients=2)
+    RegistrationPhase(registry, 1, clients=2).run(grid)
     assert registry.names == ["ward-1", "ward-2"]
     assert time.monotonic() - began < 5
     (left,) = registry.left_out()
@@ -268,7 +269,7 @@ def test_one_of_three_nodes_vetoes_no_run(
 def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registry_module, "GRACE_S", 1.0)
+    monkeypatch.setattr(registration_phase, "GRACE_S", 1.0)
     grid = hosts(*(owner(f"ward-{i}", name=f"ward-{i}") for i in (1, 2, 3)))
     grid.die(2)
     began = time.monotonic()
@@ -276,17 +277,17 @@ def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
     assert 1.0 <= time.monotonic() - began < 5
     assert registry.names == ["ward-1", "ward-2"]
     (left,) = registry.left_out()
-    assert (left.name, left.reason) == ("ward-3", "has not answered the roll call")
-    assert "no answer to the roll call yet from node" in caplog.text
+    assert (left.name, left.reason) == ("ward-3", "has not registered")
+    assert "no registration yet from node" in caplog.text
     grid.back(2)
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert registry.names == ["ward-1", "ward-2", "ward-3"]
     assert registry.left_out() == []
 
 
 def test_the_first_round_waits_for_slow_nodes_while_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five nodes, one every 0.4 s: more than the grace after the majority, but never so long a silence."""
-    monkeypatch.setattr(registry_module, "GRACE_S", 0.8)
+    monkeypatch.setattr(registration_phase, "GRACE_S", 0.8)
     grid = hosts(*(owner(f"ward-{i}") for i in range(5)))
     held: dict[str, Message] = {}
     push, pull = grid.push_messages, grid.pull_messages
@@ -314,10 +315,10 @@ def test_the_shape_that_the_run_began_with_stays_though_its_nodes_leave() -> Non
     registry.shape_of_data()
     grid.leave(0)
     grid.leave(1)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert registry.names == []
     grid.back(0)
-    registry.refresh(grid, 3)
+    RegistrationPhase(registry, 3).run(grid)
     assert registry.names == ["ward-1"]
 
 
@@ -449,13 +450,13 @@ def test_one_that_comes_later_is_refused_by_name_and_said_once(caplog: pytest.Lo
     registry = called(grid)
     grid.contexts[late] = context
     for t in range(1, 4):
-        registry.refresh(grid, t)
+        RegistrationPhase(registry, t).run(grid)
     plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     assert by_index(grid, plan) == {0: ["ward-1"], 1: ["ward-2"]}
     line = f"node {late} is refused: it says that it is client 'ward-1', which node {grid.node(0)} is"
     assert caplog.text.count(line) == 1
     grid.leave(0)
-    registry.refresh(grid, 4)  # the one that held the name has gone
+    RegistrationPhase(registry, 4).run(grid)  # the one that held the name has gone
     plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     assert by_index(grid, plan)[2] == ["ward-1"]
 
@@ -479,7 +480,7 @@ def test_a_ghost_gives_way_to_the_node_that_took_its_place(caplog: pytest.LogCap
     ghost = grid.node(0)
     grid.die(0)
     new = join(grid, 0, 0)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert ghost in grid.contexts
     assert registry.names == ["ward-1", "ward-2"]
     assert registry.assign(["ward-1"], {"ward-1": 1.0}) == {new: ["ward-1"]}
@@ -492,7 +493,7 @@ def test_a_renamed_node_is_another_client() -> None:
     registry = called(grid)
     grid.leave(0)
     join(grid, 0, 2)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert registry.names == ["ward-2", "ward-9"]
 
 
@@ -501,13 +502,13 @@ def test_a_node_that_is_back_under_its_id_is_asked_again() -> None:
     registry = called(grid)
     asked = len(grid.sent)
     grid.leave(0)
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     assert registry.names == ["ward-2"]
     grid.back(0)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert registry.names == ["ward-1", "ward-2"]
     grid.back(1)  # so quickly that nobody saw it leave
-    registry.refresh(grid, 3)
+    RegistrationPhase(registry, 3).run(grid)
     assert len(grid.sent) == asked + 2
 
 
@@ -526,20 +527,20 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
     assert "counts 10000000 clients in the partition where others count 3" in registry.left_out()[0].reason
     grid.leave(0)
     grid.leave(1)
-    registry.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert len(registry.names) == 0  # the number that the run began with stays
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.membership.client_registry.NEW_NODE_S", 1.0)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     registry = ClientRegistry(30.0, 1)
-    registry.refresh(grid, 1)
+    RegistrationPhase(registry, 1).run(grid)
     join(grid, 2, 1)
     grid.die(2)
     began = time.monotonic()
     for t in range(2, 12):
-        registry.refresh(grid, t)
+        RegistrationPhase(registry, t).run(grid)
     assert 1.0 < time.monotonic() - began < 4  # once, and not in each of ten rounds
     assert registry.names == ["ward-1", "ward-2"]
 

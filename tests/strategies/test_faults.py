@@ -15,9 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg
-from strategies.engine import exchange
+from strategies.engine import exchange, registration_phase
 from strategies.engine.journal import Journal
-from strategies.membership import client_registry as registry
 from strategies.membership import membership
 from strategies.transport import pull, retry
 from task.errors import NodesError
@@ -36,7 +35,7 @@ CONFIGS: list[dict[str, Any]] = [{"client-name": ward} for ward in WARDS]
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LOOK_S", 0.02)
     monkeypatch.setattr(membership, "COME_BACK_S", 0.5)
-    monkeypatch.setattr(registry, "NEW_NODE_S", 1.0)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
 
 
 def app_of(pooled: bool = False) -> ClientApp:
@@ -302,7 +301,7 @@ def test_no_node_at_all_ends_the_run_with_a_clear_error_and_keeps_what_is_writte
 def test_a_round_waits_for_the_clients_that_min_replies_asks_for(
     undisturbed: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "NEW_NODE_S", 0.1)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 0.1)
     grid = wards()
 
     class Leaves(Keep):

@@ -150,7 +150,7 @@ def play(
     strategy = STRATEGIES[entry.rule](config)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
     grid = grid_type(make_app(simulation=True), configs, as_run_config(config), tamper=tamper, seed=seed)
-    strategy.registry.refresh(grid, 0)
+    strategy.engine.register(grid, 0)
     shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
