@@ -1,4 +1,4 @@
-"""The ClientApp: answers the roll call, trains and evaluates the clients that a message names."""
+"""The ClientApp: registers, trains and evaluates the clients that a message names."""
 
 from __future__ import annotations
 

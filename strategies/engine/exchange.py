@@ -1,8 +1,8 @@
 """The one place that sends messages to nodes and fetches their replies.
 
-*Orders* belong to a phase, which takes their replies. *Registration queries* ask nodes that are new or back for
-their clients; an answer may come at any time, also while a phase waits, and goes to `Membership`, which also
-says whom to ask.
+*Orders* belong to a phase, which takes their replies. *Registration queries* ask nodes that are new or back
+for their clients; an answer may come at any time, also while another phase waits. `Membership` says whom to
+ask and takes the answers.
 
 Flower hands a message out once: what a node had fetched when it died is never handed out again. So an
 exchange watches who is online, and sends an order again

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.membership.client_identity import Data, in_words
+from strategies.membership.client_identity import in_words
 from strategies.membership.membership import Membership
 from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
-from task.wire.registration import Registration
+from task.wire.registration import Data, Registration
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ClientRegistry:
     """The nodes and clients that are online.
 
     Args:
-        timeout_s: How long to wait for the first nodes, and for answers to the roll call.
+        timeout_s: How long to wait for the first nodes, and for registrations.
         min_nodes: Nodes that must have answered before the first round.
     """
 
@@ -93,8 +93,7 @@ class ClientRegistry:
     def refresh(self) -> None:
         """Take over which nodes take part."""
         admitted = self.membership.admitted()
-        same = admitted.keys() == self._answers.keys()
-        if not same or any(admitted[n] is not self._answers[n] for n in admitted):
+        if admitted != self._answers:
             self._answers = admitted
             self._index()
 
@@ -109,7 +108,7 @@ class ClientRegistry:
             raise ConfigError(why)
 
     def _index(self) -> None:
-        """List the clients anew from the nodes' answers.
+        """List the clients from the nodes' answers.
 
         The names of a partition stay a pattern, so that no memory is needed for each of a million.
         """
@@ -149,46 +148,46 @@ class ClientRegistry:
         return by_pool[min(by_pool)]
 
     def num_examples(self, cohort: Iterable[str]) -> dict[str, int]:
-        """Return by client its training examples, as a node told."""
+        """Return by client its registered training examples."""
         counts = dict.fromkeys(cohort, 0)
         for group in self._groups:
-            told = self._answers[group.nodes[0]].num_examples
+            registered = self._answers[group.nodes[0]].num_examples
             for name, i in group.among(counts):
-                counts[name] = int(told[i])
+                counts[name] = int(registered[i])
         return counts
 
     def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
         """Return by client the most training examples that a node registered for it; none if no node did."""
         counts, wanted = dict[str, int](), dict.fromkeys(cohort)
         for group in self._groups:
-            told = [a.num_examples for n in group.nodes if not (a := self._answers[n]).foreign]
+            nodes = [a.num_examples for n in group.nodes if not (a := self._answers[n]).foreign]
             for name, i in group.among(wanted):
-                counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in told)])
+                counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in nodes)])
         return {name: n for name, n in counts.items() if n > 0}
 
     def participants(self) -> list[Participant]:
-        """Return the nodes that are there, by id."""
+        """Return the nodes that take part, by id."""
         return [
-            Participant(node, len(told.clients), int(np.sum(told.num_examples)), told.version)
-            for node, told in sorted(self._answers.items())
+            Participant(node, len(answer.clients), int(np.sum(answer.num_examples)), answer.version)
+            for node, answer in sorted(self._answers.items())
         ]
 
     def left_out(self) -> list[LeftOut]:
         """Return the nodes that are online and take no part, by id."""
         return [LeftOut(node.id, node.name, why) for node, why in self.membership.left_out().items()]
 
-    def shape_of_data(self) -> tuple[tuple[int, ...], int]:
+    def shape_of_data(self) -> Data:
         """Return the shape of an example and the number of classes that most nodes' data have.
 
         From now on the others are refused, by name.
 
         Raises:
-            ConfigError: No node told, or none of several shapes is that of more than half of the nodes.
+            ConfigError: No node said, or none of several shapes is that of more than half of the nodes.
         """
         sides: dict[Data, list[str]] = {}
         for answer in self._answers.values():
-            if answer.classes and len(answer.clients):
-                sides.setdefault((answer.shape, answer.classes), []).append(answer.clients[0])
+            if answer.data:
+                sides.setdefault(answer.data, []).append(answer.clients[0])
         data = max(sides, key=lambda side: len(sides[side]), default=None)
         if data is None or 2 * len(sides[data]) <= sum(map(len, sides.values())):
             got = "; ".join(f"{some(names)}: {in_words(side)}" for side, names in sides.items())
@@ -208,8 +207,6 @@ class ClientRegistry:
         The draw costs O(cohort), not O(population).
         """
         population = len(self.names)
-        if population == 0:
-            return []
         size = cohort_size(fraction, population)
         if size == population:
             return list(self.names)

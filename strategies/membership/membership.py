@@ -14,15 +14,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
 from flwr.app import Message
 
-from strategies.membership.client_identity import Admission, Claim, Data, Node, admit
-from strategies.membership.foreign import as_one_client
+from strategies.membership.client_identity import Admission, Claim, Node, admit
+from strategies.membership.foreign import as_one_client, foreign_registration
 from task.errors import ConfigError
 from task.population import some
 from task.wire import messages as wire
-from task.wire.registration import REGISTER, Registration, read_registration
+from task.wire.registration import REGISTER, Data, Registration, read_registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
@@ -149,8 +148,7 @@ class Membership:
             whole = self.whole_nodes and len(registered.clients) > 1
             return as_one_client(node, registered) if whole else registered
         logger.debug("%s does not know how to register", node)
-        name = node.name or f"node-{node.id}"
-        return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
+        return foreign_registration(node)
 
     def _leave_out(self, node: Node, why: str, *, declined: bool) -> None:
         why = wire.one_line(why)
@@ -277,6 +275,4 @@ class Membership:
             for n, c in self.claims.items()  # another node of the pool does the work of one that left
             if n in self.nodes or (n in present and c.registration.pool not in pools)
         ]
-        self.admission = admit(claims, self._held, self._size, self._data)
-        if self.lost_on_foreign:
-            self.admission.refuse_foreign(claims, self.lost_on_foreign)
+        self.admission = admit(claims, self._held, self._size, self._data, self.lost_on_foreign)

@@ -1,4 +1,4 @@
-"""What a node hosts: a partition's clients or its own data; pools; the roll call."""
+"""What a node hosts: a partition's clients or its own data; pools; registration."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _identity() -> None:
 
 
 def call(app: Any, run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> RecordDict:
-    """Return the answer of a node to the roll call."""
+    """Return the registration of a node."""
     context = Context(7, 3, dict(node_config), RecordDict(), as_run_config(read_config(run_config)))  # type: ignore[arg-type]
     message = Message(RecordDict(), dst_node_id=3, message_type=f"query.{registration.REGISTER}")
     message.metadata.__dict__["_message_id"] = "1"

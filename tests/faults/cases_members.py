@@ -26,7 +26,7 @@ TESTS = "tests/strategies/test_client_registry.py::"
     "One enrolled node vetoes: it refuses to take part, its data have another shape, or it is silent",
     "the run begins without it within 60 s, with the majority; log and status name it and the reason",
     "ward-3's data file is moved away, then replaced by one of three columns; then all its processes are "
-    "stopped by SIGSTOP before the roll call",
+    "stopped by SIGSTOP before they register",
     tests=(
         f"{TESTS}test_one_of_three_nodes_vetoes_no_run",
         f"{TESTS}test_a_silent_node_holds_the_first_round_up_for_a_while_only",

@@ -131,7 +131,7 @@ def _with_index(data: bytearray, length: int, index: bytes) -> bytearray:
     return bytearray(len(index).to_bytes(8, "little") + index) + data[8 + length :]
 
 
-# ------------------------------------------------------------------------------------- roll call
+# ------------------------------------------------------------------------------------- registration
 
 
 def registered(rng: Generator, content: RecordDict) -> str:
@@ -162,7 +162,7 @@ def registered(rng: Generator, content: RecordDict) -> str:
     else:
         config[way] = pick(rng, new[way])
     content[registration.REGISTER], content[wire.METRICS] = ConfigRecord(config), MetricRecord(counts)  # type: ignore[arg-type]
-    return f"roll call, {way}: {str(config)[:200]} {str(counts)[:80]}"
+    return f"registration, {way}: {str(config)[:200]} {str(counts)[:80]}"
 
 
 REPLY: tuple[Mutation, ...] = (*SCALARS, *ARRAYS, records, answered, failed)

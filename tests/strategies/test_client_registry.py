@@ -1,4 +1,4 @@
-"""The roll call, and which node trains whom; who is drawn is in test_draw.py."""
+"""Registration, and which node trains whom; who is drawn is in test_draw.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
-    """Return a grid of nodes that answer the roll call as told: clients, pool, share, shape, classes."""
+    """Return a grid of nodes that register as told: clients, pool, share, shape, classes."""
     app = ClientApp()
 
     @app.query(registration.REGISTER)
@@ -74,7 +74,7 @@ def by_index(grid: LocalGrid, plan: dict[int, list[str]]) -> dict[int, list[str]
     return {grid.index[node]: clients for node, clients in plan.items()}
 
 
-# ---------------------------------------------------------------------------------- roll call
+# ---------------------------------------------------------------------------------- registration
 
 
 def test_the_roll_lists_clients_by_name_with_their_counts() -> None:
@@ -168,7 +168,7 @@ def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
 def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when the SuperLink is killed during the roll call."""
+    """As when the SuperLink is killed during registration."""
     monkeypatch.setattr(membership, "ASK_AGAIN_S", 0.1)
     monkeypatch.setattr(exchange, "LOOK_S", 0.02)
     grid = hosts(owner("ward-1"), owner("ward-2"))
@@ -187,7 +187,7 @@ def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> No
 
 
 def test_a_node_that_was_silent_is_called_again() -> None:
-    """A node that was busy at the roll call is not lost for the whole run."""
+    """A node that was busy at registration is not lost for the whole run."""
     silent = {"clients": {"b": 1}}
     grid = hosts({"clients": {"a": 1}}, silent)
     push = grid.push_messages
@@ -208,7 +208,7 @@ def test_a_node_that_was_silent_is_called_again() -> None:
     assert registry.names == ["a", "b"]
 
 
-def test_a_node_without_a_roll_call_is_one_client() -> None:
+def test_a_node_that_cannot_register_is_one_client() -> None:
     grid = hosts({"clients": {"a": 1}}, {"error": NotImplementedError("no such action")})
     registry = called(grid)
     node = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 1)
@@ -333,7 +333,7 @@ def test_a_refusal_without_a_reason_says_so() -> None:
         registration.read_registration(registration.refusal_content(" \n "))
 
 
-def test_garbage_for_a_roll_call_is_no_crash() -> None:
+def test_garbage_for_a_registration_is_no_crash() -> None:
     app = ClientApp()
 
     @app.query(registration.REGISTER)
@@ -546,7 +546,7 @@ def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.Monkey
 
 
 def lies(**changes: Any) -> RecordDict:
-    """Return an answer to the roll call with some of its parts replaced."""
+    """Return a registration with some of its parts replaced."""
     whole = registration.registration_content(
         registration.Registration(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3)
     )

@@ -167,7 +167,7 @@ def test_fewer_candidates_than_places_are_refused(population: int) -> None:
         with pytest.raises(ConfigError, match=message):
             read_config(keys)
         return
-    of = read_config(keys | {"num-clients": 0, "partition": "natural"})  # known at the roll call only
+    of = read_config(keys | {"num-clients": 0, "partition": "natural"})  # known at registration only
     with pytest.raises(ConfigError, match=message):
         SELECTORS["power-of-choice"](of).candidates(pool(of, sizes={f"c{i}": 1 for i in range(20)}))
 

@@ -15,7 +15,7 @@ from task.wire import registration
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
-    """Return somebody else's ClientApp: no roll call, arrays and num-examples, other metric names.
+    """Return somebody else's ClientApp: no registration, arrays and num-examples, other metric names.
 
     Args:
         step: Gives (what is added to every parameter, number of examples) of a node.
@@ -45,7 +45,7 @@ Work = Callable[[str, wire.TrainOrder], wire.ClientUpdate]
 def named_app(
     hosted: Callable[[Context], Mapping[str, int]], work: Work, algorithm: str = "fedavg"
 ) -> ClientApp:
-    """Return a ClientApp that answers the roll call and does `work` for each client that is asked for.
+    """Return a ClientApp that registers and does `work` for each client that is asked for.
 
     Args:
         hosted: Gives the clients of a node with their example counts.

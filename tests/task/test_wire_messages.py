@@ -1,4 +1,4 @@
-"""Messages: orders, replies and roll calls are read as they were written, or refused."""
+"""Messages: orders, replies and registrations are read as they were written, or refused."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_quarantine_line_says_who_when_what_and_why() -> None:
     }  # fmt: skip
 
 
-# --------------------------------------------------------------------------- roll call, messages
+# --------------------------------------------------------------------------- registration, messages
 
 
 def test_a_registration_is_read_as_it_was_written() -> None:
