@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 from flwr.serverapp import Grid
@@ -90,7 +91,7 @@ class RegistrationPhase:
     def _awaits(self) -> bool:
         """Return whether to wait for the nodes that were asked and are silent."""
         if not self.first:
-            return self.membership.awaited(NEW_NODE_S)
+            return bool(self.membership.silent(NEW_NODE_S))
         answered, last = self.membership.num_answered(), self.membership.last_answer_at
         if answered < self.nodes or answered <= len(self.membership.silent()):
             return True
@@ -105,29 +106,28 @@ class RegistrationPhase:
         return len(self.registry.names) >= self.clients
 
     def _waits(self) -> str:
-        registry, online = self.registry, len(self.membership.nodes)
+        names, online = self.registry.names, len(self.membership.nodes)
         return (
-            f"round {self.round} waits up to {registry.timeout_s:g} s: {online} nodes are "
-            f"online, of {self.nodes} or more, with {len(registry.names)} clients, of {self.clients} or more "
-            f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_some(registry)}'
+            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of {self.nodes} or "
+            f"more, with {len(names)} clients, of {self.clients} or more "
+            f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_listed(names)}'
         )
 
     def _too_few(self) -> NodesError:
-        registry, online = self.registry, len(self.membership.nodes)
-        answered = self.membership.num_answered()
-        within = f"within {registry.timeout_s:g} s (run-config keys"
+        names, online = self.registry.names, len(self.membership.nodes)
+        within, answered = f"within {self.registry.timeout_s:g} s", self.membership.num_answered()
         if answered < self.nodes:
-            got = f"{online}" if online == answered else f"{online}, of which {answered} registered"
+            registered = "" if online == answered else f", of which {answered} registered"
             return NodesError(
-                f'expected at least {self.nodes} nodes {within} "min-nodes", "roll-call-timeout"); '
-                f"got {got}. Start more SuperNodes."
+                f'expected at least {self.nodes} nodes {within} (run-config keys "min-nodes", '
+                f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
             )
         return NodesError(
-            f"round {self.round}: expected at least {self.clients} clients online {within} "
-            f'"min-replies", "roll-call-timeout"); got {len(registry.names)} on {online} nodes: '
-            f"{_some(registry)}. Start the others and resume the run."
+            f"round {self.round}: expected at least {self.clients} clients online {within} (run-config keys "
+            f'"min-replies", "roll-call-timeout"); got {len(names)} on {online} nodes: {_listed(names)}. '
+            "Start the others and resume the run."
         )
 
 
-def _some(registry: ClientRegistry) -> str:
-    return ", ".join(registry.names[:9]) or "none"
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:9]) or "none"

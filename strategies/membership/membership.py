@@ -158,14 +158,10 @@ class Membership:
 
     # ------------------------------------------------------------------ who is online
 
-    def awaited(self, patience_s: float) -> bool:
-        """Return whether a silent node was asked within the last seconds."""
-        now = time.monotonic()
-        return any(asked + patience_s > now for _, asked in self.queries.values())
-
-    def silent(self) -> list[int]:
-        """Return the nodes that were asked and have not answered."""
-        return sorted({node for node, _ in self.queries.values()})
+    def silent(self, within_s: float = math.inf) -> list[int]:
+        """Return the nodes that were asked within the last seconds and have not answered."""
+        since = time.monotonic() - within_s
+        return sorted({node for node, asked in self.queries.values() if asked > since})
 
     def present(self) -> dict[int, Node]:
         """Return the nodes that are online, and registered ones that were until a moment ago.
