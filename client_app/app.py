@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
-from client_app.stages.attacks import corrupt, malicious
-from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
+from client_app.stages.stage import Outcome
+from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
@@ -149,9 +149,6 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     if entry.work != "evaluate":
         check_bounds(node, entry, order, trains=entry.work == "train")
     outcomes = WORK[entry.work](node, entry, order)
-    if entry.work == "train" and node.config.attack.kind != "none":
-        bad = malicious(node.config, tuple(node.clients.names))
-        outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):

@@ -34,7 +34,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         entry: The run's contract.
         config: The run.
     """
-    by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
+    by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""
