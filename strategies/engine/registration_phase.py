@@ -108,8 +108,8 @@ class RegistrationPhase:
     def _waits(self) -> str:
         names, online = self.registry.names, len(self.membership.nodes)
         return (
-            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of {self.nodes} or "
-            f"more, with {len(names)} clients, of {self.clients} or more "
+            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of "
+            f"{self.nodes} or more, with {len(names)} clients, of {self.clients} or more "
             f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_listed(names)}'
         )
 
