@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.membership.presence import in_trouble
+from strategies.transport.retry import in_trouble
 from strategies.transport.transfer_budget import Allowance, granted
 from task import timing
 

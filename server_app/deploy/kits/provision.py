@@ -109,8 +109,9 @@ class _Folder:
         self.lines += [
             self._line(n, "kept") for n in self.record.nodes if n not in listed and not self.record.revoked(n)
         ]
-        self._remark_expiry()
-        return Provisioned(self.out, self.record.link, (self._link_line(), *self.lines), tuple(self.remarks))
+        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
+        line = Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
+        return Provisioned(self.out, self.record.link, (line, *self.lines), tuple(self.remarks))
 
     def _check(self, names: Sequence[str], gone: Sequence[str]) -> None:
         for name in gone:
@@ -142,7 +143,12 @@ class _Folder:
         moved = link != self.record.link
         new_host = read_address(link, "--link")[0] != read_address(self.record.link, "link")[0]
         if moved:
-            self._check_port(kit, link)
+            port = link.rsplit(":", 1)[1]
+            if port == kit.control.rsplit(":", 1)[1]:
+                raise ConfigError(
+                    f"--link: expected another port than {kit.control}, the Control API's; got {port}. "
+                    f'Choose another, or change the key "control" in {kit.path / CONFIG}'
+                )
         if renew or new_host:
             key = kit.server_key.read_bytes()
             certificate = sign(self.out / "ca", kit.ca_certificate, key, link, self.days)
@@ -154,14 +160,6 @@ class _Folder:
             self.done = f"address changed from {self.record.link}" + (", new certificate" if new_host else "")
             self.changed |= {CONFIG, "README.txt"}
             self.record.link = link
-
-    def _check_port(self, kit: LinkKit, link: str) -> None:
-        port = link.rsplit(":", 1)[1]
-        if port == kit.control.rsplit(":", 1)[1]:
-            raise ConfigError(
-                f"--link: expected another port than {kit.control} of the Control API; got {port}. Choose "
-                f'another, or change the key "control" in {kit.path / CONFIG}'
-            )
 
     def _move(self, kit: LinkKit, link: str) -> None:
         """Write a new address into the kits that are here, and keep what else was edited in their files."""
@@ -208,20 +206,16 @@ class _Folder:
             "earlier": earlier,
         }
         self.record.save()
-        done = "new"
         if earlier:
-            done = "new key"
             self.remarks.append(f"{name} was revoked on {earlier[-1]['revoked']}; only its new key is valid")
-        self.lines.append(self._line(name, done, "."))
+        self.lines.append(self._line(name, "new key" if earlier else "new", "."))
         self.changed.add("nodes")
 
     def _complete(self, folder: Path) -> bytes:
         """Return the public key of a node's kit; refuse an incomplete kit or one of another federation."""
         kit = read_node_kit(folder)
-        if (
-            kit.name != folder.name
-            or kit.ca_certificate.read_bytes() != self._kit().ca_certificate.read_bytes()
-        ):
+        authority = self._kit().ca_certificate.read_bytes()
+        if kit.name != folder.name or kit.ca_certificate.read_bytes() != authority:
             raise ConfigError(
                 f"{folder}: expected the kit of {folder.name} of this federation; got that of {kit.name} of "
                 "another one. Move it away"
@@ -263,12 +257,6 @@ class _Folder:
 
     def _line(self, name: str, done: str, *changed: str) -> Line:
         return Line(name, done, self.record.nodes[name]["fingerprint"], changed)
-
-    def _link_line(self) -> Line:
-        return Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
-
-    def _remark_expiry(self) -> None:
-        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
 
 
 def _point(folder: Path, link: str) -> None:
