@@ -111,7 +111,17 @@ FOLDER_HELD_S = Timing(ONLINE_S + 30, "the lock of a run's folder, from an earli
 MUSTER_S = Timing(15, "nodes that are not online, before a new run begins", RETRY_LONGEST_S, LONGEST_BEAT_S)
 REUNION_S = Timing(ONLINE_S + 15, "the run's nodes, before it goes on without some", ONLINE_S)
 
-# Replies at the server
+# Nodes and replies at the ServerApp
+ONLINE_LOOK_S = Timing(1, "between checks who is online")
+PUSH_S = Timing(60, "a SuperLink in trouble to accept messages", SUPERLINK_SILENT_S)
+TROUBLE_S = Timing(2, "an answer of the SuperLink; a slower one says that it was away")
+TROUBLE_PAUSE_S = Timing(2, "longest pause between calls of a SuperLink in trouble")
+COME_BACK_S = Timing(15, "a node that got lost and is not needed", RETRY_LONGEST_S, LONGEST_BEAT_S)
+ASK_AGAIN_S = Timing(15, "a silent node, half of the time before it is asked again; doubles each time")
+REGISTRATION_FIRST_S = Timing(0.05, "between checks for nodes, at first")
+REGISTRATION_LATER_S = Timing(1, "between checks for nodes, later", REGISTRATION_FIRST_S)
+SILENT_NODES_S = Timing(15, "the last silent nodes, before round 1 begins", REGISTRATION_LATER_S)
+NEW_NODE_S = Timing(5, "a new node's registration before a later round", REGISTRATION_LATER_S)
 REPLY_FIRST_S = Timing(0.001, "between looks for replies, at first")
 REPLY_LATER_S = Timing(0.25, "between looks for replies, later", REPLY_FIRST_S)
 FETCH_S = Timing(1, "the fetch of a reply; the others no longer wait for it")

@@ -18,14 +18,13 @@ from flwr.app import Message
 
 from strategies.membership.client_identity import Admission, Claim, Node, admit
 from strategies.membership.foreign import as_one_client, foreign_registration
+from task import timing
 from task.errors import ConfigError
 from task.population import some
 from task.wire import messages as wire
 from task.wire.registration import REGISTER, Data, Registration, read_registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
-COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
-ASK_AGAIN_S = 15.0  # half of the time after which a silent node is asked again; it doubles each time
 
 Incarnation = tuple[int, str]
 """A node's id, and what changes each time that it comes back."""
@@ -80,7 +79,8 @@ class Membership:
         for info in infos:
             since = f"{info.last_activated_at}/{self._times_left[info.node_id]}"
             self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
-        over = {n for n, (_, at) in self._left_at.items() if n in self.nodes or now - at >= COME_BACK_S}
+        away = self._left_at.items()
+        over = {n for n, (_, at) in away if n in self.nodes or now - at >= timing.COME_BACK_S}
         for node in over:
             del self._left_at[node]
         self.empty_since = None if self.nodes else self.empty_since or now
@@ -92,7 +92,7 @@ class Membership:
             i: (n, asked) for i, (n, asked) in self.queries.items() if n in self.nodes and n not in back
         }
         times = Counter(n for n, _ in self.queries.values())
-        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        wait = {n: min(timing.ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
         lately = {n for n, asked in self.queries.values() if asked + wait[n] > now}
         unknown = back | (self.nodes.keys() - self.claims.keys() - self._unfit.keys())
         return sorted(unknown - lately)
@@ -170,7 +170,7 @@ class Membership:
         such a node waits until it is back (`strategies.engine.exchange`), and no round begins without it.
         """
         now = time.monotonic()
-        left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
+        left = {n: node for n, (node, since) in self._left_at.items() if now - since < timing.COME_BACK_S}
         return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
     def num_answered(self) -> int:
