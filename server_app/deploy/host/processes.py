@@ -69,10 +69,17 @@ class Child:
     pause_s: float = field(default_factory=lambda: timing.RESTART_FIRST_S)
     starts: int = 0
 
+    @property
+    def running(self) -> psutil.Process | None:
+        """Its process, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return psutil.Process(self.process.pid)
+        return None
+
     def uptime_s(self) -> float:
         """Return for how long it has been running, in seconds; 0 if it is not."""
-        running = self.process is not None and self.process.poll() is None
-        return time.monotonic() - self.started if running else 0.0
+        return time.monotonic() - self.started if self.running else 0.0
 
 
 class Supervisor:
@@ -196,7 +203,7 @@ class Supervisor:
             left = [process for mark in marks for process in marked(mark)]
             # A process that has just started may not have its environment yet.
             known = {process.pid for process in left}
-            left += [p for p in map(_running, children) if p is not None and p.pid not in known]
+            left += [p for p in (child.running for child in children) if p and p.pid not in known]
             if not left:
                 break
             for process in left:
@@ -211,15 +218,6 @@ class Supervisor:
 
     def _mark_of(self, child: Child) -> str:
         return f"{self._mark}-{child.name}"
-
-
-def _running(child: Child) -> psutil.Process | None:
-    """Return a child's process, if it runs."""
-    if child.process is None or child.process.poll() is not None:
-        return None
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(child.process.pid)
-    return None
 
 
 _HEAD = "---- start"

@@ -70,7 +70,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs)
     nodes = [
         _node(node, registered.get(str(node.id), {}), left_out.get(str(node.id), ""))
-        for node in sorted(seen.nodes, key=_by_name)
+        for node in sorted(seen.nodes, key=lambda node: (node.name, node.id))
     ]
     warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
@@ -170,16 +170,12 @@ def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
 
 
-def _by_name(node: NodeState) -> tuple[str, int]:
-    return node.name, node.id
-
-
 def _process(child: Child) -> Row:
-    running = child.process is not None and child.process.poll() is None
+    running = child.running
     return {
         "name": child.name,
-        "running": running,
-        "pid": child.process.pid if child.process is not None and running else None,
+        "running": running is not None,
+        "pid": running and running.pid,
         "restarts": max(child.starts - 1, 0),
         "uptime_s": round(child.uptime_s(), 1),
     }
