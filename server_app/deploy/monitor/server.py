@@ -43,15 +43,12 @@ import threading
 import traceback
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from server_app.deploy.monitor.data import GoneError, Watched
-from server_app.deploy.monitor.pages import PAGES
-from server_app.deploy.monitor.plots import PLOTS
-from server_app.deploy.monitor.script import SCRIPT
-from server_app.deploy.monitor.shell import ICON, PAGE, STYLE
 from server_app.results.folder import to_json
 from task.errors import ConfigError
 
@@ -68,12 +65,18 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-HTML, JSON = "text/html; charset=utf-8", "application/json"
-STATIC = {
-    "app.js": ("text/javascript; charset=utf-8", (SCRIPT + PLOTS + PAGES).encode()),
-    "app.css": ("text/css; charset=utf-8", STYLE.encode()),
-    "icon.svg": ("image/svg+xml", ICON.encode()),
+JSON = "application/json"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+STATIC = {
+    file.name: (TYPES[Path(file.name).suffix], file.read_bytes())
+    for file in resources.files(__package__).joinpath("static").iterdir()
+}
+PAGE = STATIC.pop("index.html")
 
 
 class Monitor(ThreadingHTTPServer):
@@ -169,9 +172,9 @@ class Handler(BaseHTTPRequestHandler):
         watched, query = self.server.watched, parse_qs(parts.query)
         match steps:
             case [""] | ["nodes"]:
-                return 200, HTML, PAGE.encode()
+                return (200, *PAGE)
             case ["runs", name]:
-                return (200 if watched.has(name) else 404), HTML, PAGE.encode()
+                return (200 if watched.has(name) else 404, *PAGE)
             case [name] if name in STATIC:
                 return (200, *STATIC[name])
             case ["api", "runs"]:
