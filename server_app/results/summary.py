@@ -302,6 +302,8 @@ def human_bytes(count: float) -> str:
 
 def human_seconds(seconds: float) -> str:
     """Return for example "0.42 s", "42.0 s" or "1:02:03"."""
+    if seconds > 1e12:  # no run took so long: a damaged file
+        return f"{seconds:.3g} s"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     return str(datetime.timedelta(seconds=round(seconds)))

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -378,7 +379,7 @@ def test_a_name_leads_nowhere_else(tmp_path: Path, browse: Browse, name: str) ->
     for folder in ("outside", "runs/run", "runs/.hidden"):
         write_run(tmp_path / folder, 1)
     browser = browse(tmp_path / "runs")
-    for end in ("", "/rounds", "/clients"):
+    for end in ("", "/rounds", "/clients", "/plots"):
         answer = browser.ask(f"/api/runs/{name}{end}")
         assert answer.status == 404, answer.read()
     assert browser.ask(f"/runs/{name}").status == 404
@@ -456,7 +457,7 @@ def test_a_body_is_not_taken_for_a_request(tmp_path: Path, browse: Browse) -> No
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/nodes", "/app.js", "/app.css", "/icon.svg", "/api/runs", "/nothing"]
+    "target", ["/", "/nodes", "/app.js", "/app.css", "/plots.css", "/icon.svg", "/api/runs", "/nothing"]
 )
 def test_every_answer_forbids_what_the_page_does_not_need(
     tmp_path: Path, browse: Browse, target: str
@@ -475,15 +476,63 @@ def test_every_answer_forbids_what_the_page_does_not_need(
 
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(tmp_path: Path, browse: Browse) -> None:
     browser = browse(tmp_path)
-    page, script, style = (browser.ask(path).read().decode() for path in ("/", "/app.js", "/app.css"))
-    assert re.findall(r"<script[^>]*>", page) == ['<script src="/app.js" defer>']
+
+    def read(name: str) -> str:
+        answer = browser.ask(f"/{name}")
+        assert answer.status == 200, name
+        return answer.read().decode()
+
+    names = [file.name for file in resources.files("server_app.deploy.monitor").joinpath("static").iterdir()]
+    scripts = [name for name in names if name.endswith(".js")]
+    page, style = read(""), read("app.css") + read("plots.css")
+    script = "".join(read(name) for name in scripts)
+    assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/app.js">']
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script
+        r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function", script
     )
+    assert {part for part in re.findall(r"from '([^']*)'", script)} <= {f"./{name}" for name in scripts}
     assert set(re.findall(r"https?://[^\s'\"]+", page + script + style)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_the_plots_are_drawn_for_their_widths(tmp_path: Path, browse: Browse) -> None:
+    write_run(tmp_path / "run", 3)
+    browser = browse(tmp_path)
+    found = browser.get("/api/runs/run/plots?accuracy=600&loss=5&seconds=99999")
+    plots = {plot["name"]: plot["drawing"] for plot in found["plots"]}
+    assert list(plots) == ["accuracy", "loss", "seconds", "bytes", "replies"]
+    assert {name: tree[1]["width"] for name, tree in plots.items()} == {
+        "accuracy": "600", "loss": "240", "seconds": "2000", "bytes": "440", "replies": "440",
+    }  # fmt: skip
+    assert plots["accuracy"][1]["aria-label"].endswith("Latest: round 2: central test set 0.700")
+    RunFolder(tmp_path / "run").append_round(round_row(3))
+    [accuracy, *_] = browser.get("/api/runs/run/plots")["plots"]
+    assert accuracy["drawing"][1]["aria-label"].endswith("Latest: round 3: central test set 0.775")
+    browser.get("/api/runs/run/plots?accuracy=wide", 400)
+    browser.get("/api/runs/none/plots", 404)
+
+
+def test_a_run_without_rounds_has_words_instead_of_plots(tmp_path: Path, browse: Browse) -> None:
+    write_run(tmp_path / "run", 0)
+    plots = browse(tmp_path).get("/api/runs/run/plots")["plots"]
+    assert [plot["drawing"] for plot in plots] == [None] * 5
+    assert all(plot["note"] for plot in plots)
+
+
+def test_what_no_run_writes_is_drawn_all_the_same(tmp_path: Path, browse: Browse) -> None:
+    folder = write_run(tmp_path / "run", 1)
+    odd = [
+        {"round": "two", "accuracy": 0.5}, {"accuracy": 0.5}, {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1}},
+        {"round": 10**400}, {"round": 1e299, "loss": -1e299, "bytes_up": 1e299, "asked": 1e299},
+        {"round": -3, "loss": 5e-324, "seconds": {"train": None}}, {"round": 3, "quarantined": "all"},
+    ]  # fmt: skip
+    with (folder.path / "rounds.jsonl").open("ab") as file:
+        file.write(b"".join(to_json(row) for row in odd))
+    plots = browse(tmp_path).get("/api/runs/run/plots")["plots"]
+    assert all(plot["drawing"] for plot in plots)
+    assert EVIL in json.dumps(plots)  # as a text
 
 
 def test_no_secret_of_the_configuration_is_told(tmp_path: Path, browse: Browse) -> None:
@@ -498,6 +547,7 @@ def test_no_secret_of_the_configuration_is_told(tmp_path: Path, browse: Browse) 
         "/api/runs/run",
         "/api/runs/run/rounds",
         "/api/runs/run/clients",
+        "/api/runs/run/plots",
         "/api/nodes",
     ):
         assert SECRET.encode() not in browser.ask(target).read(), target

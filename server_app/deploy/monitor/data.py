@@ -11,33 +11,40 @@ import threading
 import time
 import tomllib
 from collections import OrderedDict
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from server_app.deploy.link.status import RED
 from server_app.deploy.monitor.files import modified, read_object
 from server_app.deploy.monitor.rows import (
     ClientTable,
+    RoundTable,
     config_row,
     job_row,
     mapping,
     node_row,
     number,
     objects,
+    plot_row,
     process_row,
     round_row,
     text,
     texts,
 )
+from server_app.results import svg
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
 from server_app.results.lines import Row, last_rows, problem, read_lines
+from server_app.results.plots import by_round
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest
-KEPT_TABLES = 8
+KEPT_TABLES = 16  # two of a run
 LOOK_BACK = 50  # rounds, for the last accuracy
 OLD_S = 15.0  # a status that is older was written by a link that is no longer there
 LONGEST_NAME = 250  # bytes, with room for ".json"
+T = TypeVar("T", ClientTable, RoundTable)
 OPEN_STATES = ("queued", "running", "failed", "stopped")
 
 
@@ -59,7 +66,7 @@ class Watched:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
-        self._tables: OrderedDict[Path, ClientTable] = OrderedDict()
+        self._tables: OrderedDict[Path, ClientTable | RoundTable] = OrderedDict()
         self._lock = threading.Lock()
         hint = "give the kit of a link, or the folder that holds result folders"
         if self.path.exists() and not self.path.is_dir():
@@ -181,11 +188,35 @@ class Watched:
         """
         path = self._run_path(name) / CLIENTS
         with self._lock:
-            table = self._tables.pop(path, None) or ClientTable(path)
-            self._tables[path] = table
-            while len(self._tables) > KEPT_TABLES:
-                self._tables.popitem(last=False)
-            return table.look()
+            return self._table(path, ClientTable).look()
+
+    def plots(self, name: str, widths: Mapping[str, int]) -> Row:
+        """Return the plots of a run by round, as trees of elements; null for what has no data.
+
+        Args:
+            name: Of the run.
+            widths: Pixels by plot.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        path = self._run_path(name)
+        with self._lock:
+            table = self._table(path / ROUNDS, RoundTable)
+            more, rows = table.read(), list(table.rows)
+        keys = mapping((read_object(path / CONFIG, []) or {}).get("run"))
+        plots = by_round(rows, number(keys.get("target-accuracy")) or 0.0)
+        return {"plots": [plot_row(plot, widths.get(plot.name, svg.WIDTH)) for plot in plots], "more": more}
+
+    def _table(self, path: Path, kind: type[T]) -> T:
+        """Return the table of a file; the caller holds the lock."""
+        table = self._tables.pop(path, None)
+        if not isinstance(table, kind):
+            table = kind(path)
+        self._tables[path] = table
+        while len(self._tables) > KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
 
     def nodes(self) -> Row:
         """Return what the link last wrote about its nodes and processes."""

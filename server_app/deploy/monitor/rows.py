@@ -12,14 +12,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from server_app.results import svg
 from server_app.results.lines import Row, read_lines
+from server_app.results.svg import Plot
 
 MOST_TEXT = 1000  # characters of one text
 MOST_CLIENTS = 100_000  # of one run, to keep numbers of
 SHOWN_CLIENTS = 500
 MOST_QUARANTINED = 200  # of one round
 MOST_PHASES = 20
-BUSY_S = 0.5  # of reading clients.jsonl, for one answer
+NARROWEST, WIDEST = 240, 2000  # pixels of a plot
+BUSY_S = 0.5  # of reading, for one answer
 
 # Run-config keys that are shown. No paths, no free text.
 SHOWN = (
@@ -110,6 +113,13 @@ def process_row(process: Row, *, old: bool) -> Row:
     }
 
 
+def plot_row(plot: Plot, width: int) -> Row:
+    """Return a plot of this width, as far as widths make sense."""
+    width = min(max(width, NARROWEST), WIDEST)
+    drawn = svg.as_lists(svg.draw(plot, width)) if plot.series else None
+    return {"name": plot.name, "note": plot.note, "drawing": drawn}
+
+
 def _truth(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
@@ -121,8 +131,8 @@ def job_row(job: Row) -> Row:
     }
 
 
-class ClientTable:
-    """The last numbers of each client of a run, kept up while clients.jsonl grows.
+class Table:
+    """What is kept of a growing file of JSON lines, in step with the file.
 
     Args:
         path: The file.
@@ -130,25 +140,58 @@ class ClientTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._clear()
+        self._begin()
 
-    def _clear(self) -> None:
+    def _begin(self) -> None:
         self._after, self._mark = 0, ""
-        self._rows: dict[str, Row] = {}
-        self._problems: dict[str, None] = {}
-        self._left_out = False
+        self.problems: dict[str, None] = {}
+        self.clear()
 
-    def look(self) -> Row:
-        """Read what is new, for at most about `BUSY_S` seconds, and return the table."""
+    def clear(self) -> None:
+        """Forget all rows."""
+        raise NotImplementedError
+
+    def add(self, line: Row) -> None:
+        """Take in a line."""
+        raise NotImplementedError
+
+    def read(self) -> bool:
+        """Read what is new, for at most about `BUSY_S` seconds; return whether there is more."""
         until, more = time.monotonic() + BUSY_S, True
         while more and time.monotonic() < until:
             chunk = read_lines(self._path, self._after, self._mark)
             if chunk.anew:
-                self._clear()
+                self._begin()
             self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
-            self._problems |= dict.fromkeys(chunk.problems)
+            self.problems |= dict.fromkeys(chunk.problems)
             for row in chunk.rows:
-                self._add(row)
+                self.add(row)
+        return more
+
+
+class RoundTable(Table):
+    """The rounds of a run, for its plots."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.rows: list[Row] = []
+
+    def add(self, line: Row) -> None:
+        """Take in a line of rounds.jsonl, without the texts of its quarantined replies."""
+        self.rows.append(round_row(line) | {"quarantined": ()})
+
+
+class ClientTable(Table):
+    """The last numbers of each client of a run."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows: dict[str, Row] = {}
+        self._left_out = False
+
+    def look(self) -> Row:
+        """Read what is new and return the table."""
+        more = self.read()
         rows = sorted(self._rows.values(), key=lambda row: row["name"])
         if len(rows) > SHOWN_CLIENTS:
             rows.sort(key=lambda row: math.inf if row["accuracy"] is None else row["accuracy"])
@@ -157,10 +200,11 @@ class ClientTable:
             "count": len(rows),
             "left_out": self._left_out,
             "more": more,
-            "problems": list(self._problems)[:SHOWN_CLIENTS],
+            "problems": list(self.problems)[:SHOWN_CLIENTS],
         }
 
-    def _add(self, line: Row) -> None:
+    def add(self, line: Row) -> None:
+        """Take in a line of clients.jsonl."""
         name, metrics = text(line.get("name")), mapping(line.get("metrics"))
         row = self._rows.get(name)
         if row is None:

@@ -19,6 +19,9 @@ No page holds data: they come as JSON, every 2 s, all of it made by `server_app.
                             or replaced, so drop what you have; more: ask again at once; problems
   /api/runs/NAME/clients    clients: [name, accuracy, loss, train_loss, examples, round, trained], count,
                             left_out, more: still being read, problems
+  /api/runs/NAME/plots?accuracy=W&...
+                            plots: [name, note, drawing], drawn W pixels wide: a tree of SVG elements, each
+                            [tag, attributes, inside ...], or null; more
   /api/nodes                folder, kit, now, problems, there, written, old, state, address, warnings,
                             nodes: [name, online, last_seen, clients, examples, app_version, problem],
                             processes: [name, running, pid, restarts, uptime_s]
@@ -50,6 +53,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from server_app.deploy.monitor.data import GoneError, Watched
 from server_app.results.folder import to_json
+from server_app.results.svg import STYLE
 from task.errors import ConfigError
 
 MOST_CONNECTIONS = 64
@@ -77,6 +81,7 @@ STATIC = {
     for file in resources.files(__package__).joinpath("static").iterdir()
 }
 PAGE = STATIC.pop("index.html")
+STATIC["plots.css"] = TYPES[".css"], STYLE.encode()  # the report has it too
 
 
 class Monitor(ThreadingHTTPServer):
@@ -183,11 +188,12 @@ class Handler(BaseHTTPRequestHandler):
                 found = watched.run(name)
             case ["api", "runs", name, "rounds"]:
                 after, mark = query.get("after", ["0"])[-1], query.get("mark", [""])[-1]
-                if not (after.isascii() and after.isdigit() and len(after) < 19):
-                    raise ValueError("after: expected a whole number")
-                found = watched.rounds(name, int(after), mark)
+                found = watched.rounds(name, _whole("after", after), mark)
             case ["api", "runs", name, "clients"]:
                 found = watched.clients(name)
+            case ["api", "runs", name, "plots"]:
+                widths = {plot: _whole(plot, values[-1]) for plot, values in query.items()}
+                found = watched.plots(name, widths)
             case ["api", "nodes"]:
                 found = watched.nodes()
             case _:
@@ -219,6 +225,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print no line per request: a page asks every two seconds."""
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"{name}: expected a whole number")
+    return int(text)
 
 
 def _names_us(hosts: list[str], names: set[str]) -> bool:
