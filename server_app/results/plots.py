@@ -50,7 +50,10 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None
     trained = [row for row in rows if row.get("asked") != 0]
     loss = _curves(
         "loss", "Loss", "cross-entropy, nats", rows,
-        [(CENTRAL, BLUE, _key("loss")), ("training", GREEN, _key("train_loss")), (OWN, ORANGE, _key("client_loss"))],
+        [
+            (CENTRAL, BLUE, _key("loss")), ("training", GREEN, _key("train_loss")),
+            (OWN, ORANGE, _key("client_loss")),
+        ],
         note="Mean over the examples. A round without a finite loss has no point.",
     )  # fmt: skip
     sent = {
@@ -197,13 +200,14 @@ def _clients(lines: Sequence[Row]) -> Plot:
         worst = worst_decile(values)
         rules.append((f"worst tenth, mean {short(worst)}", RED, worst))
     names = [row["name"] for row in rows]
-    short_names = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
+    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
-        "clients", f"Clients in round {rows[0]['round']}", what, f"One bar a client: {what}; unweighted mean.",
+        "clients", f"Clients in round {rows[0]['round']}", what,
+        f"One bar per client: {what}. The mean is unweighted.",
         [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars")], rules,
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
-        names=short_names if len(values) <= NAMED_CLIENTS else (), zero=True,
+        names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
     )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def draw(plot: Plot, width: int = WIDTH) -> Element:
     for _, colour, value in plot.rules:
         look = {"class": f"k{colour % COLOURS}"}
         parts.append(element("g", look, _level(left, right, y(value), f"line d{colour % 4}")))
-    below = floor + 4
+    below = floor + 4.0
     if plot.names:
         parts += [_turned(x(i) + 3, below + 4, name) for i, name in enumerate(plot.names)]
         below += round(0.85 * LETTER * max(map(cell_len, plot.names)))

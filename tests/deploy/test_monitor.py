@@ -491,7 +491,7 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(tmp_path: Path, 
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function", script
     )
-    assert {part for part in re.findall(r"from '([^']*)'", script)} <= {f"./{name}" for name in scripts}
+    assert set(re.findall(r"from '([^']*)'", script)) <= {f"./{name}" for name in scripts}
     assert set(re.findall(r"https?://[^\s'\"]+", page + script + style)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in style
     assert "@import" not in style
@@ -524,7 +524,8 @@ def test_a_run_without_rounds_has_words_instead_of_plots(tmp_path: Path, browse:
 def test_what_no_run_writes_is_drawn_all_the_same(tmp_path: Path, browse: Browse) -> None:
     folder = write_run(tmp_path / "run", 1)
     odd = [
-        {"round": "two", "accuracy": 0.5}, {"accuracy": 0.5}, {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1}},
+        {"round": "two", "accuracy": 0.5}, {"accuracy": 0.5},
+        {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1}},
         {"round": 10**400}, {"round": 1e299, "loss": -1e299, "bytes_up": 1e299, "asked": 1e299},
         {"round": -3, "loss": 5e-324, "seconds": {"train": None}}, {"round": 3, "quarantined": "all"},
     ]  # fmt: skip
