@@ -7,10 +7,11 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import read_lines
 from task.errors import ConfigError
 from tests.support.monitor import EVIL, SECRET, client_row, round_row, write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+STATIC = Path(module.__file__).with_name("static")
 
 
 class Browser:
@@ -482,8 +486,7 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(tmp_path: Path, 
         assert answer.status == 200, name
         return answer.read().decode()
 
-    names = [file.name for file in resources.files("server_app.deploy.monitor").joinpath("static").iterdir()]
-    scripts = [name for name in names if name.endswith(".js")]
+    scripts = [file.name for file in STATIC.glob("*.js")]
     page, style = read(""), read("app.css") + read("plots.css")
     script = "".join(read(name) for name in scripts)
     assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/app.js">']
@@ -495,6 +498,29 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(tmp_path: Path, 
     assert set(re.findall(r"https?://[^\s'\"]+", page + script + style)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_a_wheel_holds_the_parts_of_the_page(tmp_path: Path) -> None:
+    """An installation that is not editable serves the same page."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    [wheel] = tmp_path.glob("*.whl")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from importlib import resources\n"
+        "import json; folder = resources.files('server_app.deploy.monitor'); assert '.whl' in str(folder)\n"
+        "print(json.dumps({f.name: f.read_text('utf-8') for f in folder.joinpath('static').iterdir()}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, wheel], check=True, capture_output=True, timeout=120
+    )
+    assert json.loads(done.stdout) == {file.name: file.read_text("utf-8") for file in STATIC.iterdir()}
+
+
+def test_only_the_monitor_needs_files_that_an_app_bundle_lacks() -> None:
+    """Flower's bundle ships no HTML, CSS, JavaScript or SVG; a report is also written from a bundle."""
+    shipped = {".py", ".toml", ".md", ".yaml", ".json"}
+    files = [path for path in (ROOT / "server_app").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.parent for path in files if path.suffix not in shipped} == {STATIC}
 
 
 def test_the_plots_are_drawn_for_their_widths(tmp_path: Path, browse: Browse) -> None:
