@@ -34,7 +34,7 @@ MOST_READOUTS = 120
 
 CENTRAL, OWN = "central test set", "clients' own test data"
 
-Column = tuple[str, int, Callable[[Row], Any]]  # name, colour, value of a row
+Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or value of a row
 
 
 def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None = None) -> list[Plot]:
@@ -50,36 +50,27 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None
     trained = [row for row in rows if row.get("asked") != 0]
     loss = _curves(
         "loss", "Loss", "cross-entropy, nats", rows,
-        [
-            (CENTRAL, BLUE, _key("loss")), ("training", GREEN, _key("train_loss")),
-            (OWN, ORANGE, _key("client_loss")),
-        ],
+        [(CENTRAL, BLUE, "loss"), ("training", GREEN, "train_loss"), (OWN, ORANGE, "client_loss")],
         note="Mean over the examples. A round without a finite loss has no point.",
     )  # fmt: skip
-    sent = {
-        key: list(accumulate(_finite(row.get(key)) or 0.0 for row in trained))
-        for key in ("bytes_down", "bytes_up")
-    }
-    totals = [
-        {"round": row["round"], "down": down, "up": up}
-        for row, down, up in zip(trained, sent["bytes_down"], sent["bytes_up"], strict=True)
-    ]
+    sent = [list(accumulate(_value(row, k) or 0.0 for row in trained)) for k in ("bytes_down", "bytes_up")]
+    totals = [{"round": row["round"], "down": d, "up": u} for row, d, u in zip(trained, *sent, strict=True)]
     traffic = _curves(
         "bytes", "Traffic", "total so far", totals,
-        [("to clients", BLUE, _key("down")), ("from clients", ORANGE, _key("up"))],
-        human_bytes, lambda y, highest: human_bytes(y).replace(".0 ", " "), zero=True,
+        [("to clients", BLUE, "down"), ("from clients", ORANGE, "up")], human_bytes,
+        axis=lambda y, highest: human_bytes(y).replace(".0 ", " "), zero=True,
         note="All messages as serialised, added up over the rounds.",
     )  # fmt: skip
     replies = _curves(
         "replies", "Replies", "clients in a round", trained,
         [
-            ("asked", BLUE, _key("asked")), ("answered", ORANGE, _key("answered")),
+            ("asked", BLUE, "asked"), ("answered", ORANGE, "answered"),
             ("quarantined", RED, lambda r: r.get("quarantined_count", len(r.get("quarantined") or []))),
         ],
-        lambda y: f"{y:,.0f}", zero=True,
-        note="A quarantined reply is dropped before it reaches the model.",
+        lambda y: f"{y:,.0f}", zero=True, note="A quarantined reply is dropped before it reaches the model.",
     )  # fmt: skip
-    return [_accuracy(rows, target, clients or Clients()), loss, _seconds(rows), traffic, replies]
+    seconds = _seconds([row for row in rows if row.get("seconds")])
+    return [_accuracy(rows, target, clients or Clients()), loss, seconds, traffic, replies]
 
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
@@ -96,14 +87,14 @@ def _accuracy(rows: Sequence[Row], target: float, clients: Clients) -> Plot:
     def of(scores: Mapping[int, Scores], number: Callable[[Scores], float]) -> Callable[[Row], float | None]:
         return lambda row: number(scores[row["round"]]) if row["round"] in scores else None
 
-    def share(percent: int) -> Callable[[Row], float | None]:
+    def tenth(percent: int) -> Callable[[Row], float | None]:
         return of(clients.before, lambda scores: float(np.percentile(scores.accuracy, percent)))
 
     after = of(clients.after, lambda scores: scores.weighted_mean)
     plot = _curves(
         "accuracy", "Accuracy", "share of examples", rows,
         [
-            (CENTRAL, BLUE, _key("accuracy")), (OWN, ORANGE, _key("client_accuracy")),
+            (CENTRAL, BLUE, "accuracy"), (OWN, ORANGE, "client_accuracy"),
             ("clients, after local training", GREEN, after),
         ],
         note="Mean over the examples. Rounds to a target are counted on the best accuracy so far.",
@@ -111,18 +102,18 @@ def _accuracy(rows: Sequence[Row], target: float, clients: Clients) -> Plot:
     if not plot.series:
         return plot
     behind, note = list[Series](), plot.note
-    if band := [
-        Point(low.x, high.y, low.y)
-        for low, high in zip(_line(rows, share(10)), _line(rows, share(90)), strict=True)
-    ]:
+    low, high = _line(rows, tenth(10)), _line(rows, tenth(90))
+    if low:
+        band = [Point(a.x, b.y, a.y) for a, b in zip(low, high, strict=True)]
         behind.append(Series("clients, 10 to 90 %", ORANGE, band, "band"))
         note += " The band leaves out the lowest and the highest tenth of the clients."
-    if measured := _line(rows, _key(MEASURED[measured_on(rows) or "server"][0])):
+    if measured := _line(rows, MEASURED[measured_on(rows) or "server"][0]):
         best = monotone([point.y for point in measured])
         line = [Point(point.x, y) for point, y in zip(measured, best, strict=True)]
         behind.append(Series("best so far", GREY, line))
-    rules = [(f"target {target:g}", RED, target)] if target > 0 else []
-    return replace(plot, note=note, series=[*behind, *plot.series], rules=rules)
+    if target > 0:
+        behind.append(Series(f"target {target:g}", RED, [Point(rows[0]["round"], target)], "rule"))
+    return replace(plot, note=note, series=[*behind, *plot.series])
 
 
 def _curves(
@@ -132,52 +123,56 @@ def _curves(
     rows: Sequence[Row],
     columns: Sequence[Column],
     say: Callable[[float], str] = short,
-    axis: Callable[[float, float], str] = lambda y, highest: f"{y:.6g}",
     *,
     note: str,
-    zero: bool = False,
+    **more: Any,
 ) -> Plot:
     """Return a line by round for each column that has any number."""
     series = [Series(column, colour, _line(rows, value)) for column, colour, value in columns]
     series = [one for one in series if one.points]
-    readouts = []
-    for row in _some(rows) if series else []:
-        found = [(column, _finite(value(row))) for column, _, value in columns]
-        words = " · ".join(f"{column} {say(y)}" for column, y in found if y is not None)
-        readouts.append((row["round"], f"round {row['round']}: {words or 'not measured'}"))
-    note = note if series else f"{title}: nothing was measured."
-    return Plot(name, title, unit, note, series, axis=axis, readouts=readouts, zero=zero)
+    if not series:
+        return Plot(name, title, unit, f"{title}: nothing was measured.", [])
+    return Plot(name, title, unit, note, series, readouts=_readouts(rows, columns, say), **more)
 
 
 def _seconds(rows: Sequence[Row]) -> Plot:
-    rows = [row for row in rows if row.get("seconds")]
     known = dict.fromkeys(phase for row in rows for phase in row["seconds"] if phase != "total")
-    phases = list(known)[:MOST_PHASES]
-    group = max(1, -(-len(rows) // MOST_BARS))
+    columns = [(phase, k, _spent(phase)) for k, phase in enumerate(list(known)[:MOST_PHASES])]
+    if not columns:
+        return Plot("seconds", "Time", "", "Time: nothing was measured.", [])
+    group = -(-len(rows) // MOST_BARS)
     bars = [rows[i : i + group] for i in range(0, len(rows), group)]
-    base = [0.0] * len(bars)
-    series = []
-    for colour, phase in enumerate(phases):
-        top = [
-            b + sum(_finite(row["seconds"].get(phase)) or 0.0 for row in bar) / len(bar)
-            for b, bar in zip(base, bars, strict=True)
-        ]
+    base, series = [0.0] * len(bars), []
+    for phase, colour, value in columns:
+        means = [sum(_value(row, value) or 0.0 for row in bar) / len(bar) for bar in bars]
         points = [
-            Point(bar[0]["round"], y, b, bar[-1]["round"]) for bar, y, b in zip(bars, top, base, strict=True)
+            Point(bar[0]["round"], low + mean, low, bar[-1]["round"])
+            for bar, mean, low in zip(bars, means, base, strict=True)
         ]
         series.append(Series(phase, colour, points, "bars"))
-        base = top
-    readouts = []
-    for row in _some(rows):
-        spent = [(phase, _finite(row["seconds"].get(phase))) for phase in phases]
-        words = " · ".join(f"{phase} {_time(s)}" for phase, s in spent if s is not None)
-        readouts.append((row["round"], f"round {row['round']}: {words}"))
+        base = [point.y for point in points]
     return Plot(
-        "seconds", "Time", "of a round, by phase", "" if series else "Time: nothing was measured.", series,
+        "seconds", "Time", "of a round, by phase", "The server's clock, phase by phase.", series,
         x="round" if group == 1 else f"round; a bar is the mean of {group}",
         axis=lambda y, highest: f"{y * 1000:.6g} ms" if highest < 0.5 else f"{y:.6g} s",
-        readouts=readouts, zero=True,
+        readouts=_readouts(rows, columns, _time), zero=True,
     )  # fmt: skip
+
+
+def _spent(phase: str) -> Callable[[Row], Any]:
+    return lambda row: row["seconds"].get(phase)
+
+
+def _readouts(
+    rows: Sequence[Row], columns: Sequence[Column], say: Callable[[float], str]
+) -> list[tuple[float, str]]:
+    """Return each row in words, of many rows some."""
+    found = []
+    for row in _some(rows):
+        values = [(name, _value(row, value)) for name, _, value in columns]
+        words = " · ".join(f"{name} {say(y)}" for name, y in values if y is not None)
+        found.append((row["round"], f"round {row['round']}: {words or 'not measured'}"))
+    return found
 
 
 def _time(seconds: float) -> str:
@@ -195,16 +190,16 @@ def _clients(lines: Sequence[Row]) -> Plot:
     rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))
     values = [float(row["metrics"][key]) for row in rows]
     mean = float(np.mean(values))
-    rules = [(f"mean {short(mean)}", BLUE, mean)]
+    rules = [Series(f"mean {short(mean)}", BLUE, [Point(0, mean)], "rule")]
     if key == "accuracy":
         worst = worst_decile(values)
-        rules.append((f"worst tenth, mean {short(worst)}", RED, worst))
+        rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
     names = [row["name"] for row in rows]
     cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
         f"One bar per client: {what}. The mean is unweighted.",
-        [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars")], rules,
+        [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
         names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
@@ -231,13 +226,13 @@ def _some(items: Sequence[Any]) -> Sequence[Any]:
     return items[:: -max(1, -(-len(items) // MOST_READOUTS))][::-1]
 
 
-def _key(key: str) -> Callable[[Row], Any]:
-    return lambda row: row.get(key)
-
-
-def _line(rows: Sequence[Row], value: Callable[[Row], Any]) -> list[Point]:
-    found = [(row["round"], _finite(value(row))) for row in rows]
+def _line(rows: Sequence[Row], value: str | Callable[[Row], Any]) -> list[Point]:
+    found = [(row["round"], _value(row, value)) for row in rows]
     return [Point(at, y) for at, y in found if y is not None]
+
+
+def _value(row: Row, value: str | Callable[[Row], Any]) -> float | None:
+    return _finite(row.get(value) if isinstance(value, str) else value(row))
 
 
 def _finite(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from `STYLE` by class, so a page follows the reader's light or dark theme; sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -40,6 +40,8 @@ DARK = {
 }  # fmt: skip
 BLUE, ORANGE, GREEN, RED, GREY, PINK, SKY = range(7)
 COLOURS = 7
+END, MIDDLE = {"text-anchor": "end"}, {"text-anchor": "middle"}
+Place = Callable[[float], float]
 
 _PLOT_STYLE = """
 .plot text { font: 12px system-ui, sans-serif; fill: var(--soft); }
@@ -78,45 +80,29 @@ class Point(NamedTuple):
     last: float | None = None
 
 
-@dataclass(frozen=True)
-class Series:
-    """What the legend names once; `colour` also chooses the dashes of a line."""
+class Series(NamedTuple):
+    """What the legend names once; a rule is a level line at the y of its one point."""
 
     name: str
-    colour: int
+    colour: int  # it also chooses the dashes of a line
     points: Sequence[Point]
-    kind: Literal["line", "bars", "band"] = "line"
+    kind: Literal["line", "rule", "bars", "band"] = "line"
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn.
+    """What is drawn; its numbers are finite."""
 
-    Attributes:
-        name: Of its file, and its id on a page.
-        title: In bold.
-        unit: What y is.
-        note: A sentence below the plot; where there is no series, why.
-        series: What is drawn, from the back to the front.
-        rules: Level lines: name, colour and y.
-        x: What x is.
-        axis: Writes a y below the axis' highest.
-        readouts: What to say where the pointer is, by ascending x.
-        names: Of the bars at x = 0, 1, ..., instead of numbers.
-        zero: Whether the axis begins at 0.
-    """
-
-    name: str
+    name: str  # of its file, and on a page
     title: str
-    unit: str
-    note: str
-    series: Sequence[Series]
-    rules: Sequence[tuple[str, int, float]] = ()
-    x: str = "round"
-    axis: Callable[[float, float], str] = lambda y, highest: f"{y:.6g}"
-    readouts: Sequence[tuple[float, str]] = ()
-    names: Sequence[str] = ()
-    zero: bool = False
+    unit: str  # what y is
+    note: str  # a sentence below the plot; where there is no series, why
+    series: Sequence[Series]  # from the back to the front
+    x: str = "round"  # what x is
+    axis: Callable[[float, float], str] = lambda y, highest: f"{y:.6g}"  # words for a y
+    readouts: Sequence[tuple[float, str]] = ()  # by ascending x, what to say where the pointer is
+    names: Sequence[str] = ()  # of the bars at x = 0, 1, ..., instead of numbers
+    zero: bool = False  # whether the axis of y begins at 0
 
 
 def element(tag: str, attributes: dict[str, Any] | None = None, *inside: Element | str) -> Element:
@@ -151,56 +137,43 @@ def standalone(plot: Plot) -> str:
 
 
 def draw(plot: Plot, width: int = WIDTH) -> Element:
-    """Return the drawing of a plot that has series.
-
-    Args:
-        plot: What to draw; its numbers are finite.
-        width: Pixels.
-    """
+    """Return the drawing, this many pixels wide, of a plot that has series."""
     points = [point for one in plot.series for point in one.points]
     first, last = min(p.x for p in points), max(p.x if p.last is None else p.last for p in points)
-    values = [p.y for p in points] + [y for *_, y in plot.rules] + [0.0] * plot.zero
+    values = [p.y for p in points] + [0.0] * plot.zero
     values += [p.base for one in plot.series if one.kind == "band" for p in one.points]
     marks = ticks(min(values), max(values), 5)
     words = [plot.axis(mark, marks[-1]) for mark in marks]
-    left = 14 + LETTER * max(map(cell_len, words))
-    floor, right = TOP + AREA, width - RIGHT
+    left, right, floor = 14 + LETTER * max(map(cell_len, words)), width - RIGHT, TOP + AREA
     rim = 0.5 if first == last or any(one.kind == "bars" for one in plot.series) else 0.0
+    x, y = _scale(first - rim, last + rim, left, right), _scale(marks[0], marks[-1], floor, TOP)
 
-    def x(at: float) -> float:
-        return left + (at - first + rim) / (last - first + 2 * rim) * (right - left)
-
-    def y(value: float) -> float:
-        return floor - (value - marks[0]) / (marks[-1] - marks[0]) * AREA
-
-    title = _text(0, 16, "", plot.title + " ", "title")
+    title = _text(0, 16, plot.title + " ", {"class": "title"})
     title.append(element("tspan", {"class": "unit"}, plot.unit))
     parts = [title]
     for mark, word in zip(marks, words, strict=True):
-        parts += [_level(left, right, y(mark), "grid"), _text(left - 8, y(mark) + 4, "end", word)]
+        parts += [_level(left, right, y(mark), "grid"), _text(left - 8, y(mark) + 4, word, END)]
     for one in plot.series:
         group = {"class": f"k{one.colour % COLOURS}", "data-series": one.name}
-        parts.append(element("g", group, *_series(one, x, y)))
-    for _, colour, value in plot.rules:
-        look = {"class": f"k{colour % COLOURS}"}
-        parts.append(element("g", look, _level(left, right, y(value), f"line d{colour % 4}")))
-    below = floor + 4.0
-    if plot.names:
-        parts += [_turned(x(i) + 3, below + 4, name) for i, name in enumerate(plot.names)]
-        below += round(0.85 * LETTER * max(map(cell_len, plot.names)))
-    else:
-        whole = [t for t in ticks(first, last, 4 if width < 420 else 7) if t == int(t) and first <= t <= last]
-        parts += [_text(x(t), below + 12, "middle", f"{int(t):,}") for t in whole]
-        below += 12
+        inside = [_level(left, right, y(one.points[0].y), _dashed(one))] if one.kind == "rule" else []
+        parts.append(element("g", group, *(inside or _series(one, x, y))))
+    below = floor + 16.0
+    for i, name in enumerate(plot.names):
+        turn = {"class": "name", "transform": f"rotate(-90 {_px(x(i) + 3)} {_px(floor + 8)})"}
+        parts.append(_text(x(i) + 3, floor + 8, name, END | turn))
+        below = max(below, floor + 6 + 0.85 * LETTER * cell_len(name))
+    for t in ticks(first, last, 4 if width < 420 else 7) if not plot.names else []:
+        if t == int(t) and first <= t <= last:
+            parts.append(_text(x(t), below, f"{int(t):,}", MIDDLE))
     below += LINE
-    parts.append(_text((left + right) / 2, below, "middle", plot.x))
-    legend = [(one.name, one.colour, one.kind) for one in plot.series if one.name]
-    made, below = _legend([*legend, *((name, k, "line") for name, k, _ in plot.rules)], left, right, below)
-    parts += [*made, *_hits(plot.readouts, x, left, right)]
+    parts.append(_text((left + right) / 2, below, plot.x, MIDDLE))
+    legend, below = _legend([one for one in plot.series if one.name], left, right, below)
+    parts += [*legend, *_hits(plot.readouts, x, left, right)]
     label = f"{plot.title} {plot.unit}"
     if plot.x == "round" and plot.readouts:
         label += f", rounds {first:g} to {last:g}. Latest: {plot.readouts[-1][1]}"
-    size = {"viewBox": f"0 0 {width} {below + 8:.0f}", "width": width, "height": f"{below + 8:.0f}"}
+    high = f"{below + 8:.0f}"
+    size = {"viewBox": f"0 0 {width} {high}", "width": width, "height": high}
     return element("svg", {"class": "plot", "role": "img", "aria-label": label, **size}, *parts)
 
 
@@ -216,82 +189,80 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [float(f"{i * step:.12g}") for i in numbers]
 
 
-Place = Callable[[float], float]
+def _scale(low: float, high: float, start: float, end: float) -> Place:
+    return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-def _series(one: Series, x: Place, y: Place) -> Iterable[Element]:
-    if one.kind == "bars":
-        for at, top, base, last in one.points:
-            left, right = x(at - 0.45), x((at if last is None else last) + 0.45)
-            yield element("rect", {
-                "class": "fill", "x": _px(left), "width": _px(max(right - left, 0.5)), "y": _px(y(top)),
-                "height": _px(max(y(base) - y(top), 0.0)),
-            })  # fmt: skip
-        return
+def _series(one: Series, x: Place, y: Place) -> Iterator[Element]:
     points = _thinned(one.points)
     way = [(x(p.x), y(p.y)) for p in points]
-    if one.kind == "band":
+    if one.kind == "bars":
+        for at, top, base, last in one.points:
+            start, end = x(at - 0.45), x((at if last is None else last) + 0.45)
+            yield _box(start, y(top), max(end - start, 0.5), max(y(base) - y(top), 0.0), "fill")
+    elif one.kind == "band":
         way += [(x(p.x), y(p.base)) for p in reversed(points)]
-    path = "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in way)
-    if one.kind == "band":
-        yield element("path", {"class": "fill band", "d": path + "Z"})
-        return
-    yield element("path", {"class": f"line d{one.colour % 4}", "d": path})
-    for a, b in way if len(way) <= DOTS else []:
-        yield element("circle", {"class": "fill", "r": 2.6, "cx": _px(a), "cy": _px(b)})
+        yield element("path", {"class": "fill band", "d": _path(way) + "Z"})
+    else:
+        yield element("path", {"class": _dashed(one), "d": _path(way)})
+        for a, b in way if len(way) <= DOTS else []:
+            yield element("circle", {"class": "fill", "r": 2.6, "cx": _px(a), "cy": _px(b)})
 
 
 def _thinned(points: Sequence[Point]) -> Sequence[Point]:
     """Return the lowest and the highest of neighbours where there are more points than pixels."""
-    group = -(-2 * len(points) // MOST_POINTS)
     if len(points) <= MOST_POINTS:
         return points
-    groups = [points[i : i + group] for i in range(0, len(points), group)]
+    size = -(-2 * len(points) // MOST_POINTS)
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
     return [p for g in groups for p in sorted({min(g, key=lambda p: p.y), max(g, key=lambda p: p.y)})]
 
 
-def _legend(
-    entries: Sequence[tuple[str, int, str]], left: float, right: float, below: float
-) -> tuple[list[Element], float]:
+def _legend(series: Sequence[Series], left: float, right: float, below: float) -> tuple[list[Element], float]:
     """Return the legend in as many lines as it needs, and where the last one stands."""
     made, at = list[Element](), right
-    for name, colour, kind in entries:
-        wide = 34 + LETTER * cell_len(name)
+    for one in series:
+        wide = 34 + LETTER * cell_len(one.name)
         if at + wide > right:
             at, below = left, below + LINE
-        swatch = (
-            _level(at, at + 22, below - 4, f"line d{colour % 4}")
-            if kind == "line"
-            else element("rect", {
-                "class": f"fill {kind}", "x": _px(at), "y": _px(below - 9), "width": 22, "height": 10,
-            })
-        )  # fmt: skip
-        made.append(element("g", {"class": f"k{colour % COLOURS}"}, swatch, _text(at + 27, below, "", name)))
+        if one.kind in ("line", "rule"):
+            swatch = _level(at, at + 22, below - 4, _dashed(one))
+        else:
+            swatch = _box(at, below - 9, 22, 10, f"fill {one.kind}")
+        words = _text(at + 27, below, one.name)
+        made.append(element("g", {"class": f"k{one.colour % COLOURS}"}, swatch, words))
         at += wide + 8
     return made, below
 
 
-def _hits(readouts: Sequence[tuple[float, str]], x: Place, left: float, right: float) -> Iterable[Element]:
+def _hits(readouts: Sequence[tuple[float, str]], x: Place, left: float, right: float) -> Iterator[Element]:
     """Yield a column for each readout; the pointer shows its words."""
     middles = [(x(a) + x(b)) / 2 for (a, _), (b, _) in pairwise(readouts)]
     for start, end, (_, words) in zip([left, *middles], [*middles, right], readouts, strict=False):
-        place = {"x": _px(start), "width": _px(max(end - start, 0.0)), "y": TOP, "height": AREA}
-        yield element("rect", {"class": "hit", **place}, element("title", None, words))
+        box = _box(start, TOP, max(end - start, 0.0), AREA, "hit")
+        box.append(element("title", None, words))
+        yield box
+
+
+def _dashed(one: Series) -> str:
+    return f"line d{one.colour % 4}"
 
 
 def _level(start: float, end: float, y: float, kind: str) -> Element:
-    return element("path", {"class": kind, "d": f"M{_px(start)} {_px(y)}L{_px(end)} {_px(y)}"})
+    return element("path", {"class": kind, "d": _path([(start, y), (end, y)])})
 
 
-def _text(x: float, y: float, anchor: str, words: str, kind: str = "") -> Element:
-    more = {key: value for key, value in (("text-anchor", anchor), ("class", kind)) if value}
-    return element("text", {"x": _px(x), "y": _px(y), **more}, words)
+def _path(way: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in way)
 
 
-def _turned(x: float, y: float, words: str) -> Element:
-    made = _text(x, y, "end", words, "name")
-    made.set("transform", f"rotate(-90 {_px(x)} {_px(y)})")
-    return made
+def _box(x: float, y: float, width: float, height: float, kind: str) -> Element:
+    size = {"width": _px(width), "height": _px(height)}
+    return element("rect", {"class": kind, "x": _px(x), "y": _px(y), **size})
+
+
+def _text(x: float, y: float, words: str, more: Mapping[str, str] | None = None) -> Element:
+    return element("text", {"x": _px(x), "y": _px(y), **(more or {})}, words)
 
 
 def _px(value: float) -> str:
