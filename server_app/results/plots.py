@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
     Clients,
-    Row,
     Scores,
     human_bytes,
     human_seconds,
@@ -46,7 +46,7 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None
         clients: What the rows of clients.jsonl amount to, for the clients' band and their models after
             local training.
     """
-    rows = sorted((row for row in rounds if _finite(row.get("round")) is not None), key=lambda r: r["round"])
+    rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
     trained = [row for row in rows if row.get("asked") != 0]
     loss = _curves(
         "loss", "Loss", "cross-entropy, nats", rows,
@@ -84,8 +84,8 @@ def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
 
 
 def _accuracy(rows: Sequence[Row], target: float, clients: Clients) -> Plot:
-    def of(scores: Mapping[int, Scores], number: Callable[[Scores], float]) -> Callable[[Row], float | None]:
-        return lambda row: number(scores[row["round"]]) if row["round"] in scores else None
+    def of(scores: Mapping[int, Scores], value: Callable[[Scores], float]) -> Callable[[Row], float | None]:
+        return lambda row: value(scores[row["round"]]) if row["round"] in scores else None
 
     def tenth(percent: int) -> Callable[[Row], float | None]:
         return of(clients.before, lambda scores: float(np.percentile(scores.accuracy, percent)))
@@ -210,13 +210,13 @@ def _participation(took: Row) -> Plot:
     if not took["clients"]:
         return Plot("participation", "Participation", "", "No client has trained.", [])
     of, jain = f"{took['clients']} of {took['population']} clients", short(took["jain"])
-    bars = [(int(times), number) for times, number in took["histogram"].items()]
+    bars = [(int(times), clients) for times, clients in took["histogram"].items()]
     return Plot(
         "participation", "Participation", f"clients, of {took['population']}",
         f"{of} took part; Jain index {jain}.",
-        [Series("", SKY, [Point(times, number) for times, number in bars], "bars")],
+        [Series("", SKY, [Point(times, clients) for times, clients in bars], "bars")],
         x="rounds in which a client took part",
-        readouts=[(times, f"{number:,} took part in {times:,} rounds") for times, number in _some(bars)],
+        readouts=[(times, f"{clients:,} took part in {times:,} rounds") for times, clients in _some(bars)],
         zero=True,
     )  # fmt: skip
 
@@ -232,11 +232,4 @@ def _line(rows: Sequence[Row], value: str | Callable[[Row], Any]) -> list[Point]
 
 
 def _value(row: Row, value: str | Callable[[Row], Any]) -> float | None:
-    return _finite(row.get(value) if isinstance(value, str) else value(row))
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number that can be drawn, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        return None
-    return float(value)
+    return number(row.get(value) if isinstance(value, str) else value(row))

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from server_app.results.lines import Row
 from task.numerics.metrics import crossing, rounds_to_target, spread, weighted_mean
-
-Row = dict[str, Any]
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 

@@ -141,7 +141,7 @@ def test_rounds_come_once_and_only_whole_lines(tmp_path: Path, browse: Browse) -
     base = "/api/runs/run/rounds"
     first = browser.get(base)
     assert [row["round"] for row in first["rounds"]] == [0, 1, 2]
-    assert (first["anew"], first["more"], first["problems"]) == (False, False, [])
+    assert (first["restarted"], first["more"], first["problems"]) == (False, False, [])
     next_ = f"{base}?after={first['after']}&mark={first['mark']}"
     assert browser.get(next_)["rounds"] == []
     line = to_json(round_row(3, dropped=1))
@@ -172,7 +172,7 @@ def test_a_run_that_was_cut_back_is_told_from_its_start(tmp_path: Path, regrown:
     for number in range(1, 1 + regrown):
         folder.append_round(round_row(number) | {"seconds": {"total": 9.0}})
     after = read_lines(path, before.after, before.mark)
-    assert after.anew
+    assert after.restarted
     assert [row["round"] for row in after.rows] == list(range(1 + regrown))
 
 
@@ -181,10 +181,10 @@ def test_a_new_run_of_the_same_name_is_told_from_its_start(tmp_path: Path) -> No
     before = read_lines(path)
     path.rename(tmp_path / "old")
     path.write_bytes((tmp_path / "old").read_bytes())  # even if it is the same, byte for byte
-    assert read_lines(path, before.after, before.mark).anew
+    assert read_lines(path, before.after, before.mark).restarted
     path.unlink()
     gone = read_lines(path, before.after, before.mark)
-    assert (gone.anew, gone.after, gone.rows) == (True, 0, [])
+    assert (gone.restarted, gone.after, gone.rows) == (True, 0, [])
 
 
 def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
     parts = 1
     while True:
         rows += chunk.rows
-        assert not chunk.anew
+        assert not chunk.restarted
         if not chunk.more:
             break
         chunk = read_lines(path, chunk.after, chunk.mark, most=3000)
@@ -278,7 +278,7 @@ def test_by_an_old_status_it_is_not_known_who_is_online(tmp_path: Path, browse: 
     )
     assert found["old"] is True
     assert [process["running"] for process in found["processes"]] == [None]
-    assert found["warnings"] == ["The link is not running, or stands still: this is its last word.", "a"]
+    assert found["warnings"] == ["The link is not running or does not respond. This is its last status.", "a"]
     assert found["state"] == "red"
 
 
@@ -355,7 +355,7 @@ def test_damaged_job_and_status_are_named(tmp_path: Path, browse: Browse) -> Non
 def test_a_folder_may_be_missing_come_and_go(tmp_path: Path, browse: Browse) -> None:
     place = tmp_path / "later"
     browser = browse(place)
-    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist (yet)."]
+    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist yet."]
     assert browser.get("/api/nodes")["there"] is False
     place.mkdir()
     assert (browser.get("/api/runs")["problems"], browser.runs()) == ([], {})
@@ -364,7 +364,7 @@ def test_a_folder_may_be_missing_come_and_go(tmp_path: Path, browse: Browse) -> 
     for path in folder.path.iterdir():
         path.unlink()
     folder.path.rmdir()
-    assert browser.get("/api/runs/run", 404)["error"] == "there is no such run (any more)"
+    assert browser.get("/api/runs/run", 404)["error"] == "there is no such run, or it was deleted"
     assert browser.ask("/runs/run").status == 404
     for page in ("rounds", "clients"):
         browser.get(f"/api/runs/run/{page}", 404)
@@ -628,14 +628,14 @@ def test_a_fault_of_ours_is_told_without_its_details(
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr(Watched, "runs", fail)
-    assert browser.get("/api/runs", 500) == {"error": "a fault of the monitor: see its terminal"}
+    assert browser.get("/api/runs", 500) == {"error": "the monitor failed: see its terminal"}
     assert SECRET in capfd.readouterr().err
     assert browser.get("/api/nodes")["there"] is False
 
 
 def test_a_port_in_use_is_said(tmp_path: Path, browse: Browse) -> None:
     port = browse(tmp_path).port
-    with pytest.raises(ConfigError, match=rf"--port {port}: something listens there already; choose another"):
+    with pytest.raises(ConfigError, match=rf"--port {port}: another program listens there; choose another"):
         Monitor(Watched(tmp_path), "127.0.0.1", port)
 
 

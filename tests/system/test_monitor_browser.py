@@ -323,5 +323,5 @@ def test_a_port_in_use_ends_with_one_line(site: str, kit: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert re.fullmatch(
-        rf"error: monitor: .* --port {port}: something listens there already; .*\n", done.stderr
+        rf"error: monitor: .* --port {port}: another program listens there; .*\n", done.stderr
     )

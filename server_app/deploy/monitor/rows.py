@@ -1,7 +1,7 @@
-"""What the monitor shows of a line or object that it read: some keys, of the right kind, of bounded size.
+"""What the monitor shows of a line or object: some keys, with checked types and bounded sizes.
 
-Nothing that is missing or of another kind is an error: it becomes None, "" or 0. Names and reasons that came
-from clients are passed on as text; the page never takes them for anything else.
+A missing value, or one of another type, becomes None, "" or 0. Names and reasons come from clients; they stay
+text, on the page too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from server_app.results import svg
-from server_app.results.lines import Row, read_lines
+from server_app.results.lines import Row, number, read_lines
 from server_app.results.svg import Plot
 
 MOST_TEXT = 1000  # characters of one text
@@ -37,13 +37,6 @@ ROUND_NUMBERS = (
 )  # fmt: skip
 CLIENT_NUMBERS = ("accuracy", "loss", "train_loss", "examples", "round")
 QUARANTINED_TEXTS = ("client", "field", "expected", "got", "reason")
-
-
-def number(value: object) -> float | int | None:
-    """Return a number that JSON can hold, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def text(value: object) -> str:
@@ -92,7 +85,7 @@ def round_row(row: Row) -> Row:
 
 
 def node_row(node: Row, *, old: bool) -> Row:
-    """Return what is shown of a node; by an old status it is not known whether it is online."""
+    """Return what is shown of a node; an old status does not say whether it is online."""
     return {
         "name": text(node.get("name")),
         "online": None if old else _truth(node.get("online")),
@@ -105,7 +98,7 @@ def node_row(node: Row, *, old: bool) -> Row:
 
 
 def process_row(process: Row, *, old: bool) -> Row:
-    """Return what is shown of a process of the link; by an old status it is not known whether it runs."""
+    """Return what is shown of a process of the link; an old status does not say whether it runs."""
     return {
         "name": text(process.get("name")),
         "running": None if old else _truth(process.get("running")),
@@ -132,7 +125,7 @@ def job_row(job: Row) -> Row:
 
 
 class Table:
-    """What is kept of a growing file of JSON lines, in step with the file.
+    """What is kept of a growing file of JSON lines; `read` brings it up to date.
 
     Args:
         path: The file.
@@ -160,7 +153,7 @@ class Table:
         until, more = time.monotonic() + BUSY_S, True
         while more and time.monotonic() < until:
             chunk = read_lines(self._path, self._after, self._mark)
-            if chunk.anew:
+            if chunk.restarted:
                 self._begin()
             self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
             self.problems |= dict.fromkeys(chunk.problems)
@@ -182,7 +175,7 @@ class RoundTable(Table):
 
 
 class ClientTable(Table):
-    """The last numbers of each client of a run."""
+    """The latest numbers of each client of a run."""
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -34,7 +34,7 @@ export async function runPage(run) {
 async function askRounds(run) {
   for (let more = true; more;) {
     const news = await ask(`/api/runs/${run}/rounds?after=${held.after}&mark=${held.mark}`);
-    if (news.anew) Object.assign(held, {rounds: [], problems: []});
+    if (news.restarted) Object.assign(held, {rounds: [], problems: []});
     for (const row of news.rounds) held.rounds.push(row);
     for (const line of news.problems) if (!held.problems.includes(line)) held.problems.push(line);
     Object.assign(held, {after: news.after, mark: news.mark});
