@@ -147,6 +147,7 @@ class Exchange:
                 if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
                     self.look()
                     self._send_again()
+                    self.looked_at = time.monotonic()
                 if self._given_up(now):
                     break
             for order in self._orders:
