@@ -19,7 +19,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from strategies.membership.presence import in_trouble
-from strategies.transport.transfer_budget import Allowance, granted
+from task.flower.transfer_budget import Allowance, granted
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with

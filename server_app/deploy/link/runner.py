@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server_app.deploy.link.control import Control, LinkError, NodeState, RunState
+from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held

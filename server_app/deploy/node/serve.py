@@ -179,7 +179,7 @@ class _Node:
     def _warm(self) -> list[str]:
         kit, policy, options = self.kit, self.kit.policy, self.options
         return [
-            sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-clientapp",
+            sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-clientapp",
             "--runtime", f"127.0.0.1:{self.port}", "--secret", str(kit.secret),
             "--preload", "client_app.app", "--apps", policy.apps, "--max-rounds", str(policy.max_rounds),
             "--min-examples", str(policy.min_examples), "--min-steps", str(policy.min_steps),
