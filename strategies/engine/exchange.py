@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from flwr.app import ConfigRecord, Message
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
+from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
 from strategies.membership import presence as online
 from strategies.membership.presence import Presence, patiently
 from strategies.transport.pull import puller
 from task.errors import NodesError
+from task.flower.messages import ErrorCode, set_reply_to
 from task.population import some
 from task.wire import messages as wire
 
@@ -194,7 +193,7 @@ class Exchange:
             reason = f"{self._name(node)}: {said}"
             return self._close(order, Error(found.error.code, reason))
         self._close(order)
-        found.metadata.__dict__["_reply_to_message_id"] = order.request.metadata.message_id
+        set_reply_to(found, order.request.metadata.message_id)
         return found
 
     def _close(self, order: _Order, error: Error | None = None) -> Message | None:

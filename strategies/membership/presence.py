@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from strategies.membership.client_identity import Claim, Data, Node, Settled, settle
 from strategies.membership.foreign import as_one_client
 from task.errors import ConfigError, WireError
+from task.flower.grid import is_superlink_error
 from task.population import some
 from task.wire import messages as wire
 from task.wire import registration
@@ -48,7 +49,7 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
         try:
             result = call()
         except Exception as err:
-            if not in_trouble(err) or time.monotonic() + pause > began + timeout_s:
+            if not is_superlink_error(err) or time.monotonic() + pause > began + timeout_s:
                 raise
             logger.warning("the SuperLink answers %s; trying again", wire.one_line(str(err)))
             troubled()
@@ -58,12 +59,6 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
             return result
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)
-
-
-def in_trouble(err: Exception) -> bool:
-    """Return whether an error is the SuperLink's own and may pass."""
-    status = getattr(getattr(err, "response", None), "status_code", 0)
-    return isinstance(status, int) and status >= 500
 
 
 class Presence:
