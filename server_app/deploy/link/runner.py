@@ -225,12 +225,11 @@ def bundle() -> bytes:
     Raises:
         BouquetError: The app's folder is not here.
     """
-    from flwr.cli.build import build_fab_from_disk
-
     from server_app.deploy.host.machine import APP_DIR
+    from task.flower.app import build_bundle
 
     try:
-        return build_fab_from_disk(APP_DIR)
+        return build_bundle(APP_DIR)
     except Exception as err:
         raise BouquetError(f"{APP_DIR}: expected the app's folder; got {type(err).__name__}: {err}") from None
 
