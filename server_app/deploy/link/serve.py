@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from server_app.deploy.flower import environment as flower
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.host.machine import TOKENS
 from server_app.deploy.host.processes import Child, Warden, only_one, say
@@ -225,10 +226,9 @@ def environment(kit: LinkKit) -> dict[str, str]:
     """Return what the processes of a link have in their environment beside this process's own."""
     return {
         KIT: str(kit.path),
-        "FLWR_HOME": str(kit.flwr_home),
+        **flower.environment(kit.flwr_home),
         "BOUQUET_CACHE": str(kit.cache),
         "FLWR_TELEMETRY_ENABLED": os.environ.get("FLWR_TELEMETRY_ENABLED", "0"),
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
     }
