@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from server_app.deploy.flower import names as deployed
+from server_app.deploy.flower import superlink
+from server_app.deploy.flower.limits import Limits
+from task.errors import ConfigError
 from task.flower import names as anywhere
 from task.flower.names import Use, changes, shape
 
@@ -289,7 +292,7 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
         "no round.",
         """
         json
-            dumps(obj, *, skipkeys=, ensure_ascii=, chec... 00000000
+            dumps(obj, *, skipkeys=, ensure_ascii=, ... 00000000
             loads(s)
             undo(s)
             "def dumps("
@@ -310,3 +313,11 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
     assert "got (object_ids, pull_object_fn). Used for: limits on bytes" in line
     monkeypatch.delattr("flwr.superlink.grid.http_grid.pull_objects")
     assert "got none" in changes(anywhere.BUDGET)[0]
+
+
+def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(superlink.runtime_handlers, "push_object")
+    with pytest.raises(ConfigError, match=r"push_object: expected .* Without it: a message is lost"):
+        superlink.patch(Limits(1, 1))

@@ -83,7 +83,8 @@ def shape(path: str) -> str | None:
     whole = _shape(found)
     if len(whole) <= LETTERS:
         return whole
-    return f"{whole[: LETTERS - 12]}... {hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    beginning = whole[: LETTERS - 12].rpartition(" ")[0]
+    return f"{beginning} ... {hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def _sources(cls: type) -> list[type]:
@@ -157,7 +158,7 @@ ERRORS = Use(
     "a lost order is not sent again, or a run goes on without its SuperLink.",
     """
         flwr.common.constant
-            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 CLIE... 00c8353a
+            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
         flwr.supercore.run
             RunNotRunningException
     """,
@@ -168,7 +169,7 @@ BUDGET = Use(
     "a hostile reply of a few megabytes fills the memory, or holds up the round for two hours.",
     """
         flwr.superlink.grid.http_grid
-            pull_objects(object_ids, pull_object_fn, *, max_concurre... 7713cb0d
+            pull_objects(object_ids, pull_object_fn, *, ... 7713cb0d
         flwr.app.Array
             inflate(object_content, children=)
         flwr.app.message.array
@@ -204,7 +205,7 @@ ENGINE = Use(
     "`bouquet run` fails.",
     """
         flwr.server.superlink.fleet.vce.vce_api
-            run_api(app_fn, backend_fn, nodes_mapping, state_fa... 8f782fee
+            run_api(app_fn, backend_fn, nodes_mapping, ... 8f782fee
             _register_nodes(num_nodes, state_factory)
             _register_node_info_stores(nodes_mapping, run, app_dir=)
         flwr.server.superlink.fleet.vce.metrics
@@ -232,7 +233,7 @@ ENGINE = Use(
             store_message_res(self, message)
             get_message_ins(self, node_id, limit, *, run_id=)
         flwr.server.superlink.linkstate.in_memory_linkstate
-            RunRecord(run, federation_config=, logs=, usage_repor... 52220ab9
+            RunRecord(run, federation_config=, logs=, ... 52220ab9
         flwr.server.superlink.linkstate.utils
             generate_rand_int_from_bytes(num_bytes, exclude=)
         flwr.common.constant
@@ -245,7 +246,7 @@ ENGINE = Use(
         flwr.supercore.object_store
             ObjectStoreFactory(database=)
         flwr.supercore.run
-            Run(run_id, fab_id, fab_version, fab_hash, over... 37c58b35
+            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
         flwr.supercore.run.Run
             create_empty(run_id)
         flwr.supercore.task_identity
@@ -261,7 +262,7 @@ ENGINE = Use(
         flwr.superlink.grid.InMemoryGrid
             set_run(self, run)
         flwr.proto.task_pb2
-            Task: task_id type run_id status pending_at star... 130b5a3d
+            Task: task_id type run_id status pending_at ... 130b5a3d
     """,
 )
 

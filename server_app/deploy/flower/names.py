@@ -11,8 +11,8 @@ SUPERLINK = Use(
         flwr.superlink.cli.flower_superlink
             flower_superlink()
             SuperLinkLifespan(config, state_factory)
-            FleetServicer(state_factory, objectstore_factory, enable_... 9c619ae5
-            _run_fleet_api_grpc_rere(address, state_factory, objectstore_factory... 30901130
+            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
+            _run_fleet_api_grpc_rere(address, state_factory, ... 30901130
             GRPC_MAX_MESSAGE_LENGTH = 2147483647
             uvicorn: module
         flwr.superlink.cli.flower_superlink.SuperLinkLifespan
@@ -53,18 +53,18 @@ DELIVERY = Use(
         flwr.supercore.state.schema.corestate_models
             ObjectPushSession: session_id run_id expires_at pending_count
             ObjectPushSessionRoot: session_id root_object_id
-            Task: task_id type run_id fab_hash model_ref con... edd0c405
+            Task: task_id type run_id fab_hash model_ref ... edd0c405
         flwr.supercore.state.schema.linkstate_models
-            MessageIns: message_id group_id run_id src_node_id dst... 703f3633
-            MessageRes: message_id group_id run_id src_node_id dst... 703f3633
-            Node: node_id owner_aid owner_name status regist... be2640e6
+            MessageIns: message_id group_id run_id src_node_id ... 703f3633
+            MessageRes: message_id group_id run_id src_node_id ... 703f3633
+            Node: node_id owner_aid owner_name status ... be2640e6
         flwr.supercore.state.schema.objectstore_models
             StoredObject: object_id content is_available ref_count
         flwr.supercore.utils
             int64_to_uint64(signed)
             uint64_to_int64(unsigned)
         flwr.supercore.constant
-            NodeStatus: REGISTERED=registered ONLINE=online OFFLIN... b21b8a38
+            NodeStatus: REGISTERED=registered ONLINE=online ... b21b8a38
         flwr.supercore.date
             now()
         flwr.app.message
@@ -75,7 +75,7 @@ DELIVERY = Use(
             _message_id: attribute
         flwr.common.constant
             SUPERLINK_NODE_ID = 1
-            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 CLIE... 00c8353a
+            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
     """,
 )
 
@@ -84,7 +84,7 @@ FLEET = Use(
     "a node can answer in another's name, or fill the SuperLink's memory and disk.",
     """
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer
-            FleetServicer(state_factory, objectstore_factory, enable_... 9c619ae5
+            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
             ActivateNode(self, request, context)
             PullMessages(self, request, context)
@@ -99,7 +99,7 @@ FLEET = Use(
         flwr.server.superlink.fleet.message_handler.message_handler
             confirm_message_received(request, state, store)
         flwr.supercore.error
-            ApiErrorCode: NO_FEDERATION_MANAGEMENT_SUPPORT=1 FEDERAT... 494be104
+            ApiErrorCode: NO_FEDERATION_MANAGEMENT_SUPPORT=1 ... 494be104
             FlowerError(code, message, public_details=)
         flwr.supercore.error.FlowerError
             code: attribute
@@ -109,7 +109,7 @@ FLEET = Use(
             ActivateNodeRequest: public_key heartbeat_interval
             PullMessagesRequest: node message_ids
             PullMessagesResponse: reconnect messages_list message_object_trees
-            PushMessagesRequest: node messages_list message_object_trees cl... 6adaa0ac
+            PushMessagesRequest: node messages_list message_object_trees ... 6adaa0ac
         flwr.proto.message_pb2
             ConfirmMessageReceivedRequest: node run_id message_object_id
             ObjectTree: object_id children
@@ -161,7 +161,7 @@ CONTROL = Use(
     "`bouquet link` knows neither its nodes nor its runs.",
     """
         flwr.supercore.control.control_http_client
-            ControlHttpClient(base_url, *, interceptors=, verify=, timeou... 144ed01d
+            ControlHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
         flwr.supercore.control.control_http_client.ControlHttpClient
             close(self)
             ListNodes(self, request)
@@ -177,12 +177,12 @@ CONTROL = Use(
             ListRunsResponse: run_dict now
             RegisterNodeRequest: public_key location name
             RegisterNodeResponse: node_id
-            StartRunRequest: fab override_config override_federation_co... 26993c04
+            StartRunRequest: fab override_config ... 26993c04
             StartRunResponse: run_id note series_id federation
             StopRunRequest: run_id
             UnregisterNodeRequest: node_id
         flwr.proto.node_pb2
-            NodeInfo: node_id owner_aid owner_name status regist... be2640e6
+            NodeInfo: node_id owner_aid owner_name status ... be2640e6
         flwr.proto.run_pb2
             Run: run_id fab_id fab_version override_config ... 34d144c8
             RunStatus: status sub_status details
@@ -214,9 +214,9 @@ TASKS = Use(
         flwr.supercore.runtime.runtime_http_client
             "/flwr.proto.Runtime/AcquireTask"
         flwr.supercore.runtime
-            RuntimeHttpClient(base_url, *, interceptors=, verify=, timeou... 144ed01d
+            RuntimeHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
         flwr.supercore.runtime.RuntimeHttpClient
-            from_server_address(server_address, insecure, root_certificates... 691fd656
+            from_server_address(server_address, insecure, ... 691fd656
             AcquireTask(self, request)
             PushTaskOutput(self, request)
             _client: attribute
@@ -242,10 +242,10 @@ TASKS = Use(
         flwr.supercore.logger
             mirror_output_to_queue(log_queue)
         flwr.superlink.runtime.run_serverapp
-            run_serverapp(runtime_api_address, log_queue, token, inse... 9ef2108a
+            run_serverapp(runtime_api_address, log_queue, token, ... 9ef2108a
             install_from_fab(fab_file, install_dir=, skip_prompt=)
         flwr.supercore.run
-            Run(run_id, fab_id, fab_version, fab_hash, over... 37c58b35
+            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
         flwr.common.constant
             SubStatus: COMPLETED=completed FAILED=failed STOPPED=stopped
     """,
@@ -261,7 +261,7 @@ SUPERNODE = Use(
             time: module
             "time.sleep(3)"
             "time.sleep(0.5)"
-            _init_connection(transport, server_address, insecure, root_c... 05d32439
+            _init_connection(transport, server_address, insecure, ... 05d32439
             _make_fleet_connection_retry_invoker(max_retries=, max_wait_time=, connection_error_type=)
         flwr.client.grpc_rere_client.connection
             HeartbeatSender(heartbeat_fn)
@@ -277,7 +277,7 @@ SUPERNODE = Use(
             InMemoryNodeState(object_store)
         flwr.supernode.nodestate.in_memory_nodestate.InMemoryNodeState
             finish_task(self, task_id, sub_status, details)
-            get_tasks(self, *, task_ids=, run_ids=, statuses=, or... 17a382cf
+            get_tasks(self, *, task_ids=, run_ids=, statuses=, ... 17a382cf
             lock_msg_store: attribute
             msg_store: attribute
             record_message_processing_start(self, message_id)
@@ -300,7 +300,7 @@ CLOCK = Use(
         flwr.proto.node_pb2
             Node: node_id
         flwr.supercore.grpc
-            create_channel(server_address, insecure, root_certificates... c6b242c7
+            create_channel(server_address, insecure, ... c6b242c7
         flwr.supercore.interceptors
             RuntimeVersionClientInterceptor(component_name)
         flwr.supercore.primitives.asymmetric
@@ -323,5 +323,5 @@ ENVIRONMENT = Use(
     """,
 )
 
-LINK = (SUPERLINK, DELIVERY, FLEET, GATE)  # without these no SuperLink is started
-USES = (*LINK, ROUTINE, CONTROL, TASKS, SUPERNODE, CLOCK, ENVIRONMENT)
+LINK = (SUPERLINK, DELIVERY, FLEET)  # without these no SuperLink is started
+USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, CLOCK, ENVIRONMENT)

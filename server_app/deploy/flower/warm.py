@@ -5,7 +5,7 @@ round, on each node. Here one parent has imported them, and forks. It stays sing
 in torch, so that a fork is safe, and it runs none of the app's code, so that it cannot be hurt by it. What
 happens to the process of a task is seen at once, since its end closes a pipe: if it has not pushed a reply
 itself, a fork of the parent pushes an error in its place. Through the pipe come records of fixed size only
-(telling.py).
+(`server_app.deploy.node.task_reports`).
 
 A task's token goes to its process by the fork; it is in no command line, no environment and no file.
 """
