@@ -18,7 +18,8 @@ import numpy as np
 from strategies.membership.client_identity import Node
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import MODEL_UP, Algorithm
+from task.spec.entry import Algorithm
+from task.spec.record import MODEL_UP
 from task.spec.selections import SELECTIONS
 from task.wire import messages as wire
 from task.wire import registration
@@ -33,7 +34,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         entry: The run's contract.
         config: The run.
     """
-    by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
+    by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""

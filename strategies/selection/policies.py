@@ -35,7 +35,8 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.spec.selections import LOSS_RMS, candidates_of, cohort_size
+from task.spec.selections import candidates_of, cohort_size
+from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
 
 Told = Mapping[str, Mapping[str, float]]
