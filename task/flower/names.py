@@ -7,6 +7,7 @@ release may change the rest. Only `task.flower` and `server_app.deploy.flower` u
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import importlib
@@ -76,9 +77,7 @@ def shape(path: str) -> str | None:
     found = _find(path)
     if found is None:
         parent = _find(owner)
-        sets = inspect.isclass(parent) and any(
-            re.search(rf'\bself\.{name}\b|"{name}"', inspect.getsource(c)) for c in _sources(parent)
-        )
+        sets = re.search(rf'\bself\.{name}\b|"{name}"', _source(parent)) is not None
         return ": attribute" if sets else None
     whole = _shape(found)
     if len(whole) <= LETTERS:
@@ -87,8 +86,12 @@ def shape(path: str) -> str | None:
     return f"{beginning} ... {hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def _sources(cls: type) -> list[type]:
-    return [c for c in cls.__mro__ if c.__module__.split(".")[0] == "flwr"]
+def _source(cls: Any) -> str:
+    """Return what Flower wrote of a class and its bases, "" if that cannot be read."""
+    bases = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "flwr"] if inspect.isclass(cls) else []
+    with contextlib.suppress(OSError):
+        return "\n".join(inspect.getsource(c) for c in bases)
+    return ""
 
 
 def _find(path: str) -> Any:
@@ -161,6 +164,17 @@ ERRORS = Use(
             ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
         flwr.supercore.run
             RunNotRunningException
+    """,
+)
+
+NODES = Use(
+    "seeing that a node left and came back, from when it was registered and activated.",
+    "an order to a node that was restarted is not sent again.",
+    """
+        flwr.serverapp.Grid
+            get_nodes(self)
+        flwr.proto.node_pb2
+            NodeInfo: node_id owner_aid owner_name status ... be2640e6
     """,
 )
 
@@ -276,4 +290,4 @@ PACE = Use(
     """,
 )
 
-USES = (REPLY_TO, ERRORS, BUDGET, APP, LOGGER, ENGINE, PACE)
+USES = (REPLY_TO, ERRORS, NODES, BUDGET, APP, LOGGER, ENGINE, PACE)
