@@ -1,4 +1,4 @@
-"""The ClientApp: answers the roll call, trains and evaluates the clients that a message names."""
+"""The ClientApp: registers, trains and evaluates the clients that a message names."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     made = ClientApp(mods=[explained, answer_in_kind])
 
-    @made.query(registration.ROLL_CALL)
-    def on_roll_call(message: Message, context: Context) -> Message:
+    @made.query(registration.REGISTER)
+    def on_registration(message: Message, context: Context) -> Message:
         try:
-            content = registration.roll_call_content(node_of(context).roll_call())
+            content = registration.registration_content(node_of(context).registration())
         except BouquetError as err:
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
