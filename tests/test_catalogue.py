@@ -19,9 +19,16 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
 from task.wire.registration import ROLL_CALL
-from tests.reference.fedsgd import loss_and_gradient
 from tests.support import federation
-from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners
+from tests.support.federation import (
+    SIZES,
+    Played,
+    far,
+    loss_and_gradient,
+    owners_config,
+    read_by,
+    write_owners,
+)
 
 NAMES = sorted(ALGORITHMS)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
