@@ -17,7 +17,7 @@ from client_app.stages.attacks import corrupt, malicious
 from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm, evaluation_of
@@ -136,13 +136,12 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    initial, parts = node.initial(), node.parts()
-    shared = {n: initial[n] for n in parts.shared}
-    like = holdings(shared, parts.trainable)
-    order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
+    parts, forms = node.parts(), node.forms()
+    order = wire.read_order(entry, content, forms)
     trainable = frozenset(parts.trainable)
     bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
-    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound, node.owner)
+    like = replace(forms, clients=len(order.population)).of(entry.up)
+    merged = _Merge(entry, like, bound, node.owner)
     named = bool(order.clients) and not order.whole
     if not named:
         clients = _share(node)
@@ -183,8 +182,7 @@ class _Merge:
         owner: Owner = SIMULATION,
     ) -> None:
         self.entry, self.owner = entry, owner
-        held = {f.name: like[f.holds] for f in entry.up}
-        self.folding = Folding(entry, held, bound or NormBound(0.0, {}, frozenset()))
+        self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
@@ -222,7 +220,7 @@ class _Merge:
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        partials = {name: r.partial() for name, r in self.folding.reductions.items()} if self.clients else {}
+        partials = self.folding.partials() if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def as_one_client(self) -> wire.NodeReply:

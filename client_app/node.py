@@ -27,10 +27,11 @@ from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays, only, state_of
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
 from task.wire import registration
+from task.wire.layouts import Forms
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -124,6 +125,12 @@ class Node:
     def parts(self) -> Parts:
         """Return which of the model's tensors are shared and which are private."""
         return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[1]
+
+    def forms(self) -> Forms:
+        """Return what records look like under the run's model."""
+        whole, parts = self.initial(), self.parts()
+        others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
+        return Forms(only(whole, parts.shared), parts.trainable, others=others)
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""

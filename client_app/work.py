@@ -24,7 +24,7 @@ from task.config.sections import TrainConfig
 from task.datasets import DATASETS
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
 from task.numerics.seeds import rng_for, seed_for
 from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
@@ -97,7 +97,7 @@ def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
 
 
 def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
-    return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
+    return program_of(node.model(), node.config.train.stack if entry.batched else 1)
 
 
 def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
@@ -157,7 +157,7 @@ def _task(
         y = torch.where(flipped, flip_labels(y, node.dataset.num_classes), y)
     # Somebody else's strategy may not say which round it is.
     before = server_round or None
-    forms = _forms(node, entry)
+    forms = node.forms().of(entry.keeps)
     found = [
         node.store().load(c, entry.name, order.run, before, forms, order.void) if entry.keeps else None
         for c in cohort
@@ -175,26 +175,14 @@ def _task(
         [k.get("personal", {}) for k in kept] if entry.private else (),
         frozenset(parts.private),
     )
-    gifts = [{f: order.stacks[f].get(c, {}) for f in order.stacks} for c in cohort]
+    own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
     mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
-    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, gifts, mine)
+    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, own, mine)
     ala = None
     if entry.ala:
         rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
         ala = AdaptiveAggregation(config.fedala, parts.top, kept, rngs, node.initial())
     return task, solver, ala
-
-
-def _forms(node: Node, entry: Algorithm) -> dict[str, Arrays]:
-    """Return arrays of the forms that kept records must have, where the model says them."""
-    whole, parts = node.initial(), node.parts()
-    shared = {n: whole[n] for n in parts.shared}
-    held = holdings(shared, parts.trainable) | {
-        "whole": whole,
-        "private": {n: whole[n] for n in parts.private},
-        "top": {n: whole[n] for n in parts.top},
-    }
-    return {f.name: held[f.holds] for f in entry.keeps if f.holds in held}
 
 
 def _train_cohort(

@@ -55,7 +55,7 @@ class AppleSolver(OwnModelSolver):
         """Lay the core models side by side."""
         assert self.order is not None
         (client,), names = self.order.clients, self.order.population
-        models = self.gifts[0]["models"]
+        models = self.per_client[0]["models"]
         # w^p has the program's own memory: running statistics move where the gradients are taken.
         task.load([models.get(client, {})])
         self.mixed = task.params

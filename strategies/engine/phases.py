@@ -24,12 +24,13 @@ from strategies.membership import presence
 from strategies.membership.client_registry import Roster
 from task.config.knobs import Config
 from task.datasets import DATASETS
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 
-Extra = dict[str, wire.Scalar]
+Extra = dict[str, wire.ConfigValue]
 
 
 @dataclass
@@ -212,5 +213,4 @@ class PhaseEngine:
 
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
-        held = holdings(self.model, self.trainable, len(self.roster.names))
-        return {f.name: held[f.holds] for f in contract.up}
+        return Forms(self.model, self.trainable, len(self.roster.names)).of(contract.up)

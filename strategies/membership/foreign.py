@@ -18,7 +18,8 @@ import numpy as np
 from strategies.membership.client_identity import Node
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import MODEL_UP, Algorithm
+from task.spec.entry import Algorithm
+from task.spec.record import MODEL_UP
 from task.spec.selections import SELECTIONS
 from task.wire import messages as wire
 from task.wire import registration

@@ -8,8 +8,8 @@ from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MODEL_DOWN
 from task.spec.personalised import ALA_FITS
+from task.spec.record import MODEL_DOWN
 from task.spec.selections import SELECTIONS, candidates_of
 
 
@@ -37,7 +37,7 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     entry = ALGORITHMS[config.algorithm]
-    one_by_one = entry.phases or entry.individual or any(f.reduce == "stack" for f in entry.up)
+    one_by_one = entry.phases or entry.individual or any(f.reduce == "collect" for f in entry.up)
     if SELECTIONS[config.server.selection].ring and one_by_one:
         raise ConfigError(
             f'run-config key "selection": {config.server.selection} passes one model from client to client, '

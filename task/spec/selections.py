@@ -19,15 +19,14 @@ from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import Algorithm, Paper, ScalarField
+from task.spec.entry import Algorithm, Paper
+from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"
 """Name of the phase that asks candidates for their loss."""
 
-LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
-LOSS_RMS = ScalarField(
-    "loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0
-)
+LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
+LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Selection:
     title: str
     paper: Paper
     query: Algorithm | None = None
-    up_scalars: tuple[ScalarField, ...] = ()
+    up_scalars: tuple[Scalar, ...] = ()
     by_examples: bool = False
     ring: bool = False
 

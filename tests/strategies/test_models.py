@@ -16,7 +16,7 @@ from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.membership import presence
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.stack import Stack
+from task.numerics.collect import Collect
 from tests.support.federation import Keep, Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by
@@ -43,7 +43,7 @@ def held(played: Played, t: int) -> dict[str, Arrays]:
 
 def replies(models: Mapping[str, Arrays], spool: int | None = None, **more: Any) -> AggregatedReplies:
     """Return a round's replies, stacked."""
-    stack = Stack(next(iter(models.values())), spool)
+    stack = Collect(next(iter(models.values())), spool)
     for client, arrays in models.items():
         stack.add(arrays, 1, client)
     counts = np.ones(len(models), np.int64)

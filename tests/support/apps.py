@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from task.wire import registration
+from task.wire.layouts import Forms
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
@@ -68,8 +69,8 @@ def named_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         arrays = wire.read_arrays(message.content["arrays"])  # type: ignore[arg-type]
-        order = wire.read_order(entry, message.content, {"arrays": arrays})
-        merged = _Merge(entry, {"state": arrays, "trainable": arrays})
+        order = wire.read_order(entry, message.content, Forms(arrays, ()))
+        merged = _Merge(entry, dict.fromkeys((r.name for r in entry.up), arrays))
         for client in order.clients:
             merged.add(client, work(client, order))
         return Message(wire.reply_content(merged.reply()), reply_to=message)

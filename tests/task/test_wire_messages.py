@@ -16,6 +16,7 @@ from task.population import ClientNames
 from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 from task.wire.messages import ClientUpdate, NodeReply, RejectedReply, TrainOrder
 from task.wire.registration import RollCall
 from tests.support.records import MODEL, through
@@ -26,7 +27,7 @@ AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
 # ------------------------------------------------------------------------------------------ down
 
 
-def sent(order: TrainOrder, **extra: wire.Scalar) -> RecordDict:
+def sent(order: TrainOrder, **extra: wire.ConfigValue) -> RecordDict:
     return through(wire.train_content(order, {"arrays": wire.pack_arrays(MODEL)}, extra))
 
 
@@ -34,19 +35,19 @@ ORDER = TrainOrder(5, {}, {"lr": 0.1, "proximal-mu": 0.3}, ("a", "b/ü"), (0, 2)
 
 
 def test_an_order_is_read_as_it_was_written() -> None:
-    got = wire.read_order(PROX, sent(ORDER, note="x"), {"arrays": MODEL})
+    got = wire.read_order(PROX, sent(ORDER, note="x"), Forms(MODEL, ()))
     assert (got.round, got.clients, got.epochs) == (5, ("a", "b/ü"), (0, 2))
     assert got.scalars == {"lr": 0.1, "proximal-mu": 0.3}
     assert sha256(got.arrays["arrays"]) == sha256(MODEL)
 
 
 def test_an_order_of_somebody_elses_strategy_names_no_clients() -> None:
-    got = wire.read_order(AVG, RecordDict({"arrays": wire.pack_arrays(MODEL)}), {"arrays": MODEL})
+    got = wire.read_order(AVG, RecordDict({"arrays": wire.pack_arrays(MODEL)}), Forms(MODEL, ()))
     assert (got.round, got.clients, got.epochs, got.scalars) == (0, (), (), {})
 
 
 def test_extra_entries_cannot_overwrite_what_the_strategy_says() -> None:
-    got = wire.read_order(PROX, sent(ORDER, **{"server-round": 99, "lr": 9.0}), {"arrays": MODEL})
+    got = wire.read_order(PROX, sent(ORDER, **{"server-round": 99, "lr": 9.0}), Forms(MODEL, ()))
     assert (got.round, got.scalars["lr"]) == (5, 0.1)
 
 
@@ -54,19 +55,19 @@ def test_a_missing_record_or_scalar_of_an_order_is_named_with_its_meaning() -> N
     content = sent(ORDER)
     del content["arrays"]
     with pytest.raises(WireError, match=r"'arrays'.*global model") as error:
-        wire.read_order(PROX, content, {"arrays": MODEL})
+        wire.read_order(PROX, content, Forms(MODEL, ()))
     assert error.value.field == "arrays"
     content = sent(replace(ORDER, scalars={"lr": 0.1}))
     with pytest.raises(WireError, match=r"'proximal-mu'.*mu of the proximal term") as error:
-        wire.read_order(PROX, content, {"arrays": MODEL})
+        wire.read_order(PROX, content, Forms(MODEL, ()))
     assert error.value.field == "proximal-mu"
-    assert wire.read_order(AVG, content, {"arrays": MODEL}).clients == ("a", "b/ü")  # FedAvg needs no mu
+    assert wire.read_order(AVG, content, Forms(MODEL, ())).clients == ("a", "b/ü")  # FedAvg needs no mu
 
 
 def test_a_model_of_another_shape_is_refused_on_the_node() -> None:
     like = MODEL | {"1.bias": np.zeros(2, np.float32)}
     with pytest.raises(FieldError) as error:
-        wire.read_order(PROX, sent(ORDER), {"arrays": like})
+        wire.read_order(PROX, sent(ORDER), Forms(like, ()))
     assert error.value.field == "arrays/1.bias"
 
 
