@@ -208,9 +208,8 @@ def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
 
     want = rows(1, 0)
     assert all(row["quarantined"] == [] and row["client_accuracy"] is not None for row in want[1:])
-    for nodes in (1, 2, 3):
-        for seed in (1, 2):
-            assert rows(nodes, seed) == want, (nodes, seed)
+    for nodes, seed in ((2, 1), (3, 2)):
+        assert rows(nodes, seed) == want, (nodes, seed)
 
 
 # ----------------------------------------------------------------------------------- fixed point
