@@ -29,6 +29,9 @@ def upper_bound(tau: int, T: float, delta: float, beta: float, rho: float, eta: 
 class AdaptiveTau(Reference):
     """Rounds of everybody until the budget is spent; the last one only looks, and returns the best model."""
 
+    algorithm = "adaptive-tau"
+    active = {"adaptive-tau.budget": 1000000.0, "adaptive-tau.tau-max": 7}
+
     budget: float
     c: float
     b: float

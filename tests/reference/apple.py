@@ -39,6 +39,7 @@ class Apple(Reference):
     """w = the mean of the core models seen so far."""
 
     algorithm, model = "apple", "mlp"
+    active = {"apple.dr-lr": 0.05}
     cases = {
         "few clients, stragglers": {
             "apple__dr_lr": 0.05, "apple__decay_rounds": 3, "stragglers": 0.6, "num_server_rounds": 5,

@@ -16,6 +16,7 @@ class Ditto(Reference):
     """personal_epochs 0 = those of the shared model."""
 
     algorithm, model = "ditto", "mlp"
+    active = {"ditto.lambda": 0.5}
     cases = {
         "stragglers in a stack": {"stragglers": 0.7, "ditto__lambda": 0.7},
         "alone, few epochs of its own": {

@@ -57,6 +57,7 @@ class Reference:
 
     Attributes:
         algorithm: Name in the catalogue.
+        active: Run-config keys at whose values it is not FedAvg and every knob of its own does something.
         cases: Run-config settings under which the app is held to it, by the name of the test.
         keys: Run-config keys of fields that are named otherwise.
         tolerance: Largest difference of the app's models, relative to each array.
@@ -68,6 +69,7 @@ class Reference:
     """
 
     algorithm = ""
+    active: dict[str, Any] = {}
     cases: dict[str, dict[str, Any]] = {}
     keys: dict[str, str] = {}
     tolerance = 2e-5

@@ -65,6 +65,7 @@ class FedALA(Reference):
     """
 
     algorithm, model = "fedala", "mlp"
+    active = {"fedala.percent": 60.0, "fedala.max-epochs": 12}
 
     slice_rows: Callable[[int, Client], np.ndarray]
     batch_size: int

@@ -36,6 +36,7 @@ class FedAMP(Reference):
     """alpha = alpha_k, the same in every round; lam = lambda; w = the mean of the models seen so far."""
 
     algorithm, model = "fedamp", "mlp"
+    active = {"fedamp.sigma": 1.0}
     cases = {
         "few clients, stragglers, in a stack": {
             "stragglers": 0.7, "fedamp__sigma": 10.0, "fraction_train": 0.4, "num_server_rounds": 5,

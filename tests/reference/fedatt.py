@@ -16,6 +16,7 @@ from tests.reference.driver import Reference, Round, driven
 @dataclass
 class FedAtt(Reference):
     algorithm = "fedatt"
+    active = {"fedatt.temperature": 0.5}
     cases = {
         "defaults": {"nodes": 3},
         "everybody, sharp": {"fraction_train": 1.0, "fedatt__temperature": 0.05, "fedatt__epsilon": 0.7},

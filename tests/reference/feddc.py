@@ -16,6 +16,7 @@ from tests.reference.mlp import Client, Params, gradient, plus, zero
 @dataclass
 class FedDC(Reference):
     algorithm = "feddc"
+    active = {"feddc.alpha": 0.1}
     cases = {
         "everybody": {"local_epochs": 2, "fraction_train": 1.0, "feddc__alpha": 0.1},
         "few clients": {"fraction_train": 0.4, "feddc__alpha": 0.1, "num_server_rounds": 6},

@@ -19,6 +19,7 @@ class FedDyn(Reference):
     """lost(t, k) = client k lost its g_k before round t."""
 
     algorithm = "feddyn"
+    active = {"feddyn.alpha": 0.2}
     cases = {
         "everybody": {"feddyn__alpha": 0.3, "local_epochs": 2, "fraction_train": 1.0},
         "few clients": {"feddyn__alpha": 0.5, "fraction_train": 0.4, "num_server_rounds": 6},

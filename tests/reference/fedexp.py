@@ -14,6 +14,7 @@ from tests.reference.mlp import norm, plus
 @dataclass
 class FedExP(Reference):
     algorithm = "fedexp"
+    active = {"fedexp.epsilon": 0.0001}
     cases = {
         "everybody": {"fraction_train": 1.0, "fedexp__epsilon": 1e-4},
         "few clients": {"fraction_train": 0.4, "num_server_rounds": 6},

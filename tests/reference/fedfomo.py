@@ -51,6 +51,7 @@ class FedFomo(Reference):
     """
 
     algorithm, model = "fedfomo", "mlp"
+    active = {"fedfomo.download": 2}
 
     validation_rows: Callable[[int, Client], np.ndarray]
     choose: Callable[[int, Client, Vector, list[Client]], list[Client]] = everybody

@@ -25,6 +25,7 @@ def factors(tau: int, momentum: float = 0.0, eta_mu: float = 0.0) -> np.ndarray:
 @dataclass
 class FedNova(Reference):
     algorithm = "fednova"
+    active = {"fednova.mu": 0.5}
     cases = {
         "plain, sizes unequal": {"fraction_train": 1.0, "local_epochs": 2},
         "stragglers": {"local_epochs": 6, "batch_size": 5, "stragglers": 0.6},

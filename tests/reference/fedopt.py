@@ -43,6 +43,7 @@ class ServerOptimizer(Reference):
 @dataclass
 class FedAvgM(ServerOptimizer):
     algorithm = "fedavgm"
+    active = {"fedavgm.momentum": 0.5}
     cases = {
         "plain": COMMON | {"fedavgm__nesterov": False, "fedavgm__momentum": 0.8, "fedavgm__server_lr": 0.6},
         "nesterov": COMMON | {"fedavgm__momentum": 0.6, "fedavgm__server_lr": 0.8},
@@ -83,6 +84,7 @@ class Adaptive(ServerOptimizer):
 @dataclass
 class FedAdagrad(Adaptive):
     algorithm = "fedadagrad"
+    active = {"fedopt.server-lr": 1.0, "fedopt.tau": 0.3, "fedopt.adagrad-beta1": 0.4}
     cases = {
         "plain": COMMON | {"fedopt__server_lr": 0.2, "fedopt__tau": 0.05},
         "corrected": COMMON | {"fedopt__adagrad_beta1": 0.7, "fedopt__bias_correction": True},
@@ -98,6 +100,7 @@ class FedAdagrad(Adaptive):
 @dataclass
 class FedAdam(Adaptive):
     algorithm = "fedadam"
+    active = {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9}
     cases = {
         "plain": COMMON,
         "corrected": COMMON | {"fedopt__bias_correction": True, "fedopt__beta1": 0.6, "fedopt__beta2": 0.8},
@@ -110,6 +113,7 @@ class FedAdam(Adaptive):
 @dataclass
 class FedYogi(Adaptive):
     algorithm = "fedyogi"
+    active = {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9}
     cases = {
         "plain": COMMON | {"fedopt__server_lr": 0.3, "fedopt__tau": 0.1, "fedopt__beta2": 0.7},
         "corrected": COMMON | {"fedopt__bias_correction": True, "fedopt__beta2": 0.7},

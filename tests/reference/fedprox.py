@@ -17,6 +17,7 @@ from tests.reference.mlp import Client, Params, loss_and_gradient, norm, proxima
 @dataclass
 class FedProx(Reference):
     algorithm = "fedprox"
+    active = {"fedprox.mu": 0.9, "fedprox.adaptive": True}
     cases = {
         "mu 0": {"fedprox__mu": 0.0, "local_epochs": 2, "fraction_train": 1.0},
         "mu 1, everybody": {"fedprox__mu": 1.0, "local_epochs": 4, "fraction_train": 1.0},

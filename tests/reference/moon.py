@@ -42,6 +42,7 @@ class Moon(Reference):
     """T is the temperature tau; previous[k] = the local models that client k has, the newest last."""
 
     algorithm, model, tolerance = "moon", "mlp", 1e-4
+    active = {"moon.mu": 5.0}
     cases = {
         "in a stack": {"num_server_rounds": 4, "moon__mu": 3.0, "moon__temperature": 0.4},
         "alone": {"stack": 1, "num_server_rounds": 4, "moon__mu": 3.0},

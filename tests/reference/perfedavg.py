@@ -48,6 +48,7 @@ class PerFedAvg(Reference):
     """personal(k) = w^t - alpha grad F_k(w^t), on all data of client k."""
 
     algorithm, model = "per-fedavg", "mlp"
+    active = {"per-fedavg.alpha": 0.1}
     cases = {
         "first order": {"per_fedavg__form": "fo", "per_fedavg__alpha": 0.2},
         "with the Hessian": {"per_fedavg__form": "hf", "nodes": 2, "per_fedavg__alpha": 0.2},

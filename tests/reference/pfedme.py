@@ -20,6 +20,7 @@ class PFedMe(Reference):
     """steps = K; a client without a theta is evaluated with w^t."""
 
     algorithm, model = "pfedme", "mlp"
+    active = {"pfedme.lambda": 2.0, "pfedme.inner-lr": 0.1}
     cases = {
         "in a stack": KNOBS | {"num_server_rounds": 4},
         "alone": KNOBS | {"stack": 1, "nodes": 2},

@@ -23,6 +23,7 @@ CASES = {
 @dataclass
 class QFedAvg(Reference):
     algorithm = "qfedavg"
+    active = {"qffl.q": 2.0}
     cases = CASES
 
     q: float
@@ -45,6 +46,7 @@ class QFedAvg(Reference):
 @dataclass
 class QFedSGD(QFedAvg):
     algorithm = "qfedsgd"
+    active = {"qffl.q": 2.0}
     cases = CASES
 
     def change(self, r: Round, k: Client, g: Params) -> Params:

@@ -46,6 +46,7 @@ class Median(Robust):
 @dataclass
 class TrimmedMean(Robust):
     algorithm = "trimmed-mean"
+    active = {"robust.trim": 0.34}
     cases = {"trimmed": SOME | {"robust__trim": 0.3}}
 
     trim: float
@@ -57,6 +58,7 @@ class TrimmedMean(Robust):
 @dataclass
 class Krum(Robust):
     algorithm = "krum"
+    active = {"robust.byzantine": 0.2}
     cases = {"krum": EVERYBODY | {"robust__byzantine": 2.0}}
 
     byzantine: float
@@ -68,6 +70,7 @@ class Krum(Robust):
 @dataclass
 class MultiKrum(Robust):
     algorithm = "multi-krum"
+    active = {"robust.byzantine": 0.2, "robust.m": 2}
     cases = {
         "multi-krum": SOME | {"robust__byzantine": 1.0},
         "multi-krum 2": EVERYBODY | {"robust__byzantine": 2.0, "robust__m": 2},
@@ -84,6 +87,7 @@ class MultiKrum(Robust):
 @dataclass
 class Bulyan(Robust):
     algorithm = "bulyan"
+    active = {"robust.byzantine": 0.15}
     cases = {
         "bulyan": EVERYBODY | {"robust__byzantine": 1.0},
         "bulyan 0": EVERYBODY | {"robust__byzantine": 0.0},
@@ -98,6 +102,7 @@ class Bulyan(Robust):
 @dataclass
 class GeometricMedian(Robust):
     algorithm = "geometric-median"
+    active = {"robust.nu": 0.001, "robust.iterations": 20, "robust.weighted": True}
     cases = {
         "rfa": SOME | {"robust__iterations": 5, "robust__nu": 0.01},
         "rfa weighted": SOME | {"robust__iterations": 3, "robust__nu": 0.3, "robust__weighted": True},

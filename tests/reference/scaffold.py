@@ -23,6 +23,7 @@ class Scaffold(Reference):
     """lost(t, k) = client k lost its c_k before round t."""
 
     algorithm = "scaffold"
+    active = {"scaffold.server-lr": 0.9}
     cases = {
         "option II": {"local_epochs": 2, "fraction_train": 1.0},
         "option I": {"scaffold__option": "I", "local_epochs": 2},

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.reference.catalogue import KINDS
 from tests.reference.driver import Reference
 from tests.support.personal import against_reference
 
-for file in sorted(Path(__file__).parent.glob("*.py")):
-    if not file.stem.startswith(("test_", "__")):
-        importlib.import_module(f"tests.reference.{file.stem}")
-
-
-def kinds(of: type[Reference] = Reference) -> Iterator[type[Reference]]:
-    for kind in of.__subclasses__():
-        yield kind
-        yield from kinds(kind)
-
-
-KINDS = sorted((kind for kind in kinds() if kind.cases), key=lambda kind: kind.algorithm)
 CASES = [(kind, case) for kind in KINDS for case in kind.cases]
 
 
