@@ -1,4 +1,4 @@
-"""The ClientApp: answers the roll call, trains and evaluates the clients that a message names."""
+"""The ClientApp: registers, trains and evaluates the clients that a message names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
-from client_app.stages.attacks import corrupt, malicious
-from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
+from client_app.stages.stage import Outcome
+from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
@@ -68,10 +68,10 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     made = ClientApp(mods=[explained, answer_in_kind])
 
-    @made.query(registration.ROLL_CALL)
-    def on_roll_call(message: Message, context: Context) -> Message:
+    @made.query(registration.REGISTER)
+    def on_registration(message: Message, context: Context) -> Message:
         try:
-            content = registration.roll_call_content(node_of(context).roll_call())
+            content = registration.registration_content(node_of(context).registration())
         except BouquetError as err:
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
@@ -149,9 +149,6 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     if entry.work != "evaluate":
         check_bounds(node, entry, order, trains=entry.work == "train")
     outcomes = WORK[entry.work](node, entry, order)
-    if entry.work == "train" and node.config.attack.kind != "none":
-        bad = malicious(node.config, tuple(node.clients.names))
-        outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):

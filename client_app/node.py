@@ -136,10 +136,10 @@ class Node:
         """Return the store of the clients' kept state."""
         return StateStore(state_root(self.config), self.config.run_name)
 
-    def roll_call(self) -> registration.RollCall:
+    def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
-        return registration.RollCall(
+        return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
         )
 

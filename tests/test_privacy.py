@@ -14,7 +14,7 @@ from task.config.read import read_config
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import TESTS
 from task.wire.messages import ANSWERED, METRICS
-from task.wire.registration import ROLL_CALL
+from task.wire.registration import REGISTER
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.test_catalogue import NAMES
@@ -65,7 +65,7 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         metrics = {k: set(r) for k, r in content.metric_records.items()}
         if kind.startswith("query"):
             assert dict(content.array_records) == {}
-            assert configs == {ROLL_CALL: {"clients", "pool", "share", "version", "shape", "classes"}}
+            assert configs == {REGISTER: {"clients", "pool", "share", "version", "shape", "classes"}}
             assert metrics == {METRICS: {"num-examples"}}
             continue
         assert configs in ({}, {ANSWERED: {"clients"}})

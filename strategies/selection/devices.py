@@ -33,7 +33,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import seed_for
 from task.spec.entry import Algorithm
-from task.spec.selections import LOSS_RMS
+from task.spec.stages import LOSS_RMS
 from task.wire.layouts import Forms
 
 Floats = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
@@ -47,7 +47,7 @@ class RoundPlan:
 
 
 def plan_round(
-    config: Config, roster: Roster, server_round: int, drawn: Sequence[str] | None = None
+    config: Config, registry: ClientRegistry, server_round: int, drawn: Sequence[str] | None = None
 ) -> RoundPlan:
     """Return the cohort, as a policy has drawn it or else uniformly, and draw the stragglers among it.
 
@@ -57,7 +57,7 @@ def plan_round(
     """
     server = config.server
     rng = rng_for(config.seed, seeds.SELECTION, server_round)
-    clients = roster.draw(server.fraction_train, rng) if drawn is None else drawn
+    clients = registry.draw(server.fraction_train, rng) if drawn is None else drawn
     slow = round(server.stragglers * len(clients))
     if slow == 0:
         return RoundPlan(server_round, tuple(clients), {}, ())

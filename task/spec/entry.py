@@ -74,8 +74,8 @@ class Algorithm:
     personal: bool = False
     """Whether the models that it is for are the clients' own. They are measured at the clients."""
 
-    ala: bool = False
-    """Whether adaptive local aggregation prepares what the client received (`client_app.stages.ala`)."""
+    stages: tuple[str, ...] = ()
+    """What stands around the clients' training, in the order of `task.spec.stages.STAGES`."""
 
     newcomer: str = ""
     """What a client begins with that is new, joins late, or has lost what it kept."""

@@ -14,21 +14,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from task.spec.entry import Algorithm, Paper
-from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, TOP, WHOLE, Record
+from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, WHOLE, Record
+from task.spec.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
 _WHOLE = Record("personal", WHOLE, "v_k, the client's own model")
 _EACH_MODEL_UP = replace(MODEL_UP, reduce="collect")
 _FRESH_PART = "the private part of the run's initial model, under the round's shared part"
-
-ALA_KEEPS = (
-    Record("local-model", SHARED, "Theta_i^{t-1}, what the client last sent up"),
-    Record("ala-weights", TOP, "W_i, weights of the last p layers"),
-    Record("ala-started", FREE, "1 once the start phase of W is over"),
-)
-
-ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
-"""Algorithms in front of which ``ala = true`` may stand."""
 
 PERSONAL: dict[str, Algorithm] = {
     "apple": Algorithm(
@@ -120,7 +112,7 @@ PERSONAL: dict[str, Algorithm] = {
         rule="fedavg",
         keeps=ALA_KEEPS,
         personal=True,
-        ala=True,
+        stages=("ala",),
         newcomer="the run's initial model as Theta_i, so that the global one is mixed with it at once; W = 1",
         neutral=MappingProxyType({"fedala.layers": 0}),
     ),

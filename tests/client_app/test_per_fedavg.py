@@ -35,7 +35,7 @@ def test_the_forms_differ(tmp_path: Path) -> None:
 
 def test_nothing_is_kept(tmp_path: Path) -> None:
     entry = ALGORITHMS["per-fedavg"]
-    assert (entry.keeps, entry.stacks, entry.solver) == ((), False, "per-fedavg")
+    assert (entry.keeps, entry.batched, entry.solver) == ((), False, "per-fedavg")
     case = case_of(tmp_path, "per-fedavg", num_server_rounds=1)
     assert not list(Path(case.keys["state-dir"]).rglob("*.safetensors"))
 

@@ -51,15 +51,15 @@ def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path
     again = [*case.cohorts[:3], [f"{c} again" if c == "anna" else c for c in case.cohorts[3]]]
     both = case.train | {f"{c} again": data for c, data in case.train.items()}
     reference = reference_of(case, pfedme.PFedMe, both)
-    trace = reference(again)
+    personal = reference(again).personal
     for t in range(2, 5):
-        trace.personal[t]["anna"] = trace.personal[t]["anna again"]
+        personal[t]["anna"] = personal[t]["anna again"]
     untouched = played(tmp_path, num_server_rounds=4)
     lost, kept = (
         {t: got["loss"] for t, c, got in run.lines("evaluate") if c == "anna"} for run in (case, untouched)
     )
     assert [lost[t] == kept[t] for t in (1, 2, 3, 4)] == [True, False, False, True]
-    check_metrics(case, trace, reference)
+    check_metrics(case, SimpleNamespace(personal=personal), reference)
 
 
 def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:

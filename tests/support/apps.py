@@ -16,7 +16,7 @@ from task.wire.layouts import Forms
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
-    """Return somebody else's ClientApp: no roll call, arrays and num-examples, other metric names.
+    """Return somebody else's ClientApp: no registration, arrays and num-examples, other metric names.
 
     Args:
         step: Gives (what is added to every parameter, number of examples) of a node.
@@ -46,7 +46,7 @@ Work = Callable[[str, wire.TrainOrder], wire.ClientUpdate]
 def named_app(
     hosted: Callable[[Context], Mapping[str, int]], work: Work, algorithm: str = "fedavg"
 ) -> ClientApp:
-    """Return a ClientApp that answers the roll call and does `work` for each client that is asked for.
+    """Return a ClientApp that registers and does `work` for each client that is asked for.
 
     Args:
         hosted: Gives the clients of a node with their example counts.
@@ -58,13 +58,13 @@ def named_app(
     app = ClientApp()
     entry = ALGORITHMS[algorithm]
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         clients = hosted(context)
-        answer = registration.RollCall(
+        answer = registration.Registration(
             tuple(clients), np.array(list(clients.values())), pool=str(context.node_id)
         )
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

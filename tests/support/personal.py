@@ -191,7 +191,8 @@ def against_reference(
         assert set(kept) == came, name
         for c, arrays in kept.items():
             assert close(arrays, want[c], tolerance), (name, c)
-    check_metrics(case, trace, reference, kind.score or score)
+    if case.keys["fraction-evaluate"] > 0:
+        check_metrics(case, trace, reference, kind.score or score)
     return case, trace
 
 

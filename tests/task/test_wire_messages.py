@@ -1,4 +1,4 @@
-"""Messages: orders, replies and roll calls are read as they were written, or refused."""
+"""Messages: orders, replies and registrations are read as they were written, or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from task.wire import checks, registration
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ClientUpdate, NodeReply, RejectedReply, TrainOrder
-from task.wire.registration import RollCall
+from task.wire.registration import Registration
 from tests.support.records import MODEL, through
 
 AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
@@ -131,12 +131,12 @@ def test_a_quarantine_line_says_who_when_what_and_why() -> None:
     }  # fmt: skip
 
 
-# --------------------------------------------------------------------------- roll call, messages
+# --------------------------------------------------------------------------- registration, messages
 
 
-def test_a_roll_call_is_read_as_it_was_written() -> None:
-    answer = RollCall(("b", "a/ü"), np.array([3, 2**40]), "disk", (1, 3), "0.1", (1, 28, 28), 10)
-    got = registration.read_roll_call(through(registration.roll_call_content(answer)))
+def test_a_registration_is_read_as_it_was_written() -> None:
+    answer = Registration(("b", "a/ü"), np.array([3, 2**40]), "disk", (1, 3), "0.1", (1, 28, 28), 10)
+    got = registration.read_registration(through(registration.registration_content(answer)))
     assert (got.clients, got.num_examples.tolist()) == (("b", "a/ü"), [3, 2**40])
     assert (got.pool, got.share, got.version, got.shape, got.classes) == (
         "disk",
@@ -148,30 +148,30 @@ def test_a_roll_call_is_read_as_it_was_written() -> None:
 
 
 def test_a_node_whose_version_is_not_known_says_none() -> None:
-    told = registration.RollCall(("a",), np.array([3]), pool="")
-    got = registration.read_roll_call(through(registration.roll_call_content(told)))
+    told = registration.Registration(("a",), np.array([3]), pool="")
+    got = registration.read_registration(through(registration.registration_content(told)))
     assert (got.pool, got.version) == ("", "")
 
 
-def test_a_roll_call_of_a_million_equal_clients_is_small() -> None:
+def test_a_registration_of_a_million_equal_clients_is_small() -> None:
     counts = np.broadcast_to(np.int64(600), 10**6)
-    content = registration.roll_call_content(RollCall(ClientNames(10**6), counts, "disk"))
+    content = registration.registration_content(Registration(ClientNames(10**6), counts, "disk"))
     assert wire.payload_bytes(content) < 1000
-    got = registration.read_roll_call(through(content))
+    got = registration.read_registration(through(content))
     assert (len(got.clients), got.clients[-1]) == (10**6, "client-999999")
     assert got.num_examples.shape == (10**6,)
     assert got.num_examples[[0, -1]].tolist() == [600, 600]
 
 
-def test_a_roll_call_without_its_parts_or_with_too_few_counts_is_refused() -> None:
-    whole = registration.roll_call_content(RollCall(("a", "b", "c"), np.array([1, 2, 3]), "disk"))
+def test_a_registration_without_its_parts_or_with_too_few_counts_is_refused() -> None:
+    whole = registration.registration_content(Registration(("a", "b", "c"), np.array([1, 2, 3]), "disk"))
     for part in ("roll_call", "metrics"):
         content = RecordDict({k: v for k, v in whole.items() if k != part})
         with pytest.raises(WireError, match="'roll_call' and 'metrics'"):
-            registration.read_roll_call(content)
+            registration.read_registration(content)
     whole["metrics"] = MetricRecord({"num-examples": [1, 2]})
     with pytest.raises(WireError, match="expected 3 example counts, or one; got 2"):
-        registration.read_roll_call(whole)
+        registration.read_registration(whole)
 
 
 def test_a_message_expires_with_its_round() -> None:
