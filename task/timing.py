@@ -101,6 +101,10 @@ SUPERLINK_SILENT_S = Timing(20, "a good answer of the SuperLink; then it is rest
 SUPERLINK_STARTS_S = Timing(60, "the first good answer of a new SuperLink", SUPERLINK_SILENT_S)
 FOLLOW_S = Timing(0.25, "between looks at a job that a terminal follows")
 
+# Monitor
+MONITOR_BUSY_S = Timing(0.5, "the reading of clients.jsonl, for one answer")
+MONITOR_SILENT_S = Timing(20, "a request on a connection")
+
 # Jobs
 ATTEMPT_FIRST_S = Timing(1, "before a run is submitted again; doubles with each attempt without a new round")
 ATTEMPT_LONGEST_S = Timing(30, "the longest such pause, and the one after a full disk", ATTEMPT_FIRST_S)

@@ -2,6 +2,7 @@
 
 A phase is opened (one message per node), streamed (sent; replies come as they come) and closed (what was good
 is reduced, the rest quarantined). `run` does all three. Flower's verbs need the steps one by one.
+Registration, a question to nodes, is open in all phases; `register` waits for its answers.
 """
 
 from __future__ import annotations

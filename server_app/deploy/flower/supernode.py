@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from flwr.app.error import Error
+from flwr.app import Error
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE, ErrorCode
 from flwr.supercore import heartbeat
 from flwr.supernode import start_client_internal as main_loop

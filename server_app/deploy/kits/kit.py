@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.errors import ConfigError, choose_from
 
@@ -74,9 +75,7 @@ class Kit:
     def environment(self) -> dict[str, str]:
         """Return what is added to the environment of its processes."""
         return {
-            "FLWR_HOME": str(self.flwr_home),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            **flower.environment(self.flwr_home),
             "BOUQUET_CACHE": str(self.cache),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONUNBUFFERED": "1",

@@ -22,10 +22,10 @@ from task import timing
 from task.errors import BouquetError
 from task.storage.files import write_json
 
-if TYPE_CHECKING:  # to read a status, as health checks often do, needs none of these
+if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
+    from server_app.deploy.flower.control import NodeState
     from server_app.deploy.host.processes import Child
     from server_app.deploy.kits.certificates import Finding
-    from server_app.deploy.link.control import NodeState
     from server_app.deploy.link.jobs import Job, Jobs
 
 SHOWN_RUNS = 20

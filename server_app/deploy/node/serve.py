@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from server_app.deploy.flower import environment as flower
 from server_app.deploy.host.host import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit
@@ -175,7 +176,7 @@ class _NodeProcesses:
     def _warm(self) -> list[str]:
         kit, policy, options = self.kit, self.kit.policy, self.options
         return [
-            sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-clientapp",
+            sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-clientapp",
             "--runtime", f"127.0.0.1:{self.port}", "--secret", str(kit.secret),
             "--preload", "client_app.app", "--apps", policy.apps, "--max-rounds", str(policy.max_rounds),
             "--min-examples", str(policy.min_examples), "--min-steps", str(policy.min_steps),
@@ -315,8 +316,7 @@ def node_config(name: str, options: Options, policy: Policy) -> str:
 
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
     """Return what is added to the environment of the node's processes."""
-    env = kit.environment()
-    env |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+    env = kit.environment() | flower.NODE
     if options.threads:
         env |= dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)
