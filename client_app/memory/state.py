@@ -219,10 +219,9 @@ def _check_form(
             expected, got = _form(wanted.get(name)), _form(kept.get(name))
             if expected != got:
                 raise StateError(
-                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; "
-                    f"got {got}: "
-                    "state of another model. The file was left as it is. Give the run-config keys that it "
-                    "was made under, or start a new run."
+                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; got "
+                    f"{got}: state of another model. The file was left as it is. Give the run-config keys "
+                    "that it was made under, or start a new run."
                 )
 
 
@@ -253,13 +252,11 @@ def _moved_aside(path: Path, client: str, damage: str) -> StateError:
     except OSError as err:
         return StateError(
             f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
-            f"{reason(err)}. Put a backup in "
-            "its place, or delete it to let this client start over."
+            f"{reason(err)}. Put a backup in its place, or delete it to let this client start over."
         )
     return StateError(
-        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put "
-        f"a backup at {local(path)}, or "
-        f"delete {local(aside.name)} to let this client start over."
+        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put a "
+        f"backup at {local(path)}, or delete {local(aside.name)} to let this client start over."
     )
 
 
@@ -269,9 +266,8 @@ def _refuse_what_was_refused(path: Path, client: str) -> None:
     aside = sorted(name for name in names if pattern.fullmatch(name))
     if aside:
         raise StateError(
-            f"client {client}: kept state was refused before and is at "
-            f"{local(path.with_name(aside[-1]))}. Put a "
-            f"backup at {local(path)}, or delete the damaged file to let this client start over."
+            f"client {client}: kept state was refused before and is at {local(path.with_name(aside[-1]))}. "
+            f"Put a backup at {local(path)}, or delete the damaged file to let this client start over."
         )
 
 

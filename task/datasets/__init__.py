@@ -174,8 +174,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         forms = sorted(name for name, s in DATASETS.items() if s.own)
         raise ConfigError(
             f'run-config key "dataset": a node brings its own data (data-path "{local(data_path)}"), so '
-            "expected "
-            f'one of {", ".join(forms)}; got "{config.dataset}"'
+            f'expected one of {", ".join(forms)}; got "{config.dataset}"'
         )
     if config.num_classes < 1:
         raise ConfigError(
@@ -184,9 +183,8 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         )
     if config.pool_test:
         raise ConfigError(
-            f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), '
-            "whose test "
-            "part is the client's own; expected false"
+            f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), whose '
+            "test part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
     return _cached(request, spec.locate(request))

@@ -65,8 +65,7 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
     return DataError(
         f"{local(path)}: damaged cache file: expected {expected}; got {got}. Delete the folder "
-        f"{local(folder)} and run "
-        "again; it is made anew from the source."
+        f"{local(folder)} and run again; it is made anew from the source."
     )
 
 
@@ -93,9 +92,8 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
 
 def _unwritable(folder: Path, err: OSError) -> DataError:
     return DataError(
-        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "
-        "the run-config key "
-        '"cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
+        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set the "
+        'run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
     )
 
 

@@ -41,11 +41,9 @@ def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[st
                 path.replace(goal)
     except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
         raise DataError(
-            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the "
-            "download failed: "
-            f"{local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or set "
-            "the run-config key "
-            '"data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
+            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the download "
+            f"failed: {local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or "
+            'set the run-config key "data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
         ) from err
     finally:
         if temporary:

@@ -71,9 +71,8 @@ def locate(request: Request) -> Source:
             folder = place / family.folder / "raw"
             missing = [name for name, path in zip(family.files, found, strict=True) if not path]
             raise DataError(
-                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with "
-                ".gz) missing. "
-                "Add what is missing, or remove the others to download all."
+                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with .gz) "
+                "missing. Add what is missing, or remove the others to download all."
             )
     try:
         target = download(request.name, places, f"{family.folder}/raw", partial(_fetch, family))
@@ -153,8 +152,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
             f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
-            f"{len(raw)}"
-            f"{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
+            f"{len(raw)}{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 

@@ -89,9 +89,8 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         parts = [_torchvision(family, str(root), train) for train in (True, False)]
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
-            f"{local(root / family.folder)}: the batches of {request.name} cannot be read: "
-            f"{local(err)}. Delete the folder "
-            "and run again to download them anew."
+            f"{local(root / family.folder)}: the batches of {request.name} cannot be read: {local(err)}. "
+            "Delete the folder and run again to download them anew."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
     num_train = len(parts[0].targets)
@@ -212,14 +211,12 @@ def _decode_tree(request: Request, path: Path) -> Decoded:
         if not tree.pictures:
             raise DataError(
                 f"{local(path)}: expected train/<class>/<picture> and test/<class>/<picture>, or "
-                "<class>/<picture>; "
-                f"found no picture ({', '.join(sorted(_SUFFIXES))})."
+                f"<class>/<picture>; found no picture ({', '.join(sorted(_SUFFIXES))})."
             )
         if request.num_classes and len(tree.classes) != request.num_classes:
             raise DataError(
                 f"{local(path)}: expected num-classes = {request.num_classes} class folders (every node "
-                "needs "
-                f"all of them, empty ones too, so that all number the classes alike); got "
+                "needs all of them, empty ones too, so that all number the classes alike); got "
                 f"{len(tree.classes)}: {local(', '.join(tree.classes))}. Add the missing folders or correct "
                 "num-classes."
             )

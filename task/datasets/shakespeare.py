@@ -40,10 +40,9 @@ def locate(request: Request) -> Source:
     if leaf:
         return Source(leaf)
     raise DataError(
-        f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or "
-        "LEAF's JSON files "
-        "(users, user_data); got neither. Put them there, or set the run-config key "
-        '"data-dir" (or $BOUQUET_DATA) to the folder above.'
+        f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's "
+        'JSON files (users, user_data); got neither. Put them there, or set the run-config key "data-dir" '
+        "(or $BOUQUET_DATA) to the folder above."
     )
 
 
@@ -154,9 +153,8 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, Windows]]:
             yield str(user), _leaf_windows(data["x"], data["y"])
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
-            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} "
-            "characters and y: "
-            f"the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
+            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} characters "
+            f"and y: the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
             "repair this one."
         ) from err
 

@@ -188,8 +188,7 @@ def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
         if fixed and len(names) > request.num_classes:
             raise DataError(
                 f"{local(table.places[0][0])}: expected at most num-classes = {request.num_classes} "
-                "different "
-                f'labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
+                f'different labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
             ) from None
         number = {name: i for i, name in enumerate(names)}
         return np.array([number[label] for label in table.labels], dtype=np.int64), tuple(names)

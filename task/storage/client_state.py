@@ -89,9 +89,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
             number = int(meta["format"])
             if number > FORMAT:
                 raise StateError(
-                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a "
-                    "newer Bouquet. "
-                    "Nothing was changed. Update Bouquet on this machine."
+                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a newer "
+                    "Bouquet. Nothing was changed. Update Bouquet on this machine."
                 )
             wanted = str(meta.pop("sha256"))
             header = Header(
