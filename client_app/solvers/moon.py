@@ -36,10 +36,9 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import CHUNK, LocalTask, Tensors
-from client_app.training.programs import Batch, Dense, Gradient, Program
+from client_app.training.loop import CHUNK, LocalTask
+from client_app.training.programs import Batch, Dense, Gradient, Program, Tensors
 from task.numerics.arrays import Arrays
-from task.wire import messages as wire
 from task.wire.checks import check_arrays
 
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
@@ -47,6 +46,8 @@ SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 
 class MoonSolver(Solver):
     """SGD on the supervised and the model-contrastive loss."""
+
+    name = "moon"
 
     def begin(self, task: LocalTask) -> None:
         """Compute what the models that stand still make of the clients' examples.
@@ -122,12 +123,10 @@ class MoonSolver(Solver):
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k; keep it in front of the models before."""
-        finished: Finished = []
-        for (upload, _), before in zip(super().finish(task, stats), self._previous, strict=True):
-            models = [upload.arrays[wire.ARRAYS], *before][: self.config.moon.buffer]
-            record = {f"{i}/{name}": a for i, model in enumerate(models) for name, a in model.items()}
-            finished.append((upload, {"previous": record}))
-        return finished
+        pairs = zip(task.states(), self._previous, strict=True)
+        kept = [[state, *before][: self.config.moon.buffer] for state, before in pairs]
+        records = [{f"{i}/{n}": a for i, model in enumerate(m) for n, a in model.items()} for m in kept]
+        return self.updates(task, stats, keep={"previous": records})
 
 
 def contrastive(z: torch.Tensor, directions: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -35,14 +35,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.loop import LocalTask, full_gradient
+from client_app.training.programs import Batch, Dense, Gradient, Tensors
 from task.numerics.arrays import Arrays
 
 
 class PerFedAvgSolver(Solver):
     """SGD on the loss after one step."""
 
+    name = "per-fedavg"
     adapts = True
 
     def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:

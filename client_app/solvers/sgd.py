@@ -26,19 +26,22 @@ with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 
-from client_app.training.loop import LocalTask, Tensors, train
-from client_app.training.programs import Batch, Gradient
+from client_app.training.loop import LocalTask, Terms, train
+from client_app.training.programs import Batch, Gradient, Tensors
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import evaluate
 from task.wire import messages as wire
 
 Gift = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
+_NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
 
 class Solver:
@@ -52,6 +55,9 @@ class Solver:
         gifts: The records that differ by client: of each, by field and name.
         order: The message, for what only few solvers need.
     """
+
+    name: ClassVar[str] = "sgd"
+    """What catalogue entries call it."""
 
     trains: bool = True
     """Whether the loop takes local steps at all."""
@@ -103,7 +109,7 @@ class Solver:
         """Return the batch's losses [K] and gradient at ``task.params``."""
         return task.program.gradient(task.params, batch, task.frozen)
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return linear terms (factor, tensors) that are added to each batch gradient."""
         return []
 
@@ -114,12 +120,39 @@ class Solver:
             task: The training that was done; its parameters are the w_k.
             stats: What the loop measured.
         """
+        return self.updates(task, stats)
+
+    def updates(
+        self,
+        task: LocalTask,
+        stats: Sequence[Mapping[str, float]] = (),
+        *,
+        model: bool = True,
+        up: Mapping[str, Sequence[Arrays]] = _NONE,
+        scalars: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        keep: Mapping[str, Sequence[Arrays]] = _NONE,
+    ) -> Finished:
+        """Put together what `finish` returns, from sequences with an element for each client.
+
+        Args:
+            task: The training that was done.
+            stats: What the loop measured; none without a loop.
+            model: Whether w_k goes up, and its private part is kept.
+            up: Further records that go up, by name.
+            scalars: Further numbers that go up, by name.
+            keep: Further records that are kept, by name.
+        """
         finished: Finished = []
-        for state, n, measured in zip(task.states(), task.num_examples, stats, strict=True):
-            shared, private = _split(state, task.private)
-            keep = {"personal": private} if private else {}
-            arrays = {wire.ARRAYS: shared} if shared or wire.ARRAYS in self.arrays else {}
-            finished.append((wire.ClientUpdate(arrays, {wire.NUM_EXAMPLES: n, **measured}), keep))
+        states = task.states() if model else [{}] * task.clients
+        for k, (state, n) in enumerate(zip(states, task.num_examples, strict=True)):
+            shared = {name: a for name, a in state.items() if name not in task.private}
+            arrays = {wire.ARRAYS: shared} if shared or (model and wire.ARRAYS in self.arrays) else {}
+            arrays |= {name: records[k] for name, records in up.items()}
+            numbers = {wire.NUM_EXAMPLES: n, **(stats[k] if stats else {})}
+            numbers |= {name: values[k] for name, values in scalars.items()}
+            kept = {"personal": only(state, task.private)} if model and task.private else {}
+            kept |= {name: records[k] for name, records in keep.items()}
+            finished.append((wire.ClientUpdate(arrays, numbers), kept))
         return finished
 
     def personalise(self, task: LocalTask) -> None:
@@ -137,9 +170,6 @@ class Solver:
         return evaluate(model, x, y)
 
 
-def _split(state: Arrays, private: Collection[str]) -> tuple[Arrays, Arrays]:
-    """Return the shared and the private part of a model."""
-    if not private:
-        return state, {}
-    shared = {n: a for n, a in state.items() if n not in private}
-    return shared, {n: a for n, a in state.items() if n in private}
+def proximal(task: LocalTask, mu: float) -> Terms:
+    """Return mu w - mu w^t, the terms of the gradient of mu/2 |w - w^t|^2."""
+    return [(mu, task.params), (-mu, task.start)] if mu else []

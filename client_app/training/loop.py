@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
 PADDING = -100
+Terms = list[tuple[float, Tensors]]
+"""Linear terms of a gradient: the sum of factor * tensors."""
 
 
 @dataclass
@@ -110,6 +112,11 @@ class LocalTask:
         self.all_params: Tensors = self.program.load(self.received, self.clients, own)
         self.params: Tensors = self.all_params
         """w of the clients that still train, [k, ...]; w_k of all of them after `train`."""
+
+    def moved(self) -> Tensors:
+        """Return w - w^t, float64."""
+        with torch.no_grad():
+            return [p.double() - w.double() for p, w in zip(self.params, self.start, strict=True)]
 
     def states(self) -> list[Arrays]:
         """Return each client's present parameters and buffers."""
@@ -213,7 +220,7 @@ def train(
         loss, gradient = solver.gradient(task, schedule.batch(step))
         losses.append(loss)
         with torch.no_grad():
-            terms: Terms = solver.terms(task)
+            terms = solver.terms(task)
             params = task.params
             if config.weight_decay:
                 terms = [*terms, (config.weight_decay, params)]
@@ -234,9 +241,6 @@ def train(
                     gradient.add_to(params, -task.lr)
     task.params, task.memory, task.start = task.all_params, memory, start
     return _mean_losses(losses, schedule)
-
-
-Terms = Sequence[tuple[float, Tensors]]
 
 
 def _only(moving: Sequence[int], params: Tensors, terms: Terms) -> tuple[Tensors, Terms]:
@@ -329,13 +333,7 @@ def norms(tensors: Tensors) -> list[float]:
     return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
 
 
-__all__ = [
-    "Examples",
-    "LocalTask",
-    "Tensors",
-    "full_gradient",
-    "full_loss",
-    "norms",
-    "steps_of",
-    "train",
-]
+def per_client(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    """Return one float64 number per client, [K, 1, ...], ready to scale a tensor [K, ...]."""
+    numbers = torch.tensor(values, dtype=torch.float64, device=like.device)
+    return numbers.view(-1, *[1] * (like.dim() - 1))
