@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from task.config.sections import AttackConfig, Value
 from task.datasets import DATASETS
-from task.datasets.partition import KEYS
+from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
 from task.spec.algorithms import ALGORITHMS
 
@@ -80,7 +80,6 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # single keys; all conditions must hold, those of the section too
     "data-path": (_OWN_DATA,),
     "num-classes": (_OWN_DATA,),
-    "examples-per-client": (When("partition", ("bootstrap",)),),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),
@@ -113,9 +112,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     },
     **{f"select.{name}": (_selection("oort"),) for name in ("pace", "pacer-step", "pacer-window")},
     **{
-        key.replace("_", "-"): (When("partition", tuple(p for p in KEYS if key in KEYS[p])),)
-        for keys in KEYS.values()
-        for key in keys
+        key.replace("_", "-"): (When("partition", tuple(p for p in PARTITIONS if key in PARTITIONS[p].keys)),)
+        for spec in PARTITIONS.values()
+        for key in spec.keys
     },
 }
 

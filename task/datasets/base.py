@@ -58,6 +58,23 @@ class Owners:
         return Owners(tuple(names), *stack_rows(train), *stack_rows(test))
 
 
+def by_owner(
+    names: Sequence[str],
+    train: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    test: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+) -> dict[str, Any]:
+    """Return x, y, num_train and owners of a `Decoded` from inputs and targets of each owner."""
+    parts = [*train, *test]
+    ends = np.cumsum([len(x) for x, _ in parts])
+    rows = [np.arange(end - len(x), end) for (x, _), end in zip(parts, ends, strict=True)]
+    return {
+        "x": np.concatenate([x for x, _ in parts]),
+        "y": np.concatenate([y for _, y in parts]),
+        "num_train": sum(len(x) for x, _ in train),
+        "owners": Owners.from_lists(names, rows[: len(train)], rows[len(train) :]),
+    }
+
+
 class Names:
     """Hands out owners' names that are unique and can be file names, and stay readable."""
 
@@ -126,11 +143,9 @@ class Decoded:
             digest.update(np.ascontiguousarray(array).data)
         fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
         digest.update(repr((*fields, self.std, self.classes)).encode())
-        if self.owners:
-            digest.update("\x1f".join(self.owners.names).encode())
-            for rows in (self.owners.train_offsets, self.owners.train_rows):
-                digest.update(rows.tobytes())
-            for rows in (self.owners.test_offsets, self.owners.test_rows):
+        if owners := self.owners:
+            digest.update("\x1f".join(owners.names).encode())
+            for rows in (owners.train_offsets, owners.train_rows, owners.test_offsets, owners.test_rows):
                 digest.update(rows.tobytes())
         return digest.hexdigest()
 

@@ -6,6 +6,7 @@ The files are parsed here; torchvision is only imported to download them. Pixels
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: Not such a file, or not of the length that its header tells.
     """
-    raw, complete = _read(path)
+    raw = _read(path)
     header = 4 + 4 * ndim
     if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
@@ -148,30 +149,22 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
         )
     shape = struct.unpack(f">{ndim}I", raw[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(raw) != expected or not complete:
+    if len(raw) != expected:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
             f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
-            f"{len(raw)}{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
+            f"{len(raw)}. Fetch the file anew."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _read(path: Path) -> tuple[bytes, bool]:
-    """Return the content, unpacked, and whether the file is complete."""
-    rest = path.read_bytes()
+def _read(path: Path) -> bytes:
+    """Return the content, unpacked."""
     if path.suffix != ".gz":
-        return rest, True
-    content = b""
-    while rest:  # a gzip file may have several members
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            content += unpacker.decompress(rest)
-        except zlib.error as err:
-            raise DataError(
-                f"{local(path)}: expected a gzip file; got {local(err)}. Fetch the file anew."
-            ) from err
-        if not unpacker.eof:  # unlike the gzip module, this keeps what there is
-            return content, False
-        rest = unpacker.unused_data
-    return content, True
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as err:
+        raise DataError(
+            f"{local(path)}: expected a whole gzip file; got {local(err)}. Fetch the file anew."
+        ) from err

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -332,18 +331,3 @@ def apportion(shares: Floats, total: int) -> Rows:
     order = np.argsort(parts - exact, kind="stable")
     parts[order[: total - int(parts.sum())]] += 1
     return parts
-
-
-DEALS: dict[str, Callable[[Deal], list[Rows]]] = {
-    "classes": classes,
-    "classes-unbalanced": classes_unbalanced,
-    "dirichlet": dirichlet,
-    "dirichlet-capped": dirichlet_capped,
-    "dirichlet-client": dirichlet_client,
-    "half-labels": half_labels,
-    "iid": iid,
-    "labels": labels,
-    "power-law": power_law,
-    "quantity": quantity,
-    "shards": shards,
-}
