@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -68,11 +69,9 @@ class StateStore:
         path = self.path(client, run)
         with ExitStack() as held:
             with _writing(path, client):
-                lock, words = (
-                    path.with_name(f"{path.stem}.lock"),
-                    f"process {os.getpid()} on {platform.node()}",
-                )
+                lock = path.with_name(f"{path.stem}.lock")
                 try:
+                    words = f"process {os.getpid()} on {platform.node()}"
                     held.enter_context(locked(lock, words, optional=True))
                 except HeldError as err:
                     raise StateError(
@@ -166,11 +165,12 @@ class StateStore:
             found = _read(version, client, algorithm, run, header.previous)
             if found is None:
                 wanted = header.round if header.round in void else before
-                raise StateError(
-                    f"client {client}: kept state {local(path)}: expected a version from before round "
-                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} "
-                    f"that is not there. Resume from round {header.round} or later, or put "
-                    f"{local(version.name)} back."
+                raise _error(
+                    path,
+                    client,
+                    f": expected a version from before round {wanted}; got one of round {header.round}, made "
+                    f"from one of round {header.previous} that is not there. Resume from round "
+                    f"{header.round} or later, or put {local(version.name)} back.",
                 )
             header, fields = found
         _check_form(path, client, fields, like or {})
@@ -186,27 +186,27 @@ def _read(
     except FileNotFoundError:
         return None
     except OSError as err:
-        said = (
-            f"client {client}: kept state {local(path)} cannot be read: {reason(err)}. Nothing was changed."
-        )
-        raise StateError(said) from err
+        raise _error(path, client, f" cannot be read: {reason(err)}. Nothing was changed.") from err
     except ValueError as err:
         raise _moved_aside(path, client, str(err)) from None
+    made = header.round if version is None else version
     for expected, got in (
         (f"{algorithm} state of {client}", f"{header.algorithm} state of {header.client}"),
         (f"state of run {run!r}", f"state of run {header.run!r}"),
-        (
-            f"a version of round {header.round if version is None else version}",
-            f"a version of round {header.round}",
-        ),
+        (f"a version of round {made}", f"a version of round {header.round}"),
     ):
         if expected != got:
-            raise StateError(
-                f"client {client}: kept state {local(path)}: expected {expected}; got {got}. The file "
-                "was left as "
-                "it is. Put the right one in its place, or move it away to let this client start over."
+            raise _error(
+                path,
+                client,
+                f": expected {expected}; got {got}. The file was left as it is. Put the right one in its "
+                "place, or move it away to let this client start over.",
             )
     return header, fields
+
+
+def _error(path: Path, client: str, what: str) -> StateError:
+    return StateError(f"client {client}: kept state {local(path)}{what}")
 
 
 def _check_form(
@@ -218,10 +218,11 @@ def _check_form(
         for name in sorted(wanted.keys() | kept.keys()):
             expected, got = _form(wanted.get(name)), _form(kept.get(name))
             if expected != got:
-                raise StateError(
-                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; got "
-                    f"{got}: state of another model. The file was left as it is. Give the run-config keys "
-                    "that it was made under, or start a new run."
+                raise _error(
+                    path,
+                    client,
+                    f": {field}/{name}: expected {expected}; got {got}: state of another model. The file was "
+                    "left as it is. Give the run-config keys that it was made under, or start a new run.",
                 )
 
 
@@ -234,37 +235,30 @@ def _writing(path: Path, client: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as err:
-        raise StateError(
-            f"client {client}: kept state {local(path)} cannot be written: {reason(err)}. What was kept "
-            "before is untouched."
-            ' Free space on that disk, make it writable, or choose another by run-config key "state-dir".'
+        raise _error(
+            path,
+            client,
+            f" cannot be written: {reason(err)}. What was kept before is untouched. Free space on that disk, "
+            'make it writable, or choose another with the run-config key "state-dir".',
         ) from err
 
 
 def _moved_aside(path: Path, client: str, damage: str) -> StateError:
     """Move a damaged file out of the way and return the error that refuses it."""
-    aside, n = path.with_suffix(".damaged"), 0
-    while aside.exists():
-        n += 1
-        aside = path.with_suffix(f".damaged.{n}")
+    suffixes = chain([".damaged"], (f".damaged.{n}" for n in count(1)))
+    aside = next(p for p in map(path.with_suffix, suffixes) if not p.exists())
     try:
         path.rename(aside)
+        then = f"Moved to {local(aside.name)}; put a backup at {local(path)}, or delete {local(aside.name)}"
     except OSError as err:
-        return StateError(
-            f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
-            f"{reason(err)}. Put a backup in its place, or delete it to let this client start over."
-        )
-    return StateError(
-        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put a "
-        f"backup at {local(path)}, or delete {local(aside.name)} to let this client start over."
-    )
+        then = f"It cannot be moved aside: {reason(err)}. Put a backup in its place, or delete it"
+    return _error(path, client, f": {local(damage)}. {then} to let this client start over.")
 
 
 def _refuse_what_was_refused(path: Path, client: str) -> None:
     pattern = re.compile(re.escape(path.stem) + r"\.damaged(\.[0-9]+)?")
     names = [p.name for p in path.parent.iterdir()] if path.parent.exists() else []
-    aside = sorted(name for name in names if pattern.fullmatch(name))
-    if aside:
+    if aside := sorted(name for name in names if pattern.fullmatch(name)):
         raise StateError(
             f"client {client}: kept state was refused before and is at {local(path.with_name(aside[-1]))}. "
             f"Put a backup at {local(path)}, or delete the damaged file to let this client start over."

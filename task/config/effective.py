@@ -40,18 +40,9 @@ class When:
 
     def __str__(self) -> str:
         """Return the condition in words."""
-        if not self.values:
-            words = f'"{self.key}" set'
-        else:
-            listed = ", ".join(_toml(v) for v in self.values)
-            some = (
-                f"other than {listed}"
-                if self.but
-                else listed
-                if len(self.values) == 1
-                else f"one of {listed}"
-            )
-            words = f"{self.key} = {listed}" if some == listed else f"{self.key} {some}"
+        how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
+        words = f"{self.key} {how} {', '.join(_toml(v) for v in self.values)}"
+        words = words if self.values else f'"{self.key}" set'
         return f"{words}, or {self.other}" if self.other else words
 
 
@@ -67,6 +58,8 @@ _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items()
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
+_OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip",
+         "pace", "pacer-step", "pacer-window")  # fmt: skip
 _ONE_GRADIENT = ("fedsgd", "qfedsgd")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
@@ -106,11 +99,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "select.candidates": (_selection("power-of-choice"),),
     "select.losses": (_selection("power-of-choice"),),
     "select.deadline": (_selection("fedcs"),),
-    **{
-        f"select.{name}": (_selection("oort"),)
-        for name in ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip")
-    },
-    **{f"select.{name}": (_selection("oort"),) for name in ("pace", "pacer-step", "pacer-window")},
+    **dict.fromkeys((f"select.{name}" for name in _OORT), (_selection("oort"),)),
     **{
         key.replace("_", "-"): (When("partition", tuple(p for p in PARTITIONS if key in PARTITIONS[p].keys)),)
         for spec in PARTITIONS.values()

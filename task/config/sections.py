@@ -32,8 +32,9 @@ def knob(
         below: The value must be strictly less than this.
         choices: The allowed words, for a key that names something.
     """
-    meta = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
-    return field(default=default, metadata=meta)
+    bounds = {">=": low, ">": above, "<=": high, "<": below}
+    bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
+    return field(default=default, metadata={"doc": doc, "bounds": bounds, "choices": choices})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,14 +93,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
                     "Bouquet. Nothing was changed. Update Bouquet on this machine."
                 )
             wanted = str(meta.pop("sha256"))
-            header = Header(
-                str(meta["client"]),
-                str(meta["algorithm"]),
-                str(meta["run"]),
-                int(meta["round"]),
-                int(meta["previous"]),
-                tuple(str(f) for f in meta["fields"]),
-            )
+            client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))
+            fields = tuple(str(f) for f in meta["fields"])
+            header = Header(client, algorithm, run, int(meta["round"]), int(meta["previous"]), fields)
             if not 0 <= header.previous <= header.round:
                 raise ValueError(f"round {header.round} made from round {header.previous}")
             yield file, header, meta, wanted
