@@ -29,7 +29,7 @@ import torch
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_loss, norms
-from client_app.training.programs import Batch, Gradient, Tensors
+from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.wire import messages as wire
 
 FIELD = "local-model"
@@ -48,7 +48,7 @@ class AdaptiveTauSolver(Solver):
         self._at_start: Tensors = []
         self._began = time.perf_counter()
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the plain gradient; on the first batch measure rho, beta and grad F_k(w)."""
         if not self._at_start:
             task.program.train(False)

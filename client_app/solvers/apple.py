@@ -39,7 +39,7 @@ import torch
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, Gradient, Tensors
+from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
 
 
@@ -89,7 +89,7 @@ class AppleSolver(OwnModelSolver):
             mixed = self.p.to(self.core.dtype) @ self.core
             torch._foreach_copy_(self.mixed, self._parts(mixed))
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's loss at w^p and p_ii g; step p."""
         self._mix()
         loss, gradient = task.program.gradient(self.mixed, batch)

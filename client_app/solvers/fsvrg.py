@@ -29,7 +29,7 @@ import torch
 from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.wire import messages as wire
 
 
@@ -76,7 +76,7 @@ class FSVRGSolver(Solver):
         self._sizes = torch.tensor(task.num_examples, dtype=torch.float32, device=device)
         self._ratio: torch.Tensor | None = None  # S_k of the first layer, [K, 1, d]
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses and b / n_k times the variance-reduced gradient."""
         loss, here = task.program.gradient(task.params, batch)
         k, decay = len(loss), task.config.weight_decay

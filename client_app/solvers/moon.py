@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
-from client_app.training.programs import Batch, Dense, Gradient, Program, Tensors
+from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Program, Tensors
 from task.numerics.arrays import Arrays
 from task.wire.checks import check_arrays
 
@@ -80,7 +80,7 @@ class MoonSolver(Solver):
             directions[rows, : units.shape[1]] = units
         return directions
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return losses and gradient of l; clients of like many w_j go together.
 
         What a client computes then depends on nobody else.
@@ -104,9 +104,7 @@ class MoonSolver(Solver):
             self._groups[k] = [(n, torch.tensor(who, device=device)) for n, who in rows.items()]
         return self._groups[k]
 
-    def _of(
-        self, program: Program, count: int, params: Tensors, batch: Batch
-    ) -> tuple[torch.Tensor, Gradient]:
+    def _of(self, program: Program, count: int, params: Tensors, batch: Batch) -> LossAndGradient:
         """Return losses and gradient of clients that have `count` w_j each."""
         if not count:
             return program.gradient(params, batch)

@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient, Tensors
+from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
 
 
@@ -46,7 +46,7 @@ class PerFedAvgSolver(Solver):
     name = "per-fedavg"
     adapts = True
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return f(w~; D') and the meta-gradient."""
         knobs, gradient = self.config.per_fedavg, task.program.gradient
         inner, outer = _halves(batch)

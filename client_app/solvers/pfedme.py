@@ -28,7 +28,7 @@ import torch
 
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
@@ -43,7 +43,7 @@ class PFedMeSolver(OwnModelSolver):
         task.memory["theta"] = task.all_params
         task.all_params = task.params = [p.clone() for p in task.all_params]
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Move theta; return f(theta; b) before that, and lambda (w - theta)."""
         knobs, theta, w = self.config.pfedme, task.memory["theta"], task.params
         pull = knobs.inner_lr * knobs.lambda_

@@ -33,7 +33,7 @@ from typing import ClassVar
 import torch
 
 from client_app.training.loop import LocalTask, Terms, train
-from client_app.training.programs import Batch, Gradient, Tensors
+from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import evaluate
@@ -105,7 +105,7 @@ class Solver:
         """Train, and return what the loop measured; ``task.params`` are what goes up afterwards."""
         return train(task, self)
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses [K] and gradient at ``task.params``."""
         return task.program.gradient(task.params, batch, task.frozen)
 
