@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,7 @@ def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
 
 
 def _label_column(header: list[str]) -> str:
-    if "label" in header:
-        return "label"
-    return [name for name in header if name not in ("client", "split")][-1]
+    return "label" if "label" in header else [n for n in header if n not in ("client", "split")][-1]
 
 
 def _read_row(path: Path, line: int, header: list[str], cells: list[str], table: _Table, owner: str) -> None:
@@ -158,31 +157,29 @@ def _cell(path: Path, line: int, header: list[str], column: str) -> str:
 
 
 def _number(path: Path, line: int, header: list[str], column: str, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(
-            f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". '
-            "Fill it in, code it as a number, or remove the line or column."
-        )
-    return value
+    with suppress(ValueError):
+        if math.isfinite(value := float(cell)):
+            return value
+    raise DataError(
+        f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". Fill it in, code it '
+        "as a number, or remove the line or column."
+    )
 
 
 def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
     """Return class numbers and class names; pooled labels are numbered in sorted order."""
     fixed = request.num_classes > 0
+    values: list[int] = []
     try:
-        values = [int(label) for label in table.labels]
+        for label in table.labels:
+            values.append(int(label))
     except ValueError:
         if request.owner:
-            place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
-            path, line = table.places[place]
+            path, line = table.places[len(values)]
             raise DataError(
                 f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data '
                 f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-                f'"{local(table.labels[place])}". Replace the names by the numbers that all nodes agreed on.'
+                f'"{local(label)}". Replace the names by the numbers that all nodes agreed on.'
             ) from None
         names = sorted(set(table.labels))
         if fixed and len(names) > request.num_classes:
@@ -211,14 +208,6 @@ def _range(request: Request) -> str:
     if not request.num_classes:
         return "from 0 to the run's num-classes - 1"
     return f"0..{request.num_classes - 1} (num-classes = {request.num_classes})"
-
-
-def _is_int(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 def decode_npz(request: Request, source: Source) -> Decoded:
