@@ -9,13 +9,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import (
-    Recipe,
-    Set,
-    check,
-    console,
-    read_keys,
-)
+from server_app.cli.common import Recipe, Set, check, console, read_keys
 from task.errors import ConfigError
 from task.text import plain
 
@@ -103,7 +97,7 @@ def compare(
         str | None,
         typer.Option(
             click_type=click.Choice(["server", "clients"]),
-            help="Whose evaluations to compare; default: the server's, or the clients' if a run has only those.",
+            help="Whose evaluations to compare; default: the server's, else the clients'.",
         ),
     ] = None,
     target: Annotated[

@@ -79,10 +79,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         with building(folder) as temporary:
             _write(temporary, arrays, meta)
     except OSError as err:  # if another process was first, its entry is as good
-        if err.errno not in (
-            errno.ENOTEMPTY,
-            errno.EEXIST,
-        ):
+        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise _unwritable(folder, err) from err
     entry = load(folder)
     if entry is None:

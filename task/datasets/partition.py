@@ -102,11 +102,7 @@ class Partition:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        train: tuple[Rows, Rows],
-        test: tuple[Rows, Rows],
-        skew: dict[str, float],
+        self, names: Sequence[str], train: tuple[Rows, Rows], test: tuple[Rows, Rows], skew: dict[str, float]
     ) -> None:
         self.names = names
         self._train = train
