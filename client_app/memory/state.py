@@ -90,17 +90,10 @@ class StateStore:
         resumable: int | None = None,
         void: Collection[int] = (),
     ) -> None:
-        """Replace a client's state, atomically.
+        """Replace a client's state, made in round t of the run, atomically.
 
-        Args:
-            client: Its name.
-            algorithm: The catalogue entry whose ``keeps`` this is.
-            server_round: Round t in which the client made it.
-            fields: Arrays by field.
-            run: Identity of the run.
-            resumable: Oldest round from whose end the run may have to be resumed; earlier versions that a
-                resume could ask for are left. None leaves none.
-            void: As of `load`.
+        Earlier versions stay that a resume from the end of round `resumable` or of a later one could ask
+        for; None leaves none. `void` is as of `load`.
 
         Raises:
             StateError: It cannot be written, or the file there is damaged or belongs to something else. All
@@ -138,14 +131,9 @@ class StateStore:
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
 
-        Args:
-            client: Its name.
-            algorithm: The catalogue entry.
-            run: Identity of the run.
-            before: Round to train: what was kept in this round or later belongs to rounds that a resume has
-                abandoned. None = the newest.
-            like: For fields whose form the model sets, arrays of the expected names, shapes and dtypes.
-            void: Rounds that the server has gone back from.
+        What was kept in round `before` or later, or in a round of `void`, is left out: a resume has abandoned
+        these rounds, or the server has gone back from them. `like` has arrays of the expected names, shapes
+        and dtypes for fields whose form the model sets.
 
         Raises:
             StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
@@ -270,10 +258,7 @@ def oldest_resumable(server_round: int, every: int) -> int:
 
     The checkpoint of round t - 1 may still be in the making while round t trains, so that of round t - 2
     counts, or the one before it that was due.
-
-    Args:
-        server_round: Round t that is trained.
-        every: Run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
+    `every` is the run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
     """
     last = max(server_round - 2, 0)
     return last - last % every if every else last

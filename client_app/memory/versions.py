@@ -28,10 +28,7 @@ def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
 
     The second value is the round where the chain breaks off, 0 = nowhere. If that version is damaged and
     somebody puts a backup in its place, those before it count again.
-
-    Args:
-        path: The present file.
-        present: Its header; None = it is not there.
+    `path` is the present file and `present` its header, None if it is not there.
     """
     if present is None:
         return [], 0
@@ -66,9 +63,7 @@ def beside(path: Path) -> tuple[list[int], list[Path]]:
 def set_aside(path: Path, server_round: int | None) -> Iterator[None]:
     """Give the present file its version's name too; if the block fails, all is as it was before.
 
-    Args:
-        path: The present file.
-        server_round: Its round; None = there is none.
+    `server_round` is the file's round, None if there is no present file.
     """
     if server_round is None:
         try:

@@ -194,11 +194,7 @@ def train(
     Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
     B = 0 (infinity) makes each pass one step on all examples.
 
-    Args:
-        task: The clients, their data and their models.
-        solver: Gives gradients and terms.
-        epochs: Passes in place of ``task.epochs``; 0 = those.
-        frozen: Names of parameters that stay as they are.
+    `epochs` > 0 stands for ``task.epochs``; parameters named in `frozen` stay as they are.
 
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.

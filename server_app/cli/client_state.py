@@ -40,11 +40,7 @@ class KeptRun:
 
 
 def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
-    """Return the runs with kept state, by name and id.
-
-    Args:
-        state_dir: Run-config key ``state-dir``; "" = the default folder.
-        run: Name of the runs to return, or ``name/id`` of one; "" = all.
+    """Return the runs with kept state, by name and id; of one `run`, a name or ``name/id``, or of all.
 
     Raises:
         ConfigError: There is no such run.

@@ -117,12 +117,7 @@ def conditions(key: str) -> tuple[When, ...]:
 
 
 def unmet(key: str, run: Mapping[str, Value]) -> When | None:
-    """Return why a run does not read a key, None if it does.
-
-    Args:
-        key: The key.
-        run: All keys of the run with their values.
-    """
+    """Return why a run, given by all its keys, does not read a key; None if it does."""
     return next((when for when in conditions(key) if not when.holds(run)), None)
 
 

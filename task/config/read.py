@@ -123,10 +123,6 @@ def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str,
 
     A recipe may set the knobs of several algorithms, so that they can be run one after the other.
 
-    Args:
-        recipe: Keys of the recipe.
-        own: The user's keys.
-
     Returns:
         All keys without those of the recipe that nothing in the run reads, and by key of these, why.
 

@@ -126,11 +126,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
     The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
     a share ``local_test_fraction``, drawn by the client's name.
 
-    Args:
-        config: The run's; ``dataset`` tells the form and ``num_classes`` must be given.
-        data_path: The node's own file or folder.
-        client_name: The owner's stable name.
-        seed: The run's seed.
+    The run's `config` names the form as ``dataset`` and must give ``num_classes``.
 
     Raises:
         ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
@@ -158,17 +154,10 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
 
 
 def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
-    """Read a node's own data before a run says its keys; what is read is kept for the runs.
+    """Read a node's own data before there is a run, and return one line that describes them.
 
-    The form is found from the file. What only a run can say is not checked: how many classes there are.
-
-    Args:
-        data_path: The node's own file or folder, absolute.
-        client_name: The owner's stable name.
-        folder: The cache folder of the node's runs.
-
-    Returns:
-        What the data are, one line.
+    The form is found from the absolute path `data_path`, and what is read is kept in `folder`, the cache of
+    the node's runs. The number of classes is not checked: only a run says it.
 
     Raises:
         DataError: The data are missing, damaged or not of a form that a node can bring.

@@ -13,16 +13,9 @@ from task.storage.files import FILE, make_folder
 
 
 def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:
-    """Download a data set to ``place/folder`` for the first place that can be written.
+    """Download a data set to ``place/folder`` of the first place that can be written; return that folder.
 
-    Args:
-        name: Data set, for messages.
-        places: Folders with raw data, in the order of preference.
-        folder: Folder that the download makes.
-        fetch: Downloads below the folder that it is given.
-
-    Returns:
-        The folder with the files.
+    `fetch` makes `folder` in the folder that it is given.
 
     Raises:
         DataError: The download failed; it says what to put where by hand.

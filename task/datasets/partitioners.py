@@ -30,21 +30,13 @@ BASE = 5  # power-law: examples of a digit that everybody who holds it gets firs
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """What is dealt.
+    """What is dealt to K = ``config.num_clients`` clients."""
 
-    Args:
-        size: Rows 0 .. size - 1 are dealt.
-        labels: Their classes; None for data without one class per example.
-        num_classes: Number of classes C.
-        config: The run's, with ``num_clients`` K.
-        seed: The run's seed.
-    """
-
-    size: int
-    labels: Rows | None
+    size: int  # rows 0 .. size - 1
+    labels: Rows | None  # their classes; None for data without one class per example
     num_classes: int
     config: DataConfig
-    seed: int
+    seed: int  # the run's
 
     def rng(self) -> np.random.Generator:
         """Return the generator of the partition."""

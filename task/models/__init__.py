@@ -25,21 +25,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One entry of `MODELS`.
+    """One entry of `MODELS`; `build` and `fits` take the shape of an example and the number of classes."""
 
-    Args:
-        description: One line for listings.
-        inputs: What it can read, in words, for error messages.
-        build: ``(input_shape, num_classes) -> model``; draws from torch's CPU generator.
-        fits: ``(input_shape, num_classes) -> bool``.
-        kinds: Kinds of data set it can read (`task.datasets.Dataset.kind`).
-    """
-
-    description: str
-    inputs: str
-    build: Callable[[Shape, int], nn.Module]
+    description: str  # one line for listings
+    inputs: str  # what it can read, for error messages
+    build: Callable[[Shape, int], nn.Module]  # draws from torch's CPU generator
     fits: Callable[[Shape, int], bool]
-    kinds: frozenset[str] = frozenset({"image", "features"})
+    kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
 
 
 def _perceptron(description: str, *hidden: int, norm: bool = False) -> ModelSpec:
@@ -61,16 +53,7 @@ def _convolutional(
     norm: bool = False,
     bare: bool = False,
 ) -> ModelSpec:
-    """Return the entry of two 5x5 convolutions, each with pooling and ReLU, and hidden layers.
-
-    Args:
-        description: As of `ModelSpec`.
-        channels: Of the two convolutions.
-        hidden: Widths of the hidden layers.
-        pad: Padding of the convolutions.
-        norm: Whether each hidden layer is normalised by batch.
-        bare: As of `_dense`.
-    """
+    """Return the entry of two 5x5 convolutions, each with pooling and ReLU, and of `_dense` layers."""
 
     def sides(shape: Shape) -> list[int]:
         # height and width of the second pooled map; 0 or less if the image is too small

@@ -53,11 +53,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def building(folder: Path, prefix: str = "") -> Iterator[Path]:
     """Give a temporary folder beside `folder`; when the block ends well, sync it and rename it to `folder`.
 
-    What is in it is not synced; `synced` writes files that are.
-
-    Args:
-        folder: It must not be there when the block ends, unless it is empty.
-        prefix: Of the temporary folder's name; "" = ``.NAME.``.
+    What is in it is not synced; `synced` writes files that are. The temporary folder's name begins with
+    `prefix`, or with ``.NAME.``.
 
     Raises:
         OSError: The folder cannot be made; ENOTEMPTY or EEXIST if another one was there first.
