@@ -126,7 +126,7 @@ def test_top_parameters_by_layers() -> None:
     assert top_parameters(names, 3) == names
     with pytest.raises(ConfigError, match=r'"fedala.layers": expected 0 to 3, .* got 4'):
         top_parameters(names, 4)
-    with pytest.raises(ConfigError, match='"fedala.layers": expected 0 to 0'):
+    with pytest.raises(ConfigError, match=r'"fedala.layers": expected 0 to 0'):
         top_parameters((), 1)
 
 
