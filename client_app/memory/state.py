@@ -3,12 +3,12 @@
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
 temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new one,
 never half of one. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused
-until somebody puts a backup in its place or deletes the damaged file: fresh values in silence would be a
+until a backup is put in its place or the damaged file is deleted: to start from fresh values would be a
 wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
 it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
-made of that round or of later ones. So a save leaves earlier versions beside the new one, all that a resume
+made of that round or of later ones. So a save leaves earlier versions next to the new one, all that a resume
 from a checkpoint could still ask for, and no more (`client_app.memory.versions`). `StateStore.load` gives the
 newest one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
 """
@@ -75,7 +75,7 @@ class StateStore:
                     held.enter_context(locked(lock, words, optional=True))
                 except HeldError as err:
                     raise StateError(
-                        f"client {client}: expected that nobody else trains it; got its lock {local(lock)} "
+                        f"client {client}: expected that no other process trains it; got its lock {local(lock)} "
                         f"held by {local(err.holder or 'another process')}. Let that process end, or stop it."
                     ) from None
             yield

@@ -17,7 +17,7 @@ c_k            ``step-seconds``      measured time of a step; 0 unless ``resourc
 =============  ====================  ===========================================================  ======
 
 The two points are measured without dropout and with fixed statistics, so that the training is not touched.
-(The authors' code takes the last minibatch of the round before for the first step instead, and at tau = 1
+(The authors' code takes the last minibatch of the previous round for the first step instead, and at tau = 1
 keeps one for three rounds, to have both points on one minibatch.)
 """
 

@@ -84,7 +84,7 @@ class AppleSolver(OwnModelSolver):
         return [part.view_as(p) for part, p in zip(parts, self.mixed, strict=True)]
 
     def _mix(self) -> None:
-        """Make w^p anew."""
+        """Update w^p."""
         with torch.no_grad():
             mixed = self.p.to(self.core.dtype) @ self.core
             torch._foreach_copy_(self.mixed, self._parts(mixed))

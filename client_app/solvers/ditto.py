@@ -1,6 +1,6 @@
 """Ditto, client half. Li, Hu, Beirami and Smith, ICML 2021, arXiv 2012.04221, Algorithm 1.
 
-min_{v_k} F_k(v_k) + lambda/2 |v_k - w*|^2, beside FedAvg of w:
+min_{v_k} F_k(v_k) + lambda/2 |v_k - w*|^2, in addition to FedAvg of w:
 
 v_k <- v_k - eta (grad l(v_k; b) + lambda (v_k - w^t)), for each batch b of ``personal.epochs`` epochs;  then
 w_k <- w_k - eta grad l(w_k; b) from w^t on, for each batch b of E epochs

@@ -21,7 +21,7 @@ evaluation mode (no dropout, normalisation by their own running statistics), so 
 the example: they are computed once for all the client's examples, before the first step, and not in each.
 That is one pass over them for each of these models, also where ``local-steps`` is less than a pass.
 
-A client without w_j, as in its first round, trains as in FedAvg, to the last bit, whoever trains beside it;
+A client without w_j, as in its first round, trains as in FedAvg, to the last bit, whoever trains with it;
 so do all with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``train-loss`` is l, so it rises by
 mu l_con in a client's second round; compare accuracies with FedAvg's, not losses.
 """
@@ -83,7 +83,7 @@ class MoonSolver(Solver):
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return losses and gradient of l; clients of like many w_j go together.
 
-        What a client computes then depends on nobody else.
+        So what a client computes does not depend on the others.
         """
         groups = self._by_count(len(batch.x), batch.x.device)
         if len(groups) == 1:

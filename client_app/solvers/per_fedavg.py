@@ -23,7 +23,7 @@ w_k.
 
 A client's own model, before local training as after it, is w - alpha grad f_k(w), one step on all its
 training examples; its gradient is that of evaluation (no dropout, buffers at rest). Nothing is kept: a client
-that is new adapts the global model as everybody does. alpha = 0 is FedAvg that trains on the second halves.
+that is new adapts the global model as all do. alpha = 0 is FedAvg that trains on the second halves.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
-A solver has a few hooks of the one loop. It is built anew for each cohort and round from what came down and
+A solver has a few hooks of the one loop. It is built for each cohort and round from what came down and
 what the clients kept; nothing else survives a round.
 
 =============  ========================================================================================
 hook           what it gives
 =============  ========================================================================================
-`begin`        looks at the received model before the first step; fills ``task.memory``
+`begin`        prepares from the received model before the first step; fills ``task.memory``
 `run`          the local training; one with phases calls the loop several times
 `gradient`     the batch gradient; another objective or a variance-reduced gradient goes here
 `terms`        linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
@@ -99,7 +99,7 @@ class Solver:
         return tensors
 
     def begin(self, task: LocalTask) -> None:
-        """Look at the received model before the first step."""
+        """Prepare from the received model before the first step."""
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train, and return what the loop measured; ``task.params`` are what goes up afterwards."""

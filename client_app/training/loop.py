@@ -93,7 +93,7 @@ class LocalTask:
         self.start_from(self.own)
 
     def start_from(self, own: Sequence[Arrays]) -> None:
-        """Take these values in place of received ones, by client, and begin anew with them."""
+        """Take these values in place of received ones, by client, and start from them."""
         self.own = own
         device, names = self.examples.x.device, self.program.names
         differ = {n for mine in own for n in mine} - self.private

@@ -71,7 +71,7 @@ class Cohorts:
 
     def observe(self, scalars: Mapping[str, Mapping[str, float]]) -> None:
         """Let the policy take in the scalars of the training replies, by client."""
-        self.selector.told(self._pool, scalars)
+        self.selector.observe(self._pool, scalars)
 
     def _times(
         self,

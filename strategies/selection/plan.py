@@ -50,7 +50,7 @@ def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> Rou
 
     Of the selected, round(stragglers * |S_t|) are slow. Each has time for x ~ U{1..E} epochs (Li et al.,
     FedProx, section 5.2; the authors' code draws from {1..E-1}, the paper says [1, E]). A strategy that
-    waits for nobody drops them, FedProx takes their partial work.
+    does not wait drops them, FedProx takes their partial work.
     """
     server = config.server
     slow = round(server.stragglers * len(clients))

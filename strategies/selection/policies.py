@@ -38,7 +38,7 @@ from task.numerics.seeds import rng_for
 from task.spec.selections import LOSS_RMS, candidates_of, cohort_size
 from task.wire import messages as wire
 
-Told = Mapping[str, Mapping[str, float]]
+Scalars = Mapping[str, Mapping[str, float]]
 MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
 
 
@@ -93,7 +93,7 @@ class Selector:
     """What is remembered of a client, one number each."""
 
     series: ClassVar[tuple[str, ...]] = ()
-    """What is remembered beside, a list of numbers each."""
+    """What else is remembered, a list of numbers each."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -101,14 +101,14 @@ class Selector:
         self.lists: dict[str, list[float]] = {name: [] for name in self.series}
 
     def candidates(self, pool: Pool) -> list[str]:
-        """Return who is asked for the loss of the received model before the draw; sorted, empty = nobody."""
+        """Return who is asked for the loss of the received model before the draw; sorted, perhaps empty."""
         return []
 
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Return the cohort, sorted.
 
         Args:
-            pool: Who is there.
+            pool: The clients that are online.
             candidates: What `candidates` returned.
             losses: Loss by candidate, of those that answered.
         """
@@ -118,7 +118,7 @@ class Selector:
         """Return the cohort in the groups that train one after the other: all at once."""
         return (cohort,)
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: Scalars) -> None:
         """Take in the scalars of the training replies, by client, at the end of a round."""
 
     def dump(self) -> Arrays:
@@ -208,10 +208,10 @@ class PowerOfChoice(Selector):
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: Scalars) -> None:
         """Remember the last training losses, if they are used."""
         if self.config.select.losses == "last":
-            self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in told.items() if wire.TRAIN_LOSS in row}
+            self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in scalars.items() if wire.TRAIN_LOSS in row}
 
 
 class Oort(Selector):
@@ -239,7 +239,7 @@ class Oort(Selector):
     Clients that never took part are explored with probability proportional to their speed, 1 / t_k.
 
     Completions of the paper, as in the authors' code: U is scaled to 0..1, without which the staleness term,
-    below 1, means nothing beside n_k times a loss; T and Delta are quantiles instead of seconds. Of our own:
+    below 1, means nothing compared with n_k times a loss; T and Delta are quantiles instead of seconds. Of our own:
     epsilon m is rounded up or down by lot, so that small cohorts explore as well.
     Deviations: l is of the received model, measured with one forward pass over the training examples (upward
     scalar ``loss-rms``), where the authors' clients average l^2 over the training; the pacer compares the
@@ -285,9 +285,9 @@ class Oort(Selector):
         scores[late] *= (preferred / seconds[old][late]) ** self.config.select.penalty
         return scores
 
-    def told(self, pool: Pool, told: Told) -> None:
+    def observe(self, pool: Pool, scalars: Scalars) -> None:
         """Remember utilities, and let the pacer compare."""
-        found = {c: row[wire.NUM_EXAMPLES] * row[LOSS_RMS.name] for c, row in sorted(told.items())}
+        found = {c: row[wire.NUM_EXAMPLES] * row[LOSS_RMS.name] for c, row in sorted(scalars.items())}
         self.known |= {c: (utility, float(pool.round)) for c, utility in found.items()}
         knobs, history = self.config.select, self.lists["history"]
         pace = self.lists["pace"][0] if self.lists["pace"] else knobs.pace
@@ -310,7 +310,7 @@ class FedCS(Selector):
         max_S download + Theta,   Theta <- Theta + upload_k + max(0, update_k - Theta),
 
     with links of their own at the slowest client's own seconds: then all stay who are done in time. So m, by
-    fraction-train, is how many compete, and m or fewer train; none if nobody is fast enough. The paper's time
+    fraction-train, is how many compete, and m or fewer train; none if no client is fast enough. The paper's time
     for selection and aggregation is 0, as in its experiments; its clients tell their rates, here they are the
     trace's.
     """

@@ -24,7 +24,7 @@ def knob(
     """Declare one run-config key.
 
     Args:
-        default: Its value when nobody sets it; its type is the type of the key.
+        default: Its value unless it is set; its type is the type of the key.
         doc: One line: meaning, paper symbol, unit, neutral value.
         low: Smallest allowed value.
         high: Largest allowed value.
@@ -150,7 +150,7 @@ class SelectConfig:
     clip: float = knob(0.95, "oort: utilities are cut at this quantile", above=0, high=1)
     pace: float = knob(0.3, "oort: T at first, as a quantile of the clients' seconds", low=0, high=1)
     pacer_step: float = knob(0.05, "oort: Delta by which the quantile T rises", low=0, high=1)
-    pacer_window: int = knob(20, "oort: W, rounds between looks at the utility", low=1)
+    pacer_window: int = knob(20, "oort: W, rounds between comparisons of the utility", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)

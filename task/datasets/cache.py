@@ -1,7 +1,7 @@
 """Arrays on disk that are written once, whole or not at all, and read by memory mapping.
 
 An entry is a folder: one ``.npy`` file per array and ``meta.json``, which records what the files must
-look like. It is written beside its place and renamed, so that no reader ever sees half of one; of several
+look like. It is written next to its place and renamed, so that no reader ever sees half of one; of several
 writers the first wins and the others use its entry.
 """
 
@@ -65,7 +65,7 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
     return DataError(
         f"{local(path)}: damaged cache file: expected {expected}; got {got}. Delete the folder "
-        f"{local(folder)} and run again; it is made anew from the source."
+        f"{local(folder)} and run again; it is made again from the source."
     )
 
 

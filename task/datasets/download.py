@@ -1,4 +1,4 @@
-"""Fetching raw data that are not there: whole or not at all, beside what the user put there."""
+"""Fetching raw data that are not there: whole or not at all, next to what the user put there."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def devices(request: Request) -> list[Device]:
     ========  =====================================================================
 
     Kept as published, though u_k shifts the ten scores of an example alike, so that the labels do not
-    depend on alpha: models differ because W_k and b_k are drawn anew for each device.
+    depend on alpha: models differ because W_k and b_k are drawn for each device.
 
     iid: one W, b with entries N(0, 1) for all and v_k = 0; the sizes have the same law. Inputs are
     rounded to float32 before they are labelled, so that the labels are exact for the stored inputs.

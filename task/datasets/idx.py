@@ -109,7 +109,7 @@ def decode(request: Request, source: Source) -> Decoded:
         if len(parts[images]) != len(parts[labels]):
             raise DataError(
                 f"{local(source.files[labels])}: expected {len(parts[images])} labels, one for each image of "
-                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files anew."
+                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files again."
             )
     x = np.concatenate([parts[0], parts[2]])
     y = np.concatenate([parts[1], parts[3]]).astype(np.int64)
@@ -145,7 +145,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
             f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; it begins with "
-            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file anew."
+            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file again."
         )
     shape = struct.unpack(f">{ndim}I", raw[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
@@ -153,7 +153,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
             f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
-            f"{len(raw)}. Fetch the file anew."
+            f"{len(raw)}. Fetch the file again."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
@@ -166,5 +166,5 @@ def _read(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as err:
         raise DataError(
-            f"{local(path)}: expected a whole gzip file; got {local(err)}. Fetch the file anew."
+            f"{local(path)}: expected a whole gzip file; got {local(err)}. Fetch the file again."
         ) from err

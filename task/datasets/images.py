@@ -86,7 +86,7 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
             f"{local(root / family.folder)}: the batches of {request.name} cannot be read: {local(err)}. "
-            "Delete the folder and run again to download them anew."
+            "Delete the folder and run again to download them."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
     num_train = len(parts[0].targets)
@@ -190,7 +190,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
     except zipfile.BadZipFile as err:
         raise DataError(
             f"{local(path)}: expected a folder of class folders or a zip file of one; got {local(err)}. "
-            "Fetch it anew."
+            "Fetch it again."
         ) from err
 
 

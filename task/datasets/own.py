@@ -40,7 +40,7 @@ def data_path(request: Request) -> Path:
 
 
 def keys_of(request: Request) -> dict[str, Any]:
-    """Return what, beside the files, the decoded form of a user's own files depends on."""
+    """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
     return keys | {"fraction": request.local_test_fraction}
 

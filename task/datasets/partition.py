@@ -36,7 +36,7 @@ class PartitionSpec(NamedTuple):
 
     description: str
     deal: Callable[[Deal], list[Rows]] | None = None  # None: the pool is not dealt
-    keys: tuple[str, ...] = ()  # fields of `DataConfig` that it depends on, beside those that all do
+    keys: tuple[str, ...] = ()  # fields of `DataConfig` that it depends on, besides `_COMMON`
 
 
 PARTITIONS: dict[str, PartitionSpec] = {

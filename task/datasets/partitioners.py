@@ -25,7 +25,7 @@ from task.numerics import seeds
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-BASE = 5  # power-law: examples of a digit that everybody who holds it gets first
+BASE = 5  # power-law: examples of a digit that each of its holders gets first
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ def classes(deal: Deal) -> list[Rows]:
     """Give every client exactly c classes, each class split evenly among its holders (NIID-Bench, "#C=c").
 
     Client k holds class k mod C and c - 1 others at random. With fewer clients than classes some classes may
-    belong to nobody and stay unused.
+    belong to no client and stay unused.
     """
     from flwr_datasets.partitioner import PathologicalPartitioner
 
@@ -181,7 +181,7 @@ def classes_unbalanced(deal: Deal) -> list[Rows]:
     c, and so on. Of a class of n examples, shuffled, each of its m holders but the last gets u, drawn
     uniformly from low .. high, both included, and the last gets the rest, at least as many as any other:
     high = floor(n / m) and low = max(floor(high / 10), least), at most high; least is the c-th part, rounded
-    up, of what a client needs to keep ``min-client-examples`` for training. Classes that nobody needs any
+    up, of what a client needs to keep ``min-client-examples`` for training. Classes that no client needs any
     more stay unused.
 
     Deviations from PFLlib: it deals a class in the order of the file; its least is

@@ -105,7 +105,7 @@ def _read_roles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
                     raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
                 yield str(entry["play"]), str(entry["role"]), lines
     except EOFError as err:
-        raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it anew.") from err
+        raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it again.") from err
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
             f"{local(path)}, line {number}: expected a JSON object with play, role and lines (strings); "

@@ -91,7 +91,7 @@ def _read_csv(path: Path, header: list[str], table: _Table, owner: str) -> list[
                     _read_row(path, reader.line_num, own, cells, table, owner)
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise DataError(
-            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it anew."
+            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
         ) from err
     return own
 
@@ -110,7 +110,7 @@ def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
     special = {_label_column(own), "client", "split"}
     if not [name for name in own if name not in special]:
         raise DataError(
-            f"{local(path)}, line 1: expected at least one feature column beside {local(own)}; got none"
+            f"{local(path)}, line 1: expected at least one feature column besides {local(own)}; got none"
         )
 
 
@@ -258,7 +258,7 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
         raise DataError(
-            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it anew."
+            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."
         ) from err
     for name in ("x", "y"):
         if name not in arrays:

@@ -25,7 +25,7 @@ from task.storage.files import write_safetensors
 
 FORMAT = 1
 SUFFIX = ".safetensors"
-NO_RUN = "no-run-id"  # folder of somebody else's strategy, which does not say which run it is
+NO_RUN = "no-run-id"  # folder for a strategy of another library, which gives no run id
 LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
 
 

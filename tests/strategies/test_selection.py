@@ -151,9 +151,11 @@ def test_last_known_losses_ask_nobody_and_new_clients_come_first() -> None:
     selector = SELECTORS["power-of-choice"](of)
     assert selector.candidates(pool(of)) == []
     told = {c: {"train-loss": float(i), "num-examples": 1} for i, c in enumerate("abc")}
-    selector.told(pool(of), told)
+    selector.observe(pool(of), told)
     assert selector.select(pool(of, 2), [], {}) == ["d", "e"]
-    selector.told(pool(of, 2), {"d": {"train-loss": 0.5}, "e": {"train-loss": 9.0}, "a": {"train-loss": 3.0}})
+    selector.observe(
+        pool(of, 2), {"d": {"train-loss": 0.5}, "e": {"train-loss": 9.0}, "a": {"train-loss": 3.0}}
+    )
     assert selector.select(pool(of, 3), [], {}) == ["a", "e"]
 
 
@@ -191,8 +193,8 @@ def test_oorts_utility_by_hand() -> None:
     of, selector = oort(select__clip=1.0, select__pace=0.5)
     seconds = {"a": 1.0, "b": 8.0, "c": 4.0}
     sizes = {"a": 10, "b": 20, "c": 30}
-    selector.told(pool(of, 1), {"a": row(10, 1.0)})
-    selector.told(pool(of, 4), {"b": row(20, 2.0), "c": row(30, 1.0)})
+    selector.observe(pool(of, 1), {"a": row(10, 1.0)})
+    selector.observe(pool(of, 4), {"b": row(20, 2.0), "c": row(30, 1.0)})
     there = pool(of, 8, sizes, seconds)
     scores = selector._scores(there, np.arange(3), there.times(there.names).total)
     s = math.sqrt(0.1 * math.log(8))
@@ -201,7 +203,9 @@ def test_oorts_utility_by_hand() -> None:
 
 def test_utility_is_cut_at_a_quantile_so_that_one_huge_loss_does_not_rule() -> None:
     of, selector = oort(select__clip=0.5, select__penalty=0.0)
-    selector.told(pool(of, 1), {c: row(1, rms) for c, rms in zip("abcde", [1, 2, 3, 400, 5000], strict=True)})
+    selector.observe(
+        pool(of, 1), {c: row(1, rms) for c, rms in zip("abcde", [1, 2, 3, 400, 5000], strict=True)}
+    )
     scores = selector._scores(pool(of, 1), np.arange(5), np.ones(5))  # ln 1 = 0: no staleness
     assert scores.tolist() == pytest.approx([0, 0.5, 1, 1, 1])  # the median is 3
 
@@ -227,7 +231,7 @@ def test_oort_explores_by_speed_and_less_by_and_by() -> None:
 def test_oort_fills_the_cohort_whoever_is_left() -> None:
     of, selector = oort(fraction_train=0.8)
     assert len(selector.select(pool(of), [], {})) == 4  # all new
-    selector.told(pool(of), {c: row(1, 1.0) for c in "abcde"})
+    selector.observe(pool(of), {c: row(1, 1.0) for c in "abcde"})
     assert len(selector.select(pool(of, 2), [], {})) == 4  # none new
     selector.known.pop("a")
     assert "a" in selector.select(pool(of, 3), [], {})  # epsilon m = 3, but only one is new
@@ -251,12 +255,12 @@ def test_the_pacer_gives_more_time_when_utility_falls() -> None:
     of, selector = oort(select__pacer_window=2, select__pace=0.3, select__pacer_step=0.5)
     paces = []
     for t, rms in enumerate([5, 5, 4, 4, 4, 4, 3, 3, 9, 9, 1, 1], start=1):
-        selector.told(pool(of, t), {"a": row(1, rms)})
+        selector.observe(pool(of, t), {"a": row(1, rms)})
         paces.append(selector.lists["pace"][0])
     # compared at t = 4: 10 > 8; 6: 8 = 8; 8: 8 > 6 (at most 1); 10: 6 < 18; 12: 18 > 2
     assert paces == pytest.approx([0.3, 0.3, 0.3, 0.8, 0.8, 0.8, 0.8, 1.0, 1.0, 1.0, 1.0, 1.0])
     before = list(selector.lists["history"])
-    selector.told(pool(of, 13), {})  # nobody answered: no fall
+    selector.observe(pool(of, 13), {})  # nobody answered: no fall
     assert selector.lists["history"] == before
 
 
@@ -308,7 +312,7 @@ def remembering(name: str, of: Config) -> Any:
     selector = SELECTORS[name](of)
     for t, names in enumerate(("ab", "cd", "äa"), start=1):
         told = {c: row(3 + t, 0.1 * t) | {"train-loss": 1 / t} for c in names}
-        selector.told(pool(of, t), dict(reversed(told.items())) if t % 2 else told)
+        selector.observe(pool(of, t), dict(reversed(told.items())) if t % 2 else told)
     return selector
 
 
@@ -339,7 +343,7 @@ def test_a_draw_depends_on_names_seed_and_round_alone(name: str) -> None:
             there = pool(of, t, sizes, {c: 1.0 + (i % 2) for i, c in enumerate(sizes)}, nodes)
             asked = selector.candidates(there)
             out.append(selector.select(there, asked, {c: float(len(c)) for c in reversed(asked)}))
-            selector.told(there, {c: row(sizes[c], 1.0) for c in out[-1]})
+            selector.observe(there, {c: row(sizes[c], 1.0) for c in out[-1]})
         return out
 
     once = cohorts(of, 1)
