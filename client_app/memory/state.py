@@ -75,7 +75,7 @@ class StateStore:
                     held.enter_context(locked(lock, words, optional=True))
                 except HeldError as err:
                     raise StateError(
-                        f"client {client}: expected that no other process trains it; got its lock {local(lock)} "
+                        f"client {client}: expected no other process at it; got its lock {local(lock)} "
                         f"held by {local(err.holder or 'another process')}. Let that process end, or stop it."
                     ) from None
             yield

@@ -10,8 +10,8 @@ p_m      ``models`` in evaluations    members of all clients that are known     
 =======  ===========================  ==========================================  ====================
 
 Training is local training only, and what is measured at its end (``test-accuracy``) is the client's member.
-An evaluation measures the vote of all members on the client's test data; while no client has sent a member, the
-client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
+An evaluation measures the vote of all members on the client's test data; before any client has sent a
+member, the client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def private(path: str, flags: int) -> int:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path near `path`; when the block ends well, sync it and rename it to `path`.
 
-    It lies in a folder of its own next to `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
+    It lies in a folder of its own near `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
     temporary files too: whatever a killed process leaves is in there, and shows whose it is.
     """
     make_folder(path.parent)
