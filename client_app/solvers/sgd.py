@@ -27,6 +27,7 @@ with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -44,6 +45,7 @@ Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
 _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
 
+@dataclass(eq=False)
 class Solver:
     """Plain SGD; the base of every other solver.
 
@@ -59,30 +61,21 @@ class Solver:
     name: ClassVar[str] = "sgd"
     """What catalogue entries call it."""
 
-    trains: bool = True
+    trains: ClassVar[bool] = True
     """Whether the loop takes local steps at all."""
 
-    training: bool = True
+    training: ClassVar[bool] = True
     """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
 
-    adapts: bool = False
+    adapts: ClassVar[bool] = False
     """Whether `personalise` needs the client's training data."""
 
-    def __init__(
-        self,
-        config: Config,
-        scalars: Mapping[str, float],
-        arrays: Mapping[str, Arrays],
-        kept: Sequence[Mapping[str, Arrays]],
-        gifts: Sequence[Gift] = (),
-        order: wire.TrainOrder | None = None,
-    ) -> None:
-        self.config = config
-        self.scalars = scalars
-        self.arrays = arrays
-        self.kept = kept
-        self.gifts = gifts
-        self.order = order
+    config: Config
+    scalars: Mapping[str, float]
+    arrays: Mapping[str, Arrays]
+    kept: Sequence[Mapping[str, Arrays]]
+    gifts: Sequence[Gift] = ()
+    order: wire.TrainOrder | None = None
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""

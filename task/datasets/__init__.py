@@ -45,7 +45,7 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
     "csv": DatasetSpec(
         'your own table: numbers and a "label", optionally "client" and "split"; or a folder of them',
-        "data-path", "mlp", tables.locate_csv, tables.decode_csv, natural="maybe", own=True,
+        "data-path", "mlp", tables.locate_csv, tables.decode_csv, own=True,
     ),
     "digits": DatasetSpec(
         "1,797 handwritten digits 8x8, comes with scikit-learn",
@@ -73,17 +73,17 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
     "npz": DatasetSpec(
         "your own NumPy arrays: x, y, optionally x_test, y_test, client",
-        "data-path", "mlp", tables.locate_npz, tables.decode_npz, natural="maybe", own=True,
+        "data-path", "mlp", tables.locate_npz, tables.decode_npz, own=True,
     ),
     "shakespeare": DatasetSpec(
         "next-byte prediction; the speaking roles of the plays are the owners",
         "roles.jsonl.gz or LEAF's JSON in <data-dir>/shakespeare; public domain",
-        "char-lstm", shakespeare.locate, shakespeare.decode, targets=shakespeare.WINDOW, natural="yes",
+        "char-lstm", shakespeare.locate, shakespeare.decode, targets=shakespeare.WINDOW,
     ),
     "synthetic": DatasetSpec(
         "Synthetic(alpha, beta): 60 features, 10 classes, one model and input law per device",
         "Li et al. 2020 (FedProx); generated from the seed",
-        "logistic", generated.locate_synthetic, generated.decode_synthetic, natural="yes",
+        "logistic", generated.locate_synthetic, generated.decode_synthetic,
     ),
 }  # fmt: skip
 

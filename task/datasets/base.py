@@ -236,6 +236,5 @@ class DatasetSpec:
         [Request], Source
     ]  # finds (or downloads) the raw files, names what the result depends on
     decode: Callable[[Request, Source], Decoded]  # turns them into arrays; runs once, heavy imports inside
-    natural: str = "no"  # whether the data have natural owners ("maybe": it depends on the file)
     own: bool = False  # whether a node can bring data of its own in this form
     targets: int = 1  # most of one row: of text, each byte that is predicted counts as an example
