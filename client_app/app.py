@@ -1,4 +1,4 @@
-"""The ClientApp: answers the roll call, trains and evaluates the clients that a message names."""
+"""The ClientApp: registers, trains and evaluates the clients that a message names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
-from client_app.stages.attacks import corrupt, malicious
-from client_app.work import Outcome, check_bounds, evaluate_clients, train_clients
+from client_app.stages.stage import Outcome
+from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.errors import BouquetError, FieldError, RefusedError, WireError
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm, evaluation_of
@@ -68,10 +68,10 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     made = ClientApp(mods=[explained, answer_in_kind])
 
-    @made.query(registration.ROLL_CALL)
-    def on_roll_call(message: Message, context: Context) -> Message:
+    @made.query(registration.REGISTER)
+    def on_registration(message: Message, context: Context) -> Message:
         try:
-            content = registration.roll_call_content(node_of(context).roll_call())
+            content = registration.registration_content(node_of(context).registration())
         except BouquetError as err:
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
@@ -136,13 +136,12 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    initial, parts = node.initial(), node.parts()
-    shared = {n: initial[n] for n in parts.shared}
-    like = holdings(shared, parts.trainable)
-    order = wire.read_order(entry, content, {f.name: like[f.holds] for f in entry.down})
+    parts, forms = node.parts(), node.forms()
+    order = wire.read_order(entry, content, forms)
     trainable = frozenset(parts.trainable)
     bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
-    merged = _Merge(entry, holdings(shared, parts.trainable, len(order.population)), bound, node.owner)
+    like = replace(forms, clients=len(order.population)).of(entry.up)
+    merged = _Merge(entry, like, bound, node.owner)
     named = bool(order.clients) and not order.whole
     if not named:
         clients = _share(node)
@@ -150,9 +149,6 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     if entry.work != "evaluate":
         check_bounds(node, entry, order, trains=entry.work == "train")
     outcomes = WORK[entry.work](node, entry, order)
-    if entry.work == "train" and node.config.attack.kind != "none":
-        bad = malicious(node.config, tuple(node.clients.names))
-        outcomes = corrupt(outcomes, bad, order, parts.trainable, node.config)
     for client, outcome in outcomes:
         try:
             if isinstance(outcome, Exception):
@@ -183,8 +179,7 @@ class _Merge:
         owner: Owner = SIMULATION,
     ) -> None:
         self.entry, self.owner = entry, owner
-        held = {f.name: like[f.holds] for f in entry.up}
-        self.folding = Folding(entry, held, bound or NormBound(0.0, {}, frozenset()))
+        self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
@@ -222,7 +217,7 @@ class _Merge:
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        partials = {name: r.partial() for name, r in self.folding.reductions.items()} if self.clients else {}
+        partials = self.folding.partials() if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def as_one_client(self) -> wire.NodeReply:

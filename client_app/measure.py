@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -12,7 +12,8 @@ from client_app.node import Node
 from client_app.training.programs import Single
 from task.numerics.evaluate import BATCH
 from task.spec.entry import Algorithm
-from task.spec.selections import LOSS, LOSS_RMS
+from task.spec.selections import LOSS
+from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
 
 
@@ -47,7 +48,7 @@ def query_clients(
 ) -> Iterator[tuple[str, wire.ClientUpdate | Exception]]:
     """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
-    model = _received(node, order)
+    model = received_model(node, order)
     for client in order.clients:
         try:
             found = losses(model, *node.data(client, "train"))
@@ -56,22 +57,8 @@ def query_clients(
             yield client, err
 
 
-def add_losses(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    clients: Sequence[str],
-    uploads: Sequence[wire.ClientUpdate],
-) -> None:
-    """Add ``loss-rms`` of the received model to the clients' uploads, if the run's policy wants it."""
-    if LOSS_RMS not in entry.up_scalars:
-        return
-    model = _received(node, order)
-    for client, upload in zip(clients, uploads, strict=True):
-        upload.scalars[LOSS_RMS.name] = losses(model, *node.data(client, "train"))[LOSS_RMS.name]
-
-
-def _received(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
+def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
+    """Return this process's model with the received arrays."""
     model = node.model()
     Single(model).load(order.arrays[wire.ARRAYS], 1)
     return model

@@ -27,10 +27,11 @@ from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays, only, state_of
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
 from task.wire import registration
+from task.wire.layouts import Forms
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -125,14 +126,20 @@ class Node:
         """Return which of the model's tensors are shared and which are private."""
         return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[1]
 
+    def forms(self) -> Forms:
+        """Return what records look like under the run's model."""
+        whole, parts = self.initial(), self.parts()
+        others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
+        return Forms(only(whole, parts.shared), parts.trainable, others=others)
+
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
         return StateStore(state_root(self.config), self.config.run_name)
 
-    def roll_call(self) -> registration.RollCall:
+    def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
-        return registration.RollCall(
+        return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
         )
 

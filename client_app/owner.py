@@ -32,12 +32,13 @@ from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
 from task.errors import BouquetError, ConfigError, RefusedError, public
-from task.spec.entry import Algorithm, ArrayField
+from task.spec.entry import Algorithm
+from task.spec.record import FREE, Record
 
 logger = logging.getLogger("flwr")  # its lines go to the node's own log
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
-TRAIN_LOSS = ArrayField("train-loss", "number", "mean loss over the examples as they were trained on")
+TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Basis:
 
 
 def basis(
-    config: Config, train: TrainConfig, entry: Algorithm, field: ArrayField, rows: int, epochs: int
+    config: Config, train: TrainConfig, entry: Algorithm, field: Record, rows: int, epochs: int
 ) -> Basis:
     """Return what a record of a client's upload is computed from.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -10,54 +10,38 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from client_app.measure import add_losses
 from client_app.memory.state import oldest_resumable
 from client_app.node import Node, OneClient
 from client_app.owner import check_basis
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
-from client_app.stages.ala import AdaptiveAggregation
-from client_app.stages.attacks import flip_labels, malicious
+from client_app.stages import stages_of
+from client_app.stages.stage import Outcome
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
 from task.datasets import DATASETS
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
 from task.numerics.seeds import rng_for, seed_for
 from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import checks
 from task.wire import messages as wire
 
-Outcome = tuple[str, wire.ClientUpdate | Exception]
 
-
-def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterable[Outcome]:
     """Train the clients of an order from the received model, those that can together as one program.
 
-    Yields:
+    Returns:
         Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
     """
-    config = _train_config(node, order)
-    epochs = {c: e or config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)}
-    rows: dict[str, np.ndarray] = {}
-    for client in order.clients:
-        try:
-            rows[client] = _rows(node, entry, client)
-        except BouquetError as err:
-            yield client, err
-    _, size = _program(node, entry)
-    for cohort in _cohorts({c: len(r) for c, r in rows.items()}, epochs, config, size):
-        try:
-            outcomes = _train_cohort(node, entry, order, cohort, rows, epochs)
-        except Exception as err:
-            if len(cohort) == 1:
-                outcomes = [(cohort[0], err)]
-            else:  # find the one whose failure it is
-                outcomes = [o for c in cohort for o in _alone(node, entry, order, c, rows, epochs)]
-        yield from outcomes
+    training = Training(node, entry, order)
+    outcomes: Iterable[Outcome] = training.run()
+    for stage in training.stages:
+        outcomes = stage.send(outcomes)
+    return outcomes
 
 
 def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains: bool) -> None:
@@ -96,10 +80,6 @@ def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
     return np.unique(np.concatenate([clients.train(i) for i in range(len(clients.names))]))
 
 
-def _program(node: Node, entry: Algorithm) -> tuple[Program, int]:
-    return program_of(node.model(), node.config.train.stack if entry.stacks else 1)
-
-
 def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
     """Return the configured local work; a rule may set the number of steps in each round."""
     steps = int(order.scalars.get(wire.LOCAL_STEPS, 0))
@@ -122,127 +102,120 @@ def _cohorts(
     return [g[i : i + most] for g in groups for i in range(0, len(g), most)]
 
 
-def _alone(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    client: str,
-    rows: Mapping[str, np.ndarray],
-    epochs: Mapping[str, int],
-) -> list[Outcome]:
-    try:
-        return _train_cohort(node, entry, order, [client], rows, epochs)
-    except Exception as err:
-        return [(client, err)]
+class Training:
+    """The training of the clients of one order.
 
+    Args:
+        node: This node.
+        entry: The order's contract.
+        order: What is asked.
+    """
 
-def _task(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    program: Program,
-    cohort: Sequence[str],
-    rows: Sequence[np.ndarray],
-    epochs: Sequence[int],
-    server_round: int,
-) -> tuple[LocalTask, Solver, AdaptiveAggregation | None]:
-    """Return clients ready to train in a round: data, received model with what they kept, and solver."""
-    config, parts = node.config, node.parts()
-    pool = np.concatenate(rows)
-    x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
-    if config.attack.kind == "label-flip":
-        bad = malicious(config, tuple(node.clients.names))
-        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], [len(r) for r in rows]))
-        flipped = flipped.to(node.device).view(-1, *[1] * (y.dim() - 1))
-        y = torch.where(flipped, flip_labels(y, node.dataset.num_classes), y)
-    # Somebody else's strategy may not say which round it is.
-    before = server_round or None
-    forms = _forms(node, entry)
-    found = [
-        node.store().load(c, entry.name, order.run, before, forms, order.void) if entry.keeps else None
-        for c in cohort
-    ]
-    kept = [k.fields if k else {} for k in found]
-    received = order.arrays.get(wire.ARRAYS, {})
-    task = LocalTask(
-        program,
-        node.initial() | received if len(received) < len(node.initial()) else received,
-        Examples(x, y, [len(r) for r in rows]),
-        epochs,
-        order.scalars.get("lr", config.train.learning_rate),
-        _train_config(node, order),
-        [rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
-        [k.get("personal", {}) for k in kept] if entry.private else (),
-        frozenset(parts.private),
-    )
-    gifts = [{f: order.stacks[f].get(c, {}) for f in order.stacks} for c in cohort]
-    mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
-    solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, gifts, mine)
-    ala = None
-    if entry.ala:
-        rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
-        ala = AdaptiveAggregation(config.fedala, parts.top, kept, rngs, node.initial())
-    return task, solver, ala
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+        self.stages = stages_of(node, entry, order)
+        self.config = _train_config(node, order)
 
+    def run(self) -> Iterator[Outcome]:
+        """Yield each client with its upload, or with what went wrong."""
+        order = self.order
+        self.epochs = {
+            c: e or self.config.local_epochs for c, e in zip(order.clients, order.epochs, strict=True)
+        }
+        self.rows: dict[str, np.ndarray] = {}
+        for client in order.clients:
+            try:
+                self.rows[client] = _rows(self.node, self.entry, client)
+            except BouquetError as err:
+                yield client, err
+        most = self.node.config.train.stack if self.entry.batched else 1
+        self.program, size = program_of(self.node.model(), most)
+        for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
+            try:
+                outcomes = self._cohort(cohort)
+            except Exception as err:
+                if len(cohort) == 1:
+                    outcomes = [(cohort[0], err)]
+                else:  # find the one whose failure it is
+                    outcomes = [outcome for c in cohort for outcome in self._alone(c)]
+            yield from outcomes
 
-def _forms(node: Node, entry: Algorithm) -> dict[str, Arrays]:
-    """Return arrays of the forms that kept records must have, where the model says them."""
-    whole, parts = node.initial(), node.parts()
-    shared = {n: whole[n] for n in parts.shared}
-    held = holdings(shared, parts.trainable) | {
-        "whole": whole,
-        "private": {n: whole[n] for n in parts.private},
-        "top": {n: whole[n] for n in parts.top},
-    }
-    return {f.name: held[f.holds] for f in entry.keeps if f.holds in held}
+    def _alone(self, client: str) -> list[Outcome]:
+        try:
+            return self._cohort([client])
+        except Exception as err:
+            return [(client, err)]
 
-
-def _train_cohort(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    cohort: Sequence[str],
-    rows: Mapping[str, np.ndarray],
-    epochs: Mapping[str, int],
-) -> list[Outcome]:
-    """Train some clients together and keep what the entry says they keep."""
-    config = node.config
-    program, _ = _program(node, entry)
-    devices = [node.device] if node.device.type == "cuda" else []
-    with ExitStack() as stack:
-        if entry.keeps:  # from before the old state is read until the new one is there
-            for client in cohort:
-                stack.enter_context(node.store().lock(client, order.run))
-        task, solver, ala = _task(
-            node,
-            entry,
-            order,
+    def task(
+        self,
+        program: Program,
+        cohort: Sequence[str],
+        rows: Sequence[np.ndarray],
+        epochs: Sequence[int],
+        server_round: int,
+    ) -> tuple[LocalTask, Solver, list[dict[str, Arrays]]]:
+        """Return clients ready to train in a round: data and received model, solver, what each kept."""
+        node, entry, order, config = self.node, self.entry, self.order, self.node.config
+        pool, sizes = np.concatenate(rows), [len(r) for r in rows]
+        x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
+        for stage in self.stages:
+            y = stage.targets(y, cohort, sizes)
+        kept = self._kept(cohort, server_round)
+        received = order.arrays.get(wire.ARRAYS, {})
+        task = LocalTask(
             program,
-            cohort,
-            [rows[c] for c in cohort],
-            [epochs[c] for c in cohort],
-            order.round,
+            node.initial() | received if len(received) < len(node.initial()) else received,
+            Examples(x, y, sizes),
+            epochs,
+            order.scalars.get("lr", config.train.learning_rate),
+            self.config,
+            [rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
+            [k.get("personal", {}) for k in kept] if entry.private else (),
+            frozenset(node.parts().private),
         )
-        # What trains together draws nothing; dropout and the like are of clients that train alone.
-        stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
-        if not program.stacks:
-            torch.manual_seed(seed_for(config.seed, seeds.TORCH, order.round, cohort[0]))
-        if ala is not None:
-            ala.apply(task)
-        solver.begin(task)
-        stats = solver.run(task) if solver.trains else []
-        finished = solver.finish(task, stats)
-        if ala is not None:
-            finished = ala.keep(finished)
-        uploads = [upload for upload, _ in finished]
-        measured = entry.personal and config.server.clients_evaluate(order.round)
-        if measured and not entry.pooled:  # who trains on everybody's data has no model of its own
-            _add_tests(node, cohort, solver, solver.own_models(task), uploads)
-        add_losses(node, entry, order, cohort, uploads)
-        if not entry.keeps:
-            return list(zip(cohort, uploads, strict=True))
-        pairs = zip(cohort, finished, strict=True)
-        return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
+        own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
+        mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
+        solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, own, mine)
+        return task, solver, kept
+
+    def _kept(self, cohort: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
+        """Return what each client keeps, by record; nothing of one that is new."""
+        if not self.entry.keeps:
+            return [{} for _ in cohort]
+        store, forms, order = self.node.store(), self.node.forms().of(self.entry.keeps), self.order
+        before = server_round or None  # another strategy than ours may not say which round it is
+        found = [store.load(c, self.entry.name, order.run, before, forms, order.void) for c in cohort]
+        return [k.fields if k else {} for k in found]
+
+    def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
+        """Train some clients together and keep what the entry says they keep."""
+        node, entry, order, program = self.node, self.entry, self.order, self.program
+        devices = [node.device] if node.device.type == "cuda" else []
+        with ExitStack() as stack:
+            if entry.keeps:  # from before the old state is read until the new one is there
+                for client in cohort:
+                    stack.enter_context(node.store().lock(client, order.run))
+            rows, epochs = [self.rows[c] for c in cohort], [self.epochs[c] for c in cohort]
+            task, solver, kept = self.task(program, cohort, rows, epochs, order.round)
+            # What trains together draws nothing; dropout and the like are of clients that train alone.
+            stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
+            if not program.stacks:
+                torch.manual_seed(seed_for(node.config.seed, seeds.TORCH, order.round, cohort[0]))
+            for stage in self.stages:
+                stage.start(task, cohort, kept, order.round)
+            solver.begin(task)
+            stats = solver.run(task) if solver.trains else []
+            finished = solver.finish(task, stats)
+            measured = entry.personal and node.config.server.clients_evaluate(order.round)
+            if measured and not entry.pooled:  # who trains on everybody's data has no model of its own
+                uploads = [upload for upload, _ in finished]
+                _add_tests(node, cohort, solver, solver.own_models(task), uploads)
+            for stage in self.stages:
+                finished = stage.finish(cohort, finished)
+            if not entry.keeps:
+                return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
+            pairs = zip(cohort, finished, strict=True)
+            return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
 
 
 def _add_tests(
@@ -306,17 +279,17 @@ def _own(
 ) -> dict[str, float]:
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
     model, server_round = node.model(), order.round + 1
-    adapts = SOLVERS[entry.solver].adapts or entry.ala
-    rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
     train = node.config.train
     eta = {"lr": train.learning_rate * train.lr_decay**order.round}  # of the next round
-    order = replace(order, scalars={**eta, **order.scalars})
+    training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
+    adapts = SOLVERS[entry.solver].adapts or any(stage.adapts for stage in training.stages)
+    rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
     epochs = [train.local_epochs]
-    task, solver, ala = _task(node, entry, order, Single(model), [client], [rows], epochs, server_round)
+    task, solver, kept = training.task(Single(model), [client], [rows], epochs, server_round)
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed_for(node.config.seed, seeds.TORCH, server_round, client))
-        if ala is not None:
-            ala.apply(task)
+        for stage in training.stages:
+            stage.start(task, [client], kept, server_round)
         solver.personalise(task)
     return solver.measure(model, x, y)

@@ -220,8 +220,8 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
 
 def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
     """Learn the shape of an example from the nodes' own data."""
-    strategy.roster.refresh(grid, 0)
-    return strategy.roster.shape_of_data()
+    strategy.engine.register(grid, 0)
+    return strategy.registry.shape_of_data()
 
 
 __all__ = ["app", "run", "run_path"]

@@ -13,7 +13,7 @@ def test_every_rule_is_measured(name: str) -> None:
     (row,) = server_update(quick=True, only=name, repeat=1)
     assert row.name == name
     assert row.ratio == pytest.approx(row.update_ms / row.pass_ms)
-    stacked = any(f.reduce == "stack" for f in ALGORITHMS[name].up)
+    stacked = any(f.reduce == "collect" for f in ALGORITHMS[name].up)
     assert row.given_mb > (8 if stacked else 2) * 4 * 1010 / 1e6 * 0.9
 
 

@@ -18,7 +18,7 @@ from task.numerics.reduce import REDUCTIONS
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
-from task.wire.registration import ROLL_CALL
+from task.wire.registration import REGISTER
 from tests.reference.fedsgd import loss_and_gradient
 from tests.support import federation
 from tests.support.federation import SIZES, Played, far, owners_config, read_by, write_owners
@@ -101,7 +101,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
     assert issubclass(rule, Strategy)
     assert ALGORITHMS[rule.rule_type.algorithm].rule == entry.rule
     assert issubclass(SOLVERS[entry.solver], Solver)
-    reserved = {CONFIG, METRICS, ANSWERED, FAILED, ROLL_CALL}
+    reserved = {CONFIG, METRICS, ANSWERED, FAILED, REGISTER}
     for fields in (entry.down, entry.up, entry.keeps):
         names = [f.name for f in fields]
         assert len(set(names)) == len(names)
@@ -112,7 +112,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
     assert entry.paper.authors
     assert entry.paper.where
     assert bool(entry.newcomer) == (entry.personal or name == "moon")
-    assert entry.personal or not (entry.private or entry.pooled or entry.ala)
+    assert entry.personal or not (entry.private or entry.pooled or "ala" in entry.stages)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from client_app.app import answer
 from client_app.node import open_node
 from task.config.read import read_config
 from task.errors import WireError
-from task.numerics.arrays import Arrays, holdings
 from task.spec.algorithms import ALGORITHMS
+from task.spec.record import BUFFERS
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 from task.wire.messages import ANSWERED, METRICS
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 from tests.test_catalogue import ACTIVE, NAMES
@@ -36,11 +38,10 @@ def config(owners: Path, name: str, **keys: Any) -> dict[str, Any]:
     return owners_config(owners, algorithm=name, **given) | ACTIVE[name]
 
 
-def expected(owners: Path, name: str) -> dict[str, Arrays]:
-    """Return, for each kind of record, arrays of the names, shapes and dtypes that it may have."""
+def forms_of(owners: Path, name: str) -> Forms:
+    """Return what records look like."""
     node = open_node(read_config(config(owners, name)), {})
-    initial, parts = node.initial(), node.parts()
-    return holdings({n: initial[n] for n in parts.shared}, parts.trainable, len(SIZES))
+    return replace(node.forms(), clients=len(SIZES))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,16 +56,16 @@ def test_every_declared_scalar_is_sent(name: str, owners: Path) -> None:
 
 def order(owners: Path, name: str) -> tuple[Any, RecordDict]:
     """Return a node and a whole training message for it."""
-    entry, like = ALGORITHMS[name], expected(owners, name)
+    entry, forms = ALGORITHMS[name], forms_of(owners, name)
     node = open_node(read_config(config(owners, name)), {})
     scalars = {"lr": 0.1, **{s.name: 1.0 for s in entry.down_scalars}}
-    records = {f.name: wire.pack_arrays(like[f.holds]) for f in entry.down if f.reduce != "stack"}
+    records = {f.name: wire.pack_arrays(forms.like(f.layout)) for f in entry.down if f.to == "all"}
     names = tuple(CLIENTS) if entry.individual else ()
     asked = wire.TrainOrder(1, {}, scalars, ("anna", "ben"), (0, 0), population=names)
     gifts = {
-        f.name: {c: {c: wire.pack_arrays(like[f.holds])} for c in asked.clients}
+        f.name: {c: {c: wire.pack_arrays(forms.like(f.layout))} for c in asked.clients}
         for f in entry.down
-        if f.reduce == "stack"
+        if f.to == "each"
     }
     return node, wire.train_content(asked, records, {}, gifts)
 
@@ -98,7 +99,7 @@ def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: P
         assert {r.partition(".")[0] for r in message.content.array_records} == {f.name for f in entry.down}
         told = message.content.config_records["config"]
         names = {s.name for s in entry.down_scalars} | ({"population"} if entry.individual else set())
-        names |= {f"{f.name}:{c}" for f in entry.down if f.reduce == "stack" for c in told["clients"]}  # type: ignore[union-attr]
+        names |= {f"{f.name}:{c}" for f in entry.down if f.to == "each" for c in told["clients"]}  # type: ignore[union-attr]
         assert set(told) == {"server-round", "run", "lr", "clients", "epochs"} | names
 
 
@@ -168,7 +169,7 @@ def without_node_0(owners: Path, name: str, nodes: int) -> Played:
 # The model here has no buffers: that record is empty, and there is nothing to damage.
 # Of pooled data only one client answers, so that nothing is left to compare with.
 SEVERAL = [name for name in NAMES if not ALGORITHMS[name].pooled]
-UP = [(n, f.name) for n in SEVERAL for f in ALGORITHMS[n].up if f.holds != "buffers"]
+UP = [(n, f.name) for n in SEVERAL for f in ALGORITHMS[n].up if f.layout != BUFFERS]
 
 
 def parts_of(name: str, field: str, clients: list[str]) -> list[str]:
@@ -176,7 +177,7 @@ def parts_of(name: str, field: str, clients: list[str]) -> list[str]:
     (reduce,) = (f.reduce for f in ALGORITHMS[name].up if f.name == field)
     if len(clients) == 1:
         return [field]
-    return [f"{field}.{c}" for c in clients] if reduce == "stack" else [f"{field}.high", f"{field}.low"]
+    return [f"{field}.{c}" for c in clients] if reduce == "collect" else [f"{field}.high", f"{field}.low"]
 
 
 @pytest.mark.parametrize(("name", "field"), UP)

@@ -184,7 +184,7 @@ def test_a_rule_that_was_wrapped_can_be_started_itself() -> None:
     initial = pack_arrays(state_of(build_model("logistic", (8, 8), 10, seed=1)))
     grid, strategy = LocalGrid(make_app(keys), configs), FedAvg(read_config(keys))
     DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1.0, 3).start(grid, initial, num_rounds=1)
-    assert len(strategy.roster.names) == 3
+    assert len(strategy.registry.names) == 3
     keep = Keep()
     strategy.start(grid, initial, num_rounds=1, journal=keep)
     assert keep.rows[-1]["answered"] == 6

@@ -14,11 +14,11 @@ from task.config.read import read_config
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import TESTS
 from task.wire.messages import ANSWERED, METRICS
-from task.wire.registration import ROLL_CALL
+from task.wire.registration import REGISTER
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.test_catalogue import NAMES
-from tests.test_contract import config, expected
+from tests.test_contract import config, forms_of
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
 def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
-    like = expected(owners, name)
+    forms = forms_of(owners, name)
     phases = {f"train.{phase}": contract for phase, contract in ALGORITHMS[name].phases.items()}
     contracts = {"train": ALGORITHMS[name], **phases}
     kinds = set()
@@ -65,7 +65,7 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         metrics = {k: set(r) for k, r in content.metric_records.items()}
         if kind.startswith("query"):
             assert dict(content.array_records) == {}
-            assert configs == {ROLL_CALL: {"clients", "pool", "share", "version", "shape", "classes"}}
+            assert configs == {REGISTER: {"clients", "pool", "share", "version", "shape", "classes"}}
             assert metrics == {METRICS: {"num-examples"}}
             continue
         assert configs in ({}, {ANSWERED: {"clients"}})
@@ -78,8 +78,8 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         tests = {s.name for s in TESTS} if entry.personal else set()
         assert metrics[METRICS] <= {"num-examples", "train-loss", *tests, *(s.name for s in entry.up_scalars)}
         for f in entry.up:
-            merged = f.reduce != "stack" and ANSWERED in configs
-            stacked = f.reduce == "stack" and ANSWERED in configs
+            merged = f.carry == "partial" and ANSWERED in configs
+            stacked = f.carry == "each" and ANSWERED in configs
             parts = [f"{f.name}.high", f"{f.name}.low"] if merged else [f.name]
             if stacked:  # one record for each client, and its weight
                 parts = [f"{f.name}.{c}" for c in content.config_records[ANSWERED]["clients"]]  # type: ignore
@@ -87,11 +87,11 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
                 record = dict(content.array_records[part])
                 assert (record.pop("").shape == ()) if stacked else True
                 shapes = {k: tuple(a.shape) for k, a in record.items()}
-                want = {k: a.shape for k, a in like[f.holds].items()}
+                want = {k: a.shape for k, a in forms.like(f.layout).items()}
                 # the low part of a sum is of the floating arrays alone
                 assert shapes == want or (part.endswith(".low") and shapes.items() <= want.items())
                 if not merged:
-                    assert form(record) == form(like[f.holds])
+                    assert form(record) == form(forms.like(f.layout))
         assert {r.partition(".")[0] for r in content.array_records} == {f.name for f in entry.up}
     exchanges = {kind for kind, entry in contracts.items() if entry is not None}
     assert kinds == {"query.roll_call", "evaluate", *exchanges}

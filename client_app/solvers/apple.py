@@ -13,7 +13,7 @@ w_j        ``core`` [N, P]         core models; the others' stay as they came   
 w_i        task.params, a row      the client's own core model                       down ``models``, up
 p_ij       ``p`` [N], float64      directed relationships, by client                 kept ``ratios``
 w^p        ``mixed``               the client's own model, of its last round         kept ``personal``
-p0_j       ``start-ratios``        n_j / n, from the roll call                       down
+p0_j       ``start-ratios``        n_j / n, as registered                            down
 r          order.round - 1         rounds of the server that are over                down
 eta_p      ``apple.dr-lr``         step of p                                         run config
 mu         ``apple.mu``            weight of the pull towards p0                     run config
@@ -57,7 +57,7 @@ class AppleSolver(OwnModelSolver):
         """Lay the core models side by side."""
         assert self.order is not None
         (client,), names = self.order.clients, self.order.population
-        models = self.gifts[0]["models"]
+        models = self.per_client[0]["models"]
         # w^p has the program's own memory: running statistics move where the gradients are taken.
         task.load([models.get(client, {})])
         self.mixed = task.params

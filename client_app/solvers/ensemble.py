@@ -40,7 +40,7 @@ class EnsembleSolver(OwnModelSolver):
 
     def measure(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         """Return loss and accuracy of the members' vote."""
-        members = list(self.gifts[0]["models"].values())
+        members = list(self.per_client[0]["models"].values())
         if not members:
             return super().measure(model, x, y)
         log_p = _log_probabilities(model, members[0], x)

@@ -34,7 +34,7 @@ class FedAMPSolver(OwnModelSolver):
         Raises:
             WireError: None came down for a client.
         """
-        clouds = [next(iter(gift["cloud"].values()), None) for gift in self.gifts]
+        clouds = [next(iter(own["cloud"].values()), None) for own in self.per_client]
         if None in clouds:
             raise WireError(
                 "training message: expected a record 'cloud' (u_i) for each client; got none", "cloud"

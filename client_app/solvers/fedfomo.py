@@ -59,7 +59,7 @@ class FedFomoSolver(OwnModelSolver):
         size = max(int(n * self.config.fedfomo.validation), 1)
         held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
         trained = task.received | self.kept[0].get("personal", {})
-        theta, models = trained, self.gifts[0]["models"]
+        theta, models = trained, self.per_client[0]["models"]
         if self.config.fedfomo.baseline == "before":
             theta, models = task.received | self.kept[0].get("before", {}), {client: trained, **models}
         self.weights = self._weigh(task, theta, models, data.x[held_out], data.y[held_out])

@@ -40,7 +40,7 @@ from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import evaluate
 from task.wire import messages as wire
 
-Gift = Mapping[str, Mapping[str, Arrays]]
+PerClient = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
 _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
@@ -54,7 +54,7 @@ class Solver:
         scalars: The message's downward scalars (``lr`` and those of the catalogue entry).
         arrays: The message's downward array records by field, ``arrays`` among them.
         kept: What each client kept, by field of the entry; empty where a client keeps nothing or is new.
-        gifts: The records that differ by client: of each, by field and name.
+        per_client: Of each client, the records that it alone gets, by record and name.
         order: The message, for what only few solvers need.
     """
 
@@ -74,7 +74,7 @@ class Solver:
     scalars: Mapping[str, float]
     arrays: Mapping[str, Arrays]
     kept: Sequence[Mapping[str, Arrays]]
-    gifts: Sequence[Gift] = ()
+    per_client: Sequence[PerClient] = ()
     order: wire.TrainOrder | None = None
 
     def received(self, task: LocalTask, name: str) -> Tensors:

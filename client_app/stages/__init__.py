@@ -1,1 +1,18 @@
-"""What stands between the received model and the solver, or the solver and its upload: ALA, attacks."""
+"""What stands around the clients' training: the registry of stages, by their names in the catalogue."""
+
+from __future__ import annotations
+
+from client_app.node import Node
+from client_app.stages.ala import ALA
+from client_app.stages.attacks import Attack
+from client_app.stages.loss import Loss
+from client_app.stages.stage import Stage
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
+
+STAGES: dict[str, type[Stage]] = {"ala": ALA, "loss": Loss, "attack": Attack}
+
+
+def stages_of(node: Node, entry: Algorithm, order: wire.TrainOrder) -> list[Stage]:
+    """Return the stages of a message's contract, in the order in which they are applied."""
+    return [STAGES[name](node, entry, order) for name in entry.stages]

@@ -41,10 +41,13 @@ from torch import nn
 from torch.func import functional_call
 
 from client_app.solvers.sgd import Finished
+from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Perceptron, Program, Single, Tensors
 from task.config.knobs import FedALAConfig
+from task.numerics import seeds
 from task.numerics.arrays import Arrays
+from task.numerics.seeds import rng_for
 from task.wire import messages as wire
 
 CHUNK = 32  # examples that go through the lower layers at once; few, so that activations stay in the cache
@@ -157,6 +160,25 @@ class AdaptiveAggregation:
 
     def _named(self, tensors: Tensors) -> Arrays:
         return {n: t[0].cpu().numpy() for n, t in zip(self.top, tensors, strict=True)}
+
+
+class ALA(Stage):
+    """Lets the clients of a message start from Theta^_i."""
+
+    adapts: bool = True
+
+    def start(
+        self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
+    ) -> None:
+        """Mix the received model with each client's own."""
+        config, top = self.node.config, self.node.parts().top
+        rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
+        self._mixing = AdaptiveAggregation(config.fedala, top, kept, rngs, self.node.initial())
+        self._mixing.apply(task)
+
+    def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
+        """Keep W_i and what goes up."""
+        return self._mixing.keep(finished)
 
 
 def _mix(old: Tensors, new: Tensors, W: Tensors) -> Tensors:

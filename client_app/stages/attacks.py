@@ -19,8 +19,8 @@ as those train on the same node. With one node that is the whole cohort; with se
 know, and count, their own node's clients. It takes two benign clients on the node; with fewer the malicious
 fail, and are quarantined by name. The attackers' own training does not count.
 
-Only parameters are attacked: buffers, example counts and losses go up as they are. A record other than the
-model (a gradient, a difference) has no w^t to be relative to: Delta_k is the record itself.
+Only parameters are attacked: buffers, example counts and losses go up as they are. Of a record
+that is a change itself, such as a gradient (`Record.base`), Delta_k is the record.
 
 Who is malicious is drawn by seed and client name, for the whole run. Where a node knows all clients, as
 nodes of one partition do, the round(fraction K) clients with the lowest draws are malicious; a node with data
@@ -38,15 +38,38 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
+from client_app.stages.stage import Outcome, Stage
 from task.config.knobs import Config
 from task.config.sections import AttackConfig
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, rng_for
+from task.spec.entry import Algorithm
 from task.wire import messages as wire
+from task.wire.layouts import base_of
 
 DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}
-Outcome = tuple[str, wire.ClientUpdate | Exception]
+
+
+class Attack(Stage):
+    """Lets the malicious among a node's clients train or send what the run config says."""
+
+    def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
+        """Flip the labels of the malicious."""
+        if self.node.config.attack.kind != "label-flip":
+            return y
+        bad = self._malicious()
+        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], sizes))
+        flipped = flipped.to(y.device).view(-1, *[1] * (y.dim() - 1))
+        return torch.where(flipped, flip_labels(y, self.node.dataset.num_classes), y)
+
+    def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Replace the uploads of the malicious."""
+        parameters, config = self.node.parts().trainable, self.node.config
+        return corrupt(outcomes, self._malicious(), self.order, self.entry, parameters, config)
+
+    def _malicious(self) -> frozenset[str]:
+        return malicious(self.node.config, tuple(self.node.clients.names))
 
 
 @lru_cache(maxsize=4)
@@ -70,6 +93,7 @@ def corrupt(
     outcomes: Iterable[Outcome],
     bad: frozenset[str],
     order: wire.TrainOrder,
+    entry: Algorithm,
     parameters: Sequence[str],
     config: Config,
 ) -> Iterator[Outcome]:
@@ -79,6 +103,7 @@ def corrupt(
         outcomes: Clients of one node with their uploads, or with what went wrong.
         bad: The malicious among them.
         order: The message that they answer.
+        entry: Its contract.
         parameters: Names of the model's parameters.
         config: The run.
     """
@@ -95,7 +120,7 @@ def corrupt(
             waiting.append((client, outcome))
         else:
             rng = rng_for(config.seed, ATTACK, order.round, client)
-            yield client, _alone(outcome, order, parameters, attack, rng)
+            yield client, _alone(outcome, order, entry, parameters, attack, rng)
     for client, upload in waiting:
         if benign.count < 2:
             wanted = "two benign clients on the node, to know what passes for benign"
@@ -108,6 +133,7 @@ def corrupt(
 def _alone(
     upload: wire.ClientUpdate,
     order: wire.TrainOrder,
+    entry: Algorithm,
     parameters: Sequence[str],
     attack: AttackConfig,
     rng: np.random.Generator,
@@ -115,11 +141,14 @@ def _alone(
     """Return the upload of a malicious client that needs to know nobody else's."""
     s = attack.scale or DEFAULT_SCALE[attack.kind]
     out: dict[str, Arrays] = {}
+    records = {r.name: r for r in entry.up}
     for field, arrays in upload.arrays.items():
+        bases = base_of(records[field], order.arrays, parameters)
+        assert bases is not None  # else the attack was refused before round 1
         out[field] = dict(arrays)
         for name in (n for n in parameters if n in arrays):
             a = arrays[name]
-            base = order.arrays[wire.ARRAYS][name].astype(np.float64) if field == wire.ARRAYS else 0.0
+            base = bases[name].astype(np.float64) if name in bases else 0.0
             if attack.kind == "gaussian":
                 sent = base + s * rng.standard_normal(a.shape)
             else:

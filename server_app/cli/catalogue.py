@@ -9,7 +9,8 @@ from rich.console import Group
 from rich.table import Table
 
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm, ArrayField, ScalarField
+from task.spec.entry import Algorithm
+from task.spec.record import Record, Scalar
 
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
 
@@ -25,7 +26,7 @@ def _plain(entry: Algorithm) -> Algorithm:
     return replace(entry, neutral=dict(entry.neutral), phases=phases)
 
 
-def _fields(fields: tuple[ArrayField, ...], scalars: tuple[ScalarField, ...]) -> str:
+def _fields(fields: tuple[Record, ...], scalars: tuple[Scalar, ...]) -> str:
     return ", ".join([f.name for f in fields] + [s.name for s in scalars]) or "nothing"
 
 

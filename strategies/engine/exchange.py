@@ -1,13 +1,17 @@
-"""One exchange: orders out, replies in as they come, and an order whose node was lost sent again.
+"""The one place that sends messages to nodes and fetches their replies.
 
-Flower hands a message out once: what a node had fetched when it died is never handed out again. So while an
-exchange waits it looks who is online. An order is sent again
+*Orders* belong to a phase, which takes their replies. *Registration queries* ask nodes that are new or back
+for their clients; an answer may come at any time, also while another phase waits. `Membership` says whom to
+ask and takes the answers.
 
-* when its node is back, once for each time that it is, or when a node of the same pool, or one that brings
-  the same client's data, can do the work in its place;
-* once, when the node is there but its answer was lost on the way or its process died.
+Flower hands a message out once: what a node had fetched when it died is never handed out again. So an
+exchange watches who is online, and sends an order again
 
-The first answer to any of them counts, and no other.
+* each time that its node is back, or when a node of the same pool, or one that brings the same client's data,
+  can do the work instead;
+* once, when the node is online but its answer was lost on the way or its process died.
+
+The first answer to any copy of an order counts, and no other.
 """
 
 from __future__ import annotations
@@ -18,24 +22,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from strategies.membership import presence as online
-from strategies.membership.presence import Presence, patiently
+from strategies.membership import membership as members
+from strategies.membership.membership import Incarnation, Membership
 from strategies.transport.pull import puller
+from strategies.transport.retry import patiently
 from task.errors import NodesError
 from task.population import some
 from task.wire import messages as wire
+from task.wire import registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
-LOOK_S = 1.0  # between looks who is online
+LOOK_S = 1.0  # between checks who is online
 PUSH_S = 60.0  # that a SuperLink in trouble may take to accept orders
 UNLIMITED = 1 << 62
-ROLL_BYTES = 1 << 26  # that a node's answer to the roll call may have: a million names
+REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names
 LOST = {
     ErrorCode.MESSAGE_UNAVAILABLE: "its answer was lost on the way",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
@@ -49,16 +55,16 @@ class Terms:
     """How an exchange waits.
 
     Attributes:
-        presence: Who is online; None = nothing is sent again.
+        membership: Who is online, and takes registrations.
         server_round: Round t.
         patience: Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
-        most_bytes: That one reply may have.
-        bytes_again: Of the orders that were sent again, for who counts them.
+        most_bytes: Limit of one reply to an order.
+        bytes_again: Bytes of the orders that were sent again, for the phase's accounts.
     """
 
-    presence: Presence | None = None
+    membership: Membership
     server_round: int = 0
-    patience: Callable[[int], float] = lambda clients: online.COME_BACK_S
+    patience: Callable[[int], float] = lambda clients: members.COME_BACK_S
     most_bytes: int = UNLIMITED
     bytes_again: int = 0
 
@@ -69,31 +75,23 @@ class _Order:
 
     request: Message
     clients: dict[str, None]
-    pool: str = ""
-    copies: dict[str, tuple[int, str]] = field(default_factory=dict)  # by message id: node, as `stamp` has it
-    tried: set[tuple[int, str]] = field(default_factory=set)
-    again: int = 0  # times that it was sent to a node that had not left
-    lost: str = ""  # why nobody works on it
+    pool: str
+    copies: dict[str, Incarnation] = field(default_factory=dict)  # by message id
+    tried: set[Incarnation] = field(default_factory=set)
+    again: int = 0  # times that a copy was lost while its node was online
+    lost: str = ""  # why no node works on it
     lost_at: float = 0.0
     error: Error | None = None
-    last: tuple[int, str] = (0, "")  # who had it when it was lost
+    last: Incarnation = (0, "")  # who had it when it was lost
     final: bool = False  # it will not be sent again
 
 
-def stream_replies(
-    grid: Grid, messages: Sequence[Message], timeout_s: float, terms: Terms | None = None
-) -> Iterator[Message]:
-    """Push `messages` now and return an iterator that yields each reply when it is there.
-
-    It ends when all came or the time is up. A message whose reply does not come in time yields nothing, one
-    whose node was lost an error that says so. A consumer that has enough may just stop; later replies are
-    ignored.
-    """
-    return iter(Exchange(grid, messages, timeout_s, terms or Terms()))
-
-
 class Exchange:
-    """See the module; made when the orders are to go out.
+    """Orders that are sent when this is made, and an iterator over their replies as they come.
+
+    The iterator ends when all replies came or the time is up. An order whose reply does not come in time
+    yields nothing, one whose node was lost an error that says so. A consumer that has enough may stop; late
+    replies are ignored. The registration phase sends no orders, and calls `look`, `fetch` and `close` itself.
 
     Args:
         grid: Where the nodes are.
@@ -103,110 +101,128 @@ class Exchange:
     """
 
     def __init__(self, grid: Grid, messages: Sequence[Message], timeout_s: float, terms: Terms) -> None:
-        self.grid, self.terms = grid, terms
-        self._orders = [_Order(m, dict.fromkeys(clients_of(m))) for m in messages]
+        self.grid, self.terms, self.membership = grid, terms, terms.membership
+        self._orders: list[_Order] = []
         self._open: dict[str, _Order] = {}  # by id of a copy
-        presence = terms.presence
-        for order in self._orders:
-            node = order.request.metadata.dst_node_id
-            if presence is not None and node in presence.claims:
-                order.pool = presence.claims[node].told.pool
+        for m in messages:
+            claim = self.membership.claims.get(m.metadata.dst_node_id)
+            pool = claim.registration.pool if claim else ""
+            self._orders.append(_Order(m, dict.fromkeys(clients_of(m)), pool))
         ids = self._push([(order, order.request) for order in self._orders])
-        self.deadline = time.monotonic() + timeout_s  # the nodes' time begins when the last has its order
-        self._fetch = puller(grid, self.deadline, max(terms.most_bytes, ROLL_BYTES))
-        self._fetch.add(ids)
+        self.looked_at = time.monotonic()
+        self.deadline = self.looked_at + timeout_s  # the nodes' time begins when the last has its order
+        self._puller = puller(grid, self.deadline, max(terms.most_bytes, REGISTRATION_BYTES))
+        self._puller.add(ids)
 
     def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> list[str]:
-        """Send messages; return the ids of those that are on their way."""
+        """Send copies of orders; return the ids of those that are on their way."""
         if not pairs:
             return []
         messages = [message for _, message in pairs]
         pushed = set(patiently(lambda: self.grid.push_messages(messages), PUSH_S))
         for order, message in pairs:
             node, message_id = message.metadata.dst_node_id, message.metadata.message_id
-            presence = self.terms.presence
-            stamp = presence.stamp(node) if presence else (node, "")
-            order.tried.add(stamp)
+            incarnation = self.membership.incarnation(node)
+            order.tried.add(incarnation)
             if message_id in pushed:
-                order.copies[message_id], self._open[message_id] = stamp, order
+                order.copies[message_id], self._open[message_id] = incarnation, order
                 order.lost = ""
             else:
                 self._lose(order, node, "the SuperLink does not know it")
         return [i for i in pushed if i]
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield the replies; see `stream_replies`."""
-        looked = time.monotonic()
+        """Yield the replies to the orders.
+
+        Raises:
+            NodesError: No node has been online for too long.
+        """
         try:
             while self._orders:
-                now = time.monotonic()
-                wait = min(self.deadline - now, looked + LOOK_S - now if self.terms.presence else LOOK_S)
-                for message_id, found in self._fetch.get(max(wait, 0.0)):
-                    reply = self._take(message_id, found)
-                    if reply is not None:
-                        yield reply
+                wait = min(self.deadline, self.looked_at + LOOK_S) - time.monotonic()
+                yield from filter(None, self.fetch(max(wait, 0.0)))
                 now = time.monotonic()
                 if now >= self.deadline:
                     break
-                if self.terms.presence and (
-                    now >= looked + LOOK_S or any(o.lost_at > looked for o in self._orders)
-                ):
-                    self._look(self.terms.presence)
-                    looked = time.monotonic()
+                if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
+                    self.look()
+                    self._send_again()
                 if self._given_up(now):
                     break
             for order in self._orders:
                 if order.lost:
-                    yield self._answer(order, order.error or Error(ErrorCode.NODE_UNAVAILABLE, order.lost))
+                    error = order.error or Error(ErrorCode.NODE_UNAVAILABLE, order.lost)
+                    yield Message(error, reply_to=order.request)
         finally:
-            self._fetch.close()
+            self.close()
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self._puller.close()
+
+    def due(self) -> bool:
+        """Return whether it is time to `look`."""
+        return time.monotonic() >= self.looked_at + LOOK_S
+
+    def look(self) -> None:
+        """Learn who is online, and ask the nodes that are new or back to register."""
+        membership, timeout_s = self.membership, self.membership.timeout_s
+        infos = list(patiently(self.grid.get_nodes, timeout_s, membership.troubled))
+        kind, t = f"query.{registration.REGISTER}", self.terms.server_round
+        queries = [wire.message(RecordDict(), n, kind, t, timeout_s) for n in membership.update(infos)]
+        if queries:
+            pushed = set(patiently(lambda: self.grid.push_messages(queries), timeout_s, membership.troubled))
+            sent = {q.metadata.message_id: q.metadata.dst_node_id for q in queries}
+            membership.asked({i: node for i, node in sent.items() if i in pushed})
+        self._puller.add(membership.queries)
+        self.looked_at = time.monotonic()
+
+    def fetch(self, wait_s: float) -> list[Message | None]:
+        """Return what came within the time: replies to orders, and None for anything else."""
+        return [self._take(message_id, found) for message_id, found in self._puller.get(wait_s)]
 
     def _take(self, message_id: str, found: Message | Exception) -> Message | None:
         """Take what came; return the reply to hand on."""
-        presence = self.terms.presence
-        if presence is not None and message_id in presence.queries:
-            presence.take(message_id, found)
+        if message_id in self.membership.queries:
+            self.membership.take(message_id, found)
             return None
         order = self._open.pop(message_id, None)
         if order is None:
             return None
-        node, _ = stamp = order.copies.pop(message_id)
+        node, _ = incarnation = order.copies.pop(message_id)
         if isinstance(found, Exception):
-            reason = wire.one_line(str(found), type(found).__name__)
-            return self._close(order, Error(ErrorCode.UNKNOWN, f"{self._name(node)}: {reason}"))
-        if found.has_error() and presence is not None and found.error.code in LOST:
-            if found.error.code != ErrorCode.NODE_UNAVAILABLE:
+            return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
+        if found.has_error():
+            code = found.error.code
+            if code not in LOST:
+                said = wire.one_line(found.error.reason, f"error code {code}")
+                return self._fail(order, node, code, said)
+            if code != ErrorCode.NODE_UNAVAILABLE:
                 order.again += 1
                 if order.again == 1:
-                    order.tried.discard(stamp)
+                    order.tried.discard(incarnation)
             if not order.copies:
-                self._lose(order, node, LOST[found.error.code])
-                reason = f"{self._name(node)}: {LOST[found.error.code]}; {wire.one_line(found.error.reason)}"
-                order.error, order.last = Error(found.error.code, reason), stamp
+                self._lose(order, node, LOST[code])
+                reason = f"{self._name(node)}: {LOST[code]}; {wire.one_line(found.error.reason)}"
+                order.error, order.last = Error(code, reason), incarnation
             return None
-        if not found.has_error() and found.metadata.src_node_id != node:
-            sender = found.metadata.src_node_id
-            return self._close(
-                order, Error(ErrorCode.UNKNOWN, f"{self._name(node)}: a reply of node {sender}")
-            )
-        if found.has_error():
-            said = wire.one_line(found.error.reason, f"error code {found.error.code}")
-            reason = f"{self._name(node)}: {said}"
-            return self._close(order, Error(found.error.code, reason))
+        if (sender := found.metadata.src_node_id) != node:
+            return self._fail(order, node, ErrorCode.UNKNOWN, f"a reply of node {sender}")
         self._close(order)
         found.metadata.__dict__["_reply_to_message_id"] = order.request.metadata.message_id
         return found
 
-    def _close(self, order: _Order, error: Error | None = None) -> Message | None:
-        """Close the order and ignore late replies."""
+    def _fail(self, order: _Order, node: int, code: int, why: str) -> Message:
+        """Close the order; return the error that stands for its reply."""
+        self._close(order)
+        return Message(Error(code, f"{self._name(node)}: {why}"), reply_to=order.request)
+
+    def _close(self, order: _Order) -> None:
+        """Close the order: late replies are ignored."""
         for message_id in order.copies:
-            self._fetch.drop(message_id)
+            self._puller.drop(message_id)
             del self._open[message_id]
         self._orders.remove(order)
-        return None if error is None else self._answer(order, error)
-
-    def _answer(self, order: _Order, error: Error) -> Message:
-        return Message(error, reply_to=order.request)
 
     def _lose(self, order: _Order, node: int, why: str) -> None:
         order.lost, order.lost_at = f"{self._name(node)}: {why}", time.monotonic()
@@ -214,59 +230,47 @@ class Exchange:
             "%s, which leaves the order for %s open: %s", self._name(node), some(order.clients), why
         )
 
-    def _look(self, presence: Presence) -> None:
-        """See who is online and send again what can be sent again.
+    def _send_again(self) -> None:
+        """Send again what can be sent again.
 
         Raises:
             NodesError: No node has been online for too long.
         """
-        presence.look(self.grid, self.terms.server_round)
-        self._fetch.add(presence.queries)
-        if presence.empty_since is not None and time.monotonic() - presence.empty_since > presence.timeout_s:
+        membership, now = self.membership, time.monotonic()
+        if membership.empty_since is not None and now - membership.empty_since > membership.timeout_s:
             raise NodesError(
-                f"round {self.terms.server_round}: expected a node online within {presence.timeout_s:g} s "
+                f"round {self.terms.server_round}: expected a node online within {membership.timeout_s:g} s "
                 '(run-config key "roll-call-timeout"); got none. Start the nodes and resume the run.'
             )
-        again = []
+        copies = []
         for order in self._orders:
-            if not order.lost and any(self._works(presence, stamp) for stamp in order.copies.values()):
+            if not order.lost and any(membership.works(i) for i in order.copies.values()):
                 continue
-            node = presence.stands_in(order.clients, order.pool, order.tried)
+            node = membership.substitute(order.clients, order.pool, order.tried)
             if node is not None:
                 old = order.request
                 left, kind = self.deadline - time.monotonic(), old.metadata.message_type
                 if left > 0:
                     copy = wire.message(old.content, node, kind, self.terms.server_round, left)
-                    again.append((order, copy))
+                    copies.append((order, copy))
                     self.terms.bytes_again += wire.payload_bytes(old.content)
                     logger.warning(
                         "the order for %s goes out again, to %s", some(order.clients), self._name(node)
                     )
-            elif order.lost and order.error is not None and self._works(presence, order.last):
+            elif order.lost and order.error is not None and membership.works(order.last):
                 order.final = True  # nothing happened to the node, whatever it says
-        self._fetch.add(self._push(again))
-
-    @staticmethod
-    def _works(presence: Presence, stamp: tuple[int, str]) -> bool:
-        """Return whether a node that was sent an order is the one that it was."""
-        node, _ = stamp
-        return (
-            node in presence.nodes and presence.stamp(node) == stamp and node not in presence.settled.replaced
-        )
+        self._puller.add(self._push(copies))
 
     def _given_up(self, now: float) -> bool:
         """Return whether nothing is open but orders whose nodes were waited for long enough."""
         if not self._orders or not all(order.lost for order in self._orders):
             return False
-        if self.terms.presence is None:
-            return True
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
-        since = self.terms.presence.troubled  # nobody could come back before
+        since = self.membership.troubled_at  # no node could come back before
         return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
 
     def _name(self, node: int) -> str:
-        known = self.terms.presence.nodes.get(node) if self.terms.presence else None
-        return str(known) if known else f"node {node}"
+        return str(self.membership.nodes.get(node, f"node {node}"))
 
 
 def clients_of(request: Message) -> list[str]:

@@ -13,9 +13,10 @@ from strategies.engine.state import AggregatedReplies
 from task.errors import FieldError, StateError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
+from task.spec.record import Record
 from task.wire import checks
 from task.wire import messages as wire
-from task.wire.folding import Folding
+from task.wire.folding import Folding, reduced
 from task.wire.messages import NodeReply, RejectedReply
 from task.wire.norms import NormBound
 
@@ -132,19 +133,22 @@ class Fold:
 
     def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
         self._check_fields(answer.partials)
-        checked, weights = {}, {client: self._folding.weight(row) for client, row in rows.items()}
-        for f in self.entry.up:
-            records = answer.partials[f.name]
-            check_partial(f.name, f.reduce, records, self.like[f.name], weights)
-            checked[f.name] = self._folding.reductions[f.name].check_merge(records, len(weights))
-            if f.reduce == "stack":
+        weights = {client: self._folding.weight(row) for client, row in rows.items()}
+        parts, checked = dict(answer.partials), {}
+        for r in self.entry.up:
+            records = answer.partials[r.name]
+            check_partial(r, records, self.like[r.name], weights)
+            if r.carry == "each" and r.reduce != "collect":
+                parts[r.name] = reduced(r.reduce, self.like[r.name], records).partial()
+            checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
+            if r.carry == "each":
                 for client, row in rows.items():
-                    self.bound.check(f, {k: a for k, a in records[client].items() if k}, row)
+                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, row)
             else:
-                self.bound.check_sum(f, records, list(weights.values()), list(rows.values()))
+                self.bound.check_sum(r, records, list(weights.values()), list(rows.values()))
 
         def fold() -> None:
-            for name, records in answer.partials.items():
+            for name, records in parts.items():
                 self._folding.reductions[name].merge(
                     records, sum(weights.values()), len(weights), checked[name]
                 )
@@ -182,24 +186,23 @@ class Fold:
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
         weights = np.array([self._folding.weight(self.metrics[c]) for c in clients], np.int64)
         arrays = self._folding.results()
-        reduced = AggregatedReplies(
-            arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights
+        ways = {s.name: s.reduce for s in self.entry.up_scalars}
+        replies = AggregatedReplies(
+            arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights, reduce=ways
         )
-        return Folded(reduced, self.quarantined, self.metrics, self.bytes_up)
+        return Folded(replies, self.quarantined, self.metrics, self.bytes_up)
 
 
 def check_partial(
-    name: str,
-    reduce: str,
+    record: Record,
     records: Mapping[str, Arrays],
     like: Mapping[str, np.ndarray],
     weights: Mapping[str, int],
 ) -> None:
-    """Refuse a node's merged reduction whose records are not what `Reduction.partial` writes.
+    """Refuse a node's merged reduction whose records are not what `Folding.partials` writes.
 
     Args:
-        name: The field.
-        reduce: How it is reduced.
+        record: What the catalogue says of it.
         records: What came.
         like: Arrays of the expected names, shapes and dtypes.
         weights: By client of the answer its weight, as its example count says.
@@ -207,7 +210,8 @@ def check_partial(
     Raises:
         FieldError: Naming record and array.
     """
-    if reduce == "stack":
+    name, each = record.name, record.carry == "each"
+    if each:
         if records.keys() != weights.keys():
             raise FieldError(name, f"one record for each of {len(weights)} clients", f"{len(records)}")
         want = {c: {**like, "": np.array(0, np.int64)} for c in weights}
@@ -221,7 +225,7 @@ def check_partial(
             raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)[:20]}")
     for part, arrays in want.items():
         checks.check_arrays(f"{name}.{part}", records.get(part, {}), arrays)
-    if reduce == "stack":
+    if each:
         for client, weight in weights.items():
             if int(records[client][""]) != weight:
                 told = f"{int(records[client][''])}"
@@ -242,8 +246,8 @@ def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], c
         around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
         # A partial sum is an int64 and an int32 for each number.
         sums = sum(max(a.nbytes, 12 * a.size) for a in arrays.values()) + 2 * around
-        stack = clients * (sum(a.nbytes for a in arrays.values()) + around)
-        most += max(stack, sums) if f.reduce == "stack" else sums
+        each = clients * (sum(a.nbytes for a in arrays.values()) + around)
+        most += max(each, sums) if f.carry == "each" else sums
     return most
 
 

@@ -59,7 +59,7 @@ class Journal:
     """Identity of the run, the same after a resume; "" = each start is a run of its own."""
 
     def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
-        """The roll was called: `nodes` take part, and those of `left_out` are online and do not."""
+        """Registration is over: `nodes` take part; those of `left_out` are online and do not."""
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """A reply came in."""

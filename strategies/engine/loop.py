@@ -158,7 +158,7 @@ class Loop:
 
     def _train(self, server_round: int, log: RoundLog) -> None:
         strategy = self.strategy
-        strategy.call_roll(self.grid, server_round)
+        strategy.register(self.grid, server_round)
         log.clock.lap("roll-call")
         strategy.configure_train(server_round, strategy.record(), self.train_config, self.grid)
         log.clock.lap("select")

@@ -14,22 +14,24 @@ from dataclasses import dataclass, replace
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from strategies.engine.exchange import Terms, clients_of, stream_replies
+from strategies.engine.exchange import Exchange, Terms, clients_of
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
+from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import EVALUATE, Phase
 from strategies.engine.state import AggregatedReplies
-from strategies.membership import presence
-from strategies.membership.client_registry import Roster
+from strategies.membership import membership
+from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.datasets import DATASETS
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 
-Extra = dict[str, wire.Scalar]
+Extra = dict[str, wire.ConfigValue]
 
 
 @dataclass
@@ -53,12 +55,12 @@ class PhaseEngine:
 
     Args:
         config: The run.
-        roster: Who is online.
+        registry: Who is online.
         limited: Whether clients train on what they registered, so that more examples are refused.
     """
 
-    def __init__(self, config: Config, roster: Roster, *, limited: bool = True) -> None:
-        self.config, self.roster, self.limited = config, roster, limited
+    def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
+        self.config, self.registry, self.limited = config, registry, limited
         self.last_good = LastGood()
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
@@ -99,25 +101,29 @@ class PhaseEngine:
         opened = self.open(phase)
         return self.close(opened, self.stream(opened, grid))
 
+    def register(self, grid: Grid, server_round: int, clients: int = 0) -> None:
+        """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
+        RegistrationPhase(self.registry, server_round, clients).run(grid)
+
     def open(self, phase: Phase) -> Opened:
         """Write one message per node; what is for one client goes to its node alone."""
         requests = self._messages(phase) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(clients_of(m)) for m in requests), default=0)
         most = most_bytes(phase.contract, self._like(phase.contract), clients)
-        opened = Opened(phase, requests, Terms(self.roster.presence, self.round, most_bytes=most))
+        opened = Opened(phase, requests, Terms(self.registry.membership, self.round, most_bytes=most))
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
             needed = 0 < phase.least - opened.good <= lost
-            return max(self.roster.timeout_s, presence.COME_BACK_S) if needed else presence.COME_BACK_S
+            return max(self.registry.timeout_s, membership.COME_BACK_S) if needed else membership.COME_BACK_S
 
         opened.terms.patience = patience
         return opened
 
     def _messages(self, phase: Phase) -> list[Message]:
         by_node = self.spread(phase)
-        names = tuple(sorted(self.roster.names)) if phase.contract.individual else ()
+        names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         route = self._packed_route(phase)
@@ -126,7 +132,7 @@ class PhaseEngine:
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
                 self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
-                population=names, void=void, whole=self.roster.presence.claims[node].told.whole,
+                population=names, void=void, whole=self.registry.membership.claims[node].registration.whole,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             content = wire.train_content(order, records, self.extra, theirs)
@@ -136,9 +142,9 @@ class PhaseEngine:
     def spread(self, phase: Phase) -> dict[int, list[str]]:
         """Return a phase's clients by node, spread by expected work."""
         full = self.config.train.local_epochs
-        counts = self.roster.num_examples(phase.to)
+        counts = self.registry.num_examples(phase.to)
         cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
-        return self.roster.assign(cost, cost)
+        return self.registry.assign(cost, cost)
 
     @staticmethod
     def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
@@ -157,7 +163,7 @@ class PhaseEngine:
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come."""
-        return stream_replies(grid, opened.requests, self.timeout_s, opened.terms)
+        return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
         """Check the replies and fold the good ones in as they come; book the phase."""
@@ -169,7 +175,7 @@ class PhaseEngine:
             opened.good = good
             self.journal.replies(self.round, good, total)
 
-        nodes = self.roster.presence.there()
+        nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
         bound = NormBound(self.config.server.max_update_norm, self.model, frozenset(self.trainable))
@@ -184,7 +190,7 @@ class PhaseEngine:
         self.bytes_down += opened.terms.bytes_again
         self.done.append((phase, folded))
         if folded.reduced is not None:
-            names = tuple(sorted(self.roster.names)) if phase.contract.individual else ()
+            names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
         return folded
 
@@ -200,17 +206,16 @@ class PhaseEngine:
             time.perf_counter() - self._began,
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
-        return replace(reduced, population=len(self.roster.names), seconds=seconds, bytes=size, asked=asked)
+        return replace(reduced, population=len(self.registry.names), seconds=seconds, bytes=size, asked=asked)
 
     def _limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
         """Return by client upper limits of its scalars: what follows from its registration."""
         if not self.limited or phase.name == EVALUATE:  # test examples are not registered
             return {}
         targets = DATASETS[self.config.data.dataset].targets
-        most = self.roster.most_examples(clients)
+        most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
-        held = holdings(self.model, self.trainable, len(self.roster.names))
-        return {f.name: held[f.holds] for f in contract.up}
+        return Forms(self.model, self.trainable, len(self.registry.names)).of(contract.up)

@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.spec.entry import MODEL_DOWN, Algorithm, evaluation_of
+from task.spec.entry import Algorithm, evaluation_of
+from task.spec.record import MODEL_DOWN
 
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 """Records that differ by recipient: by field, client and the record's own name."""
@@ -112,9 +113,9 @@ class RoundContext:
         records = {
             f.name: state.arrays if f == MODEL_DOWN else self.rule.down_record(state, f.name, self)
             for f in contract.down
-            if f.reduce != "stack"
+            if f.to == "all"
         }
-        routed = any(f.reduce == "stack" for f in contract.down)
+        routed = any(f.to == "each" for f in contract.down)
         route = self.rule.route(state, asked, self) if routed else {}
         work = contract.work == "train"
         scalars = {"lr": self.lr, **self.rule.down_scalars(state)} if work else {}

@@ -51,6 +51,7 @@ class AggregatedReplies:
         asked: Clients that were asked to train; 0 = not told, so at least those that took part.
         names: Names of all clients that are online, sorted: the order of records that hold a number for each
             (see `task.spec.entry.Algorithm.individual`).
+        reduce: What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     """
 
     arrays: dict[str, Arrays]
@@ -66,15 +67,25 @@ class AggregatedReplies:
     asked: int = 0
     names: tuple[str, ...] = ()
     weights: np.ndarray | None = None
+    reduce: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> np.ndarray:
         """How often each client counts in a mean, int64 [K]."""
         return self.num_examples if self.weights is None else self.weights
 
-    def mean(self, name: str) -> float | None:
-        """Return the mean of a scalar over the clients that sent it, weighted as the arrays are; or None."""
-        return self._mean(name, self.counts)
+    def number(self, name: str) -> float | None:
+        """Return a scalar reduced as the catalogue says, over the clients that sent it; None if none did.
+
+        A mean is weighted as the arrays are.
+        """
+        way = self.reduce.get(name, "mean")
+        if way == "mean":
+            return self._mean(name, self.counts)
+        sent = [v for v in self.scalars.get(name, []) if not math.isnan(v)]
+        if not sent:
+            return None
+        return math.fsum(sent) if way == "sum" else max(sent)
 
     def example_mean(self, name: str) -> float | None:
         """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""

@@ -36,7 +36,7 @@ from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt
 from strategies.engine.state import AggregatedReplies, Number, ServerState
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts
 from strategies.selection.plan import RoundPlan
@@ -92,12 +92,12 @@ class Strategy(FlowerStrategy):
         check_read(as_run_config(named), defaults())
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
-        self.roster = Roster(server.roll_call_timeout, server.min_nodes)
-        self.roster.presence.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
+        self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
-        self.engine = PhaseEngine(self.config, self.roster, limited=limited)
-        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.roster)
+        self.engine = PhaseEngine(self.config, self.registry, limited=limited)
+        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
         self.state: ServerState | None = None
         self.grid: Grid | None = None
         self.last_metrics: dict[str, Number] = {}
@@ -150,8 +150,8 @@ class Strategy(FlowerStrategy):
         self.rolled_back = None
         if self._driven:
             check_loop(self.entry, self.config)
-            self.roster.presence.count_whole_nodes(merges(self.entry))
-        self.call_roll(grid, server_round)
+            self.registry.membership.count_whole_nodes(merges(self.entry))
+        self.register(grid, server_round)
         context = self._context(server_round, lr)
         plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
@@ -185,10 +185,10 @@ class Strategy(FlowerStrategy):
             server_round,
             lr,
             (),
-            self.roster.names,
+            self.registry.names,
             self.trainable,
-            self.roster.num_examples,
-            self.roster.most_examples,
+            self.registry.num_examples,
+            self.registry.most_examples,
         )
 
     def stream(self, grid: Grid) -> Iterable[Message]:
@@ -280,9 +280,9 @@ class Strategy(FlowerStrategy):
         server = self.config.server
         if not server.clients_evaluate(server_round):
             return []
-        self.roster.refresh(grid, server_round)
+        self.engine.register(grid, server_round)
         rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
-        clients = self.roster.draw(server.fraction_evaluate, rng)
+        clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
         phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)
         self._opened = self.engine.open(phase)
@@ -349,7 +349,7 @@ class Strategy(FlowerStrategy):
         self._sync(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
-        self.roster.presence.count_whole_nodes(False)
+        self.registry.membership.count_whole_nodes(False)
         self._in_start = True
         try:
             return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
@@ -365,21 +365,21 @@ class Strategy(FlowerStrategy):
         self.last_good.load(snapshot.arrays, kept)
         return self._take(snapshot.state(type(self.state)))
 
-    def call_roll(self, grid: Grid, server_round: int) -> None:
+    def register(self, grid: Grid, server_round: int) -> None:
         """Register the clients that are online; wait if they are too few for the round.
 
         Raises:
             NodesError: They stay too few.
         """
-        self.roster.refresh(grid, server_round, self.config.server.min_replies)
-        self.engine.journal.participants(self.roster.participants(), self.roster.left_out())
+        self.engine.register(grid, server_round, self.config.server.min_replies)
+        self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def book(self, log: RoundLog, *, skipped: bool) -> None:
         """Book a round's training in its log, with all phases before and after it."""
         log.book(*self.engine.settle())
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
         log.values |= {
-            "population": len(self.roster.names),
+            "population": len(self.registry.names),
             "simulated_seconds": self.cohorts.simulated_s,
             "rolled_back": self.rolled_back,
         }

@@ -1,20 +1,19 @@
-"""Who may speak for which client: nodes that claim one name, ghosts, and names that were not enrolled.
+"""Which nodes may speak for which client, where several claim one name or their data do not fit together.
 
 A node *brings its own data* if it hosts one client in a pool of that client's name; any other hosts clients
-of the run's partition, which several may (see `strategies.membership.client_registry`). Of data of one's own
-there is one
-owner, and it is never guessed who:
+of the run's partition, which several nodes may (see `strategies.membership.client_registry`). A node's own
+data have one owner, and it is never guessed which:
 
 * Where nodes are enrolled by name (``flwr supernode register --name``), a node may bring its own data only
-  under its own name, and no node may host a partition beside them.
-* Of two pools that bring one name the one that held it before keeps it, as long as a node of it is online;
-  else the one whose node was registered first. The other is refused, by name.
-* Of two nodes of one pool the one that told last takes the other's place: the former is the ghost of a
+  under its own name, and no node may host a partition in the same run.
+* Of two pools that bring one name, the one that held it before keeps it as long as a node of it is online;
+  else the one whose node was registered first with the SuperLink has it. The other is refused, by name.
+* Of two nodes of one pool the one that registered last takes the other's place: the former is the ghost of a
   node that was killed and came back.
 * Nodes of a partition must agree on the number of its clients. The number that more than half of them count
   holds for the run; the others are refused, by name.
 * Where the run's data are the nodes' own, the same goes for the shape of an example and the number of
-  classes; see `strategies.membership.client_registry.Roster.shape_of_data`.
+  classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from task.population import ClientNames, some
-from task.wire.registration import RollCall
-
-Data = tuple[tuple[int, ...], int]
+from task.wire.registration import Data, Registration
 
 
 def in_words(data: Data) -> str:
@@ -36,13 +33,13 @@ def in_words(data: Data) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is online, as the SuperLink tells.
+    """A node that is online, as the SuperLink lists it.
 
     Attributes:
         id: Its id.
         name: The name that it was enrolled under, "" if none.
         since: Changes each time the node is back.
-        registered: When it was registered, as text that sorts.
+        registered: When it was registered with the SuperLink, as text that sorts.
     """
 
     id: int
@@ -57,32 +54,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a node said of itself, and its place among those that said something."""
+    """What a node registered, and its place in the sequence of registrations."""
 
     node: Node
-    told: RollCall
-    turn: int
+    registration: Registration
+    sequence: int
 
     @property
     def own(self) -> str:
         """The client whose data the node brings; "" if it hosts clients of a partition."""
-        client = self.told.clients[0] if len(self.told.clients) == 1 else ""
-        return client if client and self.told.pool.endswith(f"/{client}") else ""
-
-    @property
-    def has_data(self) -> bool:
-        """Whether it told what its data are like, and has clients that they are of."""
-        return bool(self.told.classes and len(self.told.clients))
-
-    @property
-    def data(self) -> Data:
-        """Shape of an example and number of classes."""
-        return self.told.shape, self.told.classes
+        clients, pool = self.registration.clients, self.registration.pool
+        return clients[0] if len(clients) == 1 and clients[0] and pool.endswith(f"/{clients[0]}") else ""
 
 
 @dataclass
-class Settled:
-    """Who takes part.
+class Admission:
+    """Which nodes take part.
 
     Attributes:
         admitted: Nodes that do.
@@ -90,8 +77,8 @@ class Settled:
         replaced: By node whose place another took, that node and the client.
         held: By client that a node brings, the pool of its data.
         size: Clients of the partition; 0 if no node hosts one.
-        differs: Of the refused, those whose partition or data differ from the others'.
-        guessed: Why somebody would have to look before the first round; "" if all is clear.
+        deviating: Refused nodes whose partition or data differ from the others'.
+        ambiguous: Why a person must decide before the first round; "" if all is clear.
     """
 
     admitted: set[int] = field(default_factory=set)
@@ -99,119 +86,117 @@ class Settled:
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     size: int = 0
-    differs: set[int] = field(default_factory=set)
-    guessed: str = ""
-
-    def refuse_foreign(self, claims: Iterable[Claim], why: str) -> None:
-        """Refuse the nodes whose ClientApp is not Bouquet's.
-
-        Args:
-            claims: As `settle` took them.
-            why: What such an app cannot do in this run.
-        """
-        foreign = [c.node for c in claims if c.told.foreign and c.node.id in self.admitted]
-        for node in foreign:
-            self.admitted.discard(node.id)
-            self.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
-        if foreign and not self.admitted:
-            self.guessed = (
-                f"{', '.join(map(str, foreign))}: expected Bouquet's ClientApp; got another, which {why}"
-            )
+    deviating: set[int] = field(default_factory=set)
+    ambiguous: str = ""
 
 
-def settle(
-    claims: Iterable[Claim], held: Mapping[str, str], size: int = 0, data: Data | None = None
-) -> Settled:
+def admit(
+    claims: Iterable[Claim],
+    held: Mapping[str, str],
+    size: int = 0,
+    data: Data | None = None,
+    lost_on_foreign: str = "",
+) -> Admission:
     """Decide which nodes take part.
 
     Args:
-        claims: Of all nodes that are online and have told.
-        held: What `Settled.held` was before.
-        size: What `Settled.size` was before; 0 = most nodes decide.
+        claims: Of all nodes that are online and have registered.
+        held: What `Admission.held` was before.
+        size: What `Admission.size` was before; 0 = most nodes decide.
         data: Shape of an example and number of classes that own data must have; None = any.
+        lost_on_foreign: What a ClientApp that is not Bouquet's cannot do in this run; "" = it can take part.
     """
-    done = Settled(held=dict(held), size=size)
+    done = Admission(held=dict(held), size=size)
     by_client: dict[str, list[Claim]] = {}
-    shared = []
-    for claim in sorted(claims, key=lambda c: c.node.id):
-        if data is not None and claim.has_data and claim.data != data:
-            done.differs.add(claim.node.id)
-            done.refused[claim.node.id] = (
-                f"has data of {in_words(claim.data)}, where the others have {in_words(data)}"
-            )
+    shared: list[Claim] = []
+    ordered = sorted(claims, key=lambda c: c.node.id)
+    for claim in ordered:
+        theirs, node = claim.registration.data, claim.node
+        if data and theirs and theirs != data:
+            done.deviating.add(node.id)
+            done.refused[node.id] = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
         elif not claim.own:
             shared.append(claim)
-        elif claim.node.name not in ("", claim.own):
-            done.refused[claim.node.id] = (
-                f"says that it is client {claim.own!r}, but is enrolled as {claim.node.name!r}"
-            )
+        elif node.name not in ("", claim.own):
+            done.refused[node.id] = f"says that it is client {claim.own!r}, but is enrolled as {node.name!r}"
         else:
             by_client.setdefault(claim.own, []).append(claim)
     for client in sorted(by_client):
-        _settle_own(client, by_client[client], done)
+        _admit_own(client, by_client[client], done)
     if shared:
         enrolled = any(c.node.name for group in by_client.values() for c in group)
-        _settle_shared(shared, done, enrolled)
+        _admit_shared(shared, done, enrolled)
+    if lost_on_foreign:
+        _refuse_foreign(ordered, done, lost_on_foreign)
     return done
 
 
-def _settle_own(client: str, claims: Sequence[Claim], done: Settled) -> None:
+def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:
     """Choose among the nodes that bring one client's data."""
     enrolled = [c for c in claims if c.node.name]
     for claim in claims:
         if enrolled and not claim.node.name:
-            done.refused[claim.node.id] = (
-                f"says that it is client {client!r}, as {enrolled[0].node} is enrolled"
-            )
+            why = f"says that it is client {client!r}, as {enrolled[0].node} is enrolled"
+            done.refused[claim.node.id] = why
     pools: dict[str, list[Claim]] = {}
     for claim in enrolled or claims:
-        pools.setdefault(claim.told.pool, []).append(claim)
+        pools.setdefault(claim.registration.pool, []).append(claim)
     pool = done.held.get(client, "")
     if pool not in pools:
-        first = min(enrolled or claims, key=lambda c: (c.node.registered, c.told.pool))
-        pool = first.told.pool
+        first = min(enrolled or claims, key=lambda c: (c.node.registered, c.registration.pool))
+        pool = first.registration.pool
         if len(pools) > 1:
             nodes = " and ".join(str(group[-1].node) for _, group in sorted(pools.items()))
-            done.guessed = (
+            done.ambiguous = (
                 f"{nodes} bring data of their own as client {client!r}; give each its own client-name"
             )
     done.held[client] = pool
-    last = max(pools[pool], key=lambda c: c.turn)
+    last = max(pools[pool], key=lambda c: c.sequence)
     done.admitted.add(last.node.id)
-    for claim in pools[pool]:
-        if claim is not last:
-            done.replaced[claim.node.id] = last.node.id, client
-    for other in pools:
-        for claim in pools[other] if other != pool else ():
-            done.refused[claim.node.id] = f"says that it is client {client!r}, which {last.node} is"
+    for other, group in pools.items():
+        for claim in group:
+            if other != pool:
+                done.refused[claim.node.id] = f"says that it is client {client!r}, which {last.node} is"
+            elif claim is not last:
+                done.replaced[claim.node.id] = last.node.id, client
 
 
-def _settle_shared(claims: Sequence[Claim], done: Settled, enrolled: bool) -> None:
+def _admit_shared(claims: Sequence[Claim], done: Admission, enrolled: bool) -> None:
     """Choose among the nodes that host clients of a partition."""
-    counts = {c.node: len(c.told.clients) for c in claims if isinstance(c.told.clients, ClientNames)}
+    hosted = [(c.node, c.registration.clients) for c in claims]
+    counts = {node: len(names) for node, names in hosted if isinstance(names, ClientNames)}
     sizes = Counter(counts.values())
     if not done.size and sizes:
         done.size = max(sizes, key=lambda n: (sizes[n], -n))
         if 2 * sizes[done.size] <= sizes.total():
             sides = "; ".join(
-                f"{some(n for n, size in counts.items() if size == told)}: {told}" for told in sorted(sizes)
+                f"{some(n for n in counts if counts[n] == size)}: {size}" for size in sorted(sizes)
             )
-            done.guessed = done.guessed or (
+            done.ambiguous = done.ambiguous or (
                 f"clients of the partition: expected a number that most nodes count; got {sides}. "
                 "Their data sets or their settings differ"
             )
-    for claim in claims:
-        names = claim.told.clients
-        numbered = isinstance(names, ClientNames)
-        taken = next((c for c in done.held if c in names), "") if done.held else ""
+    for node, names in hosted:
+        taken = next((c for c in done.held if c in names), "")
         if enrolled and len(names):
             why = "hosts a partition, but the nodes that are enrolled here bring their own data"
         elif taken:
             why = f"hosts client {taken!r} of a partition, but a node brings data of its own under that name"
-        elif numbered and len(names) != done.size:
+        elif counts.get(node, done.size) != done.size:
             why = f"counts {len(names)} clients in the partition where others count {done.size}"
-            done.differs.add(claim.node.id)
+            done.deviating.add(node.id)
         else:
-            done.admitted.add(claim.node.id)
+            done.admitted.add(node.id)
             continue
-        done.refused[claim.node.id] = why
+        done.refused[node.id] = why
+
+
+def _refuse_foreign(claims: Sequence[Claim], done: Admission, why: str) -> None:
+    """Refuse the nodes whose ClientApp is not Bouquet's."""
+    foreign = [c.node for c in claims if c.registration.foreign and c.node.id in done.admitted]
+    for node in foreign:
+        done.admitted.discard(node.id)
+        done.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
+    if foreign and not done.admitted:
+        names = ", ".join(map(str, foreign))
+        done.ambiguous = f"{names}: expected Bouquet's ClientApp; got another, which {why}"

@@ -18,10 +18,11 @@ import numpy as np
 from strategies.membership.client_identity import Node
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import MODEL_UP, Algorithm
+from task.spec.entry import Algorithm
+from task.spec.record import MODEL_UP
 from task.spec.selections import SELECTIONS
 from task.wire import messages as wire
-from task.wire import registration
+from task.wire.registration import Registration
 
 PLAIN_SOLVERS = ("sgd", "fedprox")
 
@@ -33,7 +34,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         entry: The run's contract.
         config: The run.
     """
-    by_client = entry.keeps or entry.private or entry.ala or entry.personal or entry.individual
+    by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""
@@ -80,16 +81,18 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def as_one_client(node: Node, told: registration.RollCall) -> registration.RollCall:
-    """Return what a node told as if its share of the clients were one client, named after the node."""
-    part, parts = told.share
-    mine = np.asarray(told.num_examples)[part :: max(parts, 1)]
+def foreign_registration(node: Node) -> Registration:
+    """Return the registration of a node whose app cannot register: one client, of one example."""
     name = node.name or f"node-{node.id}"
+    return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
+
+
+def as_one_client(node: Node, registered: Registration) -> Registration:
+    """Return a node's registration as if its share of the clients were one client, named after the node."""
+    part, parts = registered.share
+    mine = np.asarray(registered.num_examples)[part :: max(parts, 1)]
+    one = foreign_registration(node)
+    clients, counts = one.clients if len(mine) else (), mine.sum(keepdims=True)
     return replace(
-        told,
-        clients=(name,) if len(mine) else (),
-        num_examples=mine.sum(keepdims=True),
-        pool=f"node-{node.id}/{name}",
-        share=(0, 1),
-        whole=True,
+        registered, clients=clients, num_examples=counts, pool=one.pool, share=one.share, whole=True
     )

@@ -105,7 +105,7 @@ def server_update(
 ) -> tuple[AdaptiveTauState, dict[str, Number]]:
     """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
-    loss = reduced.mean("loss-before")
+    loss = reduced.number("loss-before")
     assert loss is not None
     found = estimates(reduced)
     if loss < state.best_loss:
@@ -126,9 +126,9 @@ def book(state: AdaptiveTauState, reduced: AggregatedReplies, knobs: AdaptiveTau
     c, b = knobs.step_cost, knobs.round_cost
     cost = c * state.tau + b
     if knobs.resource == "seconds":
-        told = reduced.scalars.get("step-seconds", [])
-        cost = reduced.seconds
-        c = min(max(told, default=state.step_cost), cost / state.tau)  # the steps took place within the round
+        measured, cost = reduced.number("step-seconds"), reduced.seconds
+        c = state.step_cost if measured is None else measured
+        c = min(c, cost / state.tau)  # the steps took place within the round
         b = max(cost - c * state.tau, 1e-10)
     elif knobs.resource == "bytes":
         c, b, cost = 0.0, float(reduced.bytes), float(reduced.bytes)

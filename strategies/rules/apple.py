@@ -9,7 +9,7 @@ symbol   variable                shape, dtype        where
 w_j      state.models            as the model        server, down ``models``
 w_i      up ``arrays``           as the model        wire
 p0_j     down ``start-ratios``   float32 [N]         down
-n_j      of the roll call        positive integer    server
+n_j      registered              positive integer    server
 =======  ======================  ==================  =======================
 
 w_j of a client that is not known yet (see `strategies.rules.client_models`) is the run's initial model; every

@@ -26,7 +26,7 @@ import numpy as np
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.robust_math import mean_rows
 from task.numerics.arrays import Arrays
-from task.numerics.stack import release
+from task.numerics.collect import release
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from task.config.knobs import Config
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
     """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
-    steps = reduced.mean("step-weight")
+    steps = reduced.number("step-weight")
     assert steps is not None  # the contract demands it of every client
     arrays = dict(reduced.arrays["update"])
     for name in reduced.trainable:

@@ -52,7 +52,7 @@ def server_update(
     """Replace the model by the weighted mean; adapt mu if asked to."""
     state = replace(state, arrays=reduced.arrays["arrays"])
     metrics: dict[str, Number] = {"proximal-mu": state.mu}
-    loss = reduced.mean("loss-before")
+    loss = reduced.number("loss-before")
     if not config.fedprox.adaptive or loss is None:
         return state, metrics
     # The first loss has nothing to fall from.

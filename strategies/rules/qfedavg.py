@@ -13,7 +13,7 @@ F_k             ``loss-before``          mean loss of w^t over all local example
 -Delta_k / L    up ``delta``             a_k (w_k - w^t), parameters (q-FedAvg)           wire
 Delta_k         up ``gradient``          a_k grad F_k(w^t), parameters (q-FedSGD)         wire
 h_k / L         ``lipschitz``            a_k (1 + q eta |Dw_k|^2 / F_k)                   wire
---              ``reference-loss``       F_ref, largest F_k of the round before; 1 first  wire, state
+--              ``reference-loss``       F_ref, largest F_k of the last round; 1 first  wire, state
 F_k^q           a_k                      (F_k / F_ref)^q                                  client
 q               qffl.q                   >= 0                                             run config
 ==============  =======================  ===============================================  ==========
@@ -37,7 +37,8 @@ q-FedAvg: w = 1 + (-2) / (2 + 2) = 0.5
 
 >>> sums = {"delta": {"w": np.array([-2.0])}, "buffers": {}}
 >>> scalars = {"loss-before": [1.0, 1.0], "lipschitz": [2.0, 2.0]}
->>> replies = AggregatedReplies(sums, ("a", "b"), np.array([1, 1]), scalars)
+>>> ways = {"loss-before": "max", "lipschitz": "sum"}
+>>> replies = AggregatedReplies(sums, ("a", "b"), np.array([1, 1]), scalars, reduce=ways)
 >>> server_update(QFFLState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([0.5])
 """
@@ -103,12 +104,18 @@ def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> Non
 
 def worst_loss(reduced: AggregatedReplies) -> float:
     """Return the largest F_k, at least `SMALLEST_LOSS`."""
-    return max(*reduced.scalars["loss-before"], SMALLEST_LOSS)
+    return max(_number(reduced, "loss-before"), SMALLEST_LOSS)
 
 
 def lipschitz(reduced: AggregatedReplies) -> float:
     """Return sum_k h_k / L > 0."""
-    return math.fsum(reduced.scalars["lipschitz"])
+    return _number(reduced, "lipschitz")
+
+
+def _number(reduced: AggregatedReplies, name: str) -> float:
+    number = reduced.number(name)
+    assert number is not None  # the contract demands it of every client
+    return number
 
 
 def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:

@@ -1,7 +1,7 @@
 """Arithmetic over a stack of the clients' models [K, ...], block by block: what the robust rules share.
 
-A stack may be larger than the memory (`task.numerics.stack.Stack`), and one layer may be most of the model.
-So no function here holds more than a block of columns of all clients; pages that were read are given back.
+The rows may be larger than the memory (`task.numerics.collect.Collect`), and one layer may be most of it. So
+no function here holds more than a block of columns of all clients; pages that were read are given back.
 Sums and distances are float64 whatever the model's dtype. Each function reads the stack once, on all cores.
 
 Legend: K clients, P parameters, b columns of a block.
@@ -21,7 +21,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from task.numerics.arrays import Arrays, blocks
-from task.numerics.stack import release
+from task.numerics.collect import release
 
 COLUMNS = 1 << 12  # 50 clients' float64 block: 1.6 MB
 WIDE = 1 << 14  # 50 clients' float32 block: 3.3 MB; for many small steps on each

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext, Rule
 from strategies.engine.state import ServerState
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
 from strategies.selection.plan import RoundPlan, plan_round
 from strategies.selection.policies import SELECTORS, Pool
@@ -26,11 +26,11 @@ class Cohorts:
         config: The run.
         entry: Its contract.
         rule: Its server half.
-        roster: Who is online.
+        registry: Who is online.
     """
 
-    def __init__(self, config: Config, entry: Algorithm, rule: Rule, roster: Roster) -> None:
-        self.config, self.entry, self.rule, self.roster = config, entry, rule, roster
+    def __init__(self, config: Config, entry: Algorithm, rule: Rule, registry: ClientRegistry) -> None:
+        self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seed)
         self.simulated_s = 0.0
@@ -52,7 +52,7 @@ class Cohorts:
         def times(names: Sequence[str]) -> Times:
             return self._times(names, state, trainable)
 
-        self._pool = pool = Pool(self.roster, self.config, server_round, times)
+        self._pool = pool = Pool(self.registry, self.config, server_round, times)
         candidates = self.selector.candidates(pool)
         losses: dict[str, float] = {}
         self.simulated_s = 0.0
@@ -85,7 +85,7 @@ class Cohorts:
         entry = query or self.entry
         steps = int(self.rule.down_scalars(state).get(wire.LOCAL_STEPS, 0))
         train = replace(self.config.train, local_steps=steps) if steps else self.config.train
-        counts = self.roster.num_examples(names)
+        counts = self.registry.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
         work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
         moved = traffic(entry, state.arrays, trainable, self.rule.routed_each(state))

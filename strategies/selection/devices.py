@@ -30,10 +30,11 @@ import numpy.typing as npt
 
 from task.config.sections import DevicesConfig, TrainConfig
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, holdings
+from task.numerics.arrays import Arrays
 from task.numerics.seeds import seed_for
 from task.spec.entry import Algorithm
-from task.spec.selections import LOSS_RMS
+from task.spec.stages import LOSS_RMS
+from task.wire.layouts import Forms
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,10 +128,10 @@ def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: in
     What precedes the training counts too. `given` is how many records a client gets of a downward field that
     differs by client.
     """
-    held = holdings(state, tuple(trainable))
-    size = {holds: sum(a.nbytes for a in arrays.values()) for holds, arrays in held.items()}
-    down = sum(size[f.holds] * (given if f.reduce == "stack" else 1) for f in entry.down)
-    up = sum(size[f.holds] for f in entry.up)
+    forms = Forms(state, tuple(trainable))
+    size = {r: sum(a.nbytes for a in forms.like(r.layout).values()) for r in (*entry.down, *entry.up)}
+    down = sum(size[r] * (given if r.to == "each" else 1) for r in entry.down)
+    up = sum(size[r] for r in entry.up)
     for phase in _trained(entry):
         more = traffic(phase, state, trainable, given)
         down, up = down + more[0], up + more[1]

@@ -27,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
 from strategies.selection.sampling import Floats, draw_by_size, draw_weighted
 from task.config.knobs import Config
@@ -35,10 +35,11 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.spec.selections import LOSS_RMS, candidates_of, cohort_size
+from task.spec.selections import candidates_of, cohort_size
+from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
 
-Scalars = Mapping[str, Mapping[str, float]]
+ClientScalars = Mapping[str, Mapping[str, float]]
 MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
 
 
@@ -47,13 +48,13 @@ class Pool:
     """The clients of a round as a policy sees them.
 
     Attributes:
-        roster: Who is online.
+        registry: Who is online.
         config: The run.
         round: Server round t, from 1.
         times: Returns the simulated seconds of clients by name.
     """
 
-    roster: Roster
+    registry: ClientRegistry
     config: Config
     round: int
     times: Callable[[Sequence[str]], Times]
@@ -61,7 +62,7 @@ class Pool:
     @property
     def names(self) -> Sequence[str]:
         """Names of all clients that are online, sorted."""
-        return self.roster.names
+        return self.registry.names
 
     @property
     def size(self) -> int:
@@ -70,7 +71,7 @@ class Pool:
 
     def counts(self) -> Floats:
         """n_k of all clients, float64 [K]."""
-        counts = self.roster.num_examples(self.names)
+        counts = self.registry.num_examples(self.names)
         return np.array([counts[name] for name in self.names], np.float64)
 
     def rng(self) -> np.random.Generator:
@@ -118,7 +119,7 @@ class Selector:
         """Return the cohort in the groups that train one after the other: all at once."""
         return (cohort,)
 
-    def observe(self, pool: Pool, scalars: Scalars) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Take in the scalars of the training replies, by client, at the end of a round."""
 
     def dump(self) -> Arrays:
@@ -150,7 +151,7 @@ class Uniform(Selector):
 
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Draw m clients without replacement."""
-        return pool.roster.draw(self.config.server.fraction_train, pool.rng())
+        return pool.registry.draw(self.config.server.fraction_train, pool.rng())
 
 
 class Cycle(Uniform):
@@ -208,7 +209,7 @@ class PowerOfChoice(Selector):
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 
-    def observe(self, pool: Pool, scalars: Scalars) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Remember the last training losses, if they are used."""
         if self.config.select.losses == "last":
             self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in scalars.items() if wire.TRAIN_LOSS in row}
@@ -285,7 +286,7 @@ class Oort(Selector):
         scores[late] *= (preferred / seconds[old][late]) ** self.config.select.penalty
         return scores
 
-    def observe(self, pool: Pool, scalars: Scalars) -> None:
+    def observe(self, pool: Pool, scalars: ClientScalars) -> None:
         """Remember utilities, and let the pacer compare."""
         found = {c: row[wire.NUM_EXAMPLES] * row[LOSS_RMS.name] for c, row in sorted(scalars.items())}
         self.known |= {c: (utility, float(pool.round)) for c, utility in found.items()}
@@ -321,7 +322,7 @@ class FedCS(Selector):
         Raises:
             ConfigError: No client that is online could ever be.
         """
-        drawn = pool.roster.draw(self.config.server.fraction_train, pool.rng())
+        drawn = pool.registry.draw(self.config.server.fraction_train, pool.rng())
         deadline = self.config.select.deadline
         shared = self.config.devices.uplink == "shared"
         chosen = [drawn[i] for i in fill_until(pool.times(drawn), deadline, shared)]

@@ -14,7 +14,7 @@ from task.wire.packing import packed, unpacked
 
 
 class PackingGrid:
-    """A grid that sends packed what goes to nodes of ours: they answered the roll call and are told clients.
+    """A grid that sends packed what goes to nodes of ours: they registered and are asked for clients.
 
     Args:
         grid: The one that it stands for.

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.membership.presence import in_trouble
+from strategies.transport.retry import in_trouble
 from strategies.transport.transfer_budget import Allowance, granted
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so

@@ -50,32 +50,6 @@ def only(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> Arrays:
     return {name: arrays[name] for name in names}
 
 
-def holdings(
-    state: Mapping[str, np.ndarray], trainable: Iterable[str], population: int = 0
-) -> dict[str, Arrays]:
-    """Return, for each kind of record, arrays of the names, shapes and dtypes that it may have.
-
-    Args:
-        state: The model's shared part, parameters and buffers.
-        trainable: Names of its parameters.
-        population: Clients that are online.
-
-    Returns:
-        ``state``; ``trainable``; ``buffers``, which is empty for most models; ``features``, one number for
-        each column of the first parameter if that is a matrix, and else empty; ``population``, one number
-        for each client.
-    """
-    names = tuple(trainable)
-    first = state[names[0]] if names else np.zeros(0)
-    return {
-        "state": dict(state),
-        "trainable": only(state, names),
-        "buffers": {n: a for n, a in state.items() if n not in set(names)},
-        "features": {"columns": np.zeros(first.shape[1], np.float32)} if first.ndim == 2 else {},
-        "population": {"clients": np.zeros(population, np.float32)},
-    }
-
-
 def sha256(arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the mapping."""
     digest = hashlib.sha256()

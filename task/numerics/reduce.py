@@ -9,15 +9,15 @@ The result does not depend on the order of arrival nor on which node folded whic
   it is rounded to its dtype. The multiples, times the integer weights, are summed as integers, exactly.
   This is the pre-rounding of reproducible summation (Demmel & Nguyen, 2013) on one fixed grid.
 * Integer arrays (counters of normalisation layers) are summed as integers.
-* `Stack` (`task.numerics.stack`) keeps every client's arrays, sorted by client name.
+* `Collect` (`task.numerics.collect`) keeps every client's arrays, sorted by client name.
 
 A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
 the rest, and what `low` hands over before it could overflow.
 
 The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31) with `FieldError`, so that a diverged
-client is quarantined and never rounds anybody else; a `Stack` refuses |x| >= 2^31. The sum has room for 2048
-of the largest terms, so no client is refused for what another one sent. A sum beyond 2^32 is rounded to a
-float64 first.
+client is quarantined and never rounds anybody else; a `Collect` refuses |x| >= 2^31. The sum has room for
+2048 of the largest terms, so no client is refused for what another one sent. A sum beyond 2^32 is rounded to
+a float64 first.
 
 Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
 sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
@@ -33,7 +33,7 @@ import numpy as np
 
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays
-from task.numerics.stack import Stack
+from task.numerics.collect import Collect
 from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
@@ -270,7 +270,7 @@ class Mean(Sum):
         return {name: self._value(name, self.weight) for name in self._high}
 
 
-REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Stack]] = {"mean": Mean, "stack": Stack, "sum": Sum}
+REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Collect]] = {"collect": Collect, "mean": Mean, "sum": Sum}
 
 
 def _most(floats: bool) -> tuple[float, float]:

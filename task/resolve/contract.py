@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
@@ -10,19 +10,24 @@ from task.models import build_model
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
-from task.spec.personalised import ALA_KEEPS
-from task.spec.selections import with_selection
+from task.spec.selections import SELECTIONS, with_selection
+from task.spec.stages import with_stages
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
 
 
 def contract_of(config: Config) -> Algorithm:
-    """Return the entry of the run's algorithm, under its selection policy and with ``ala``."""
+    """Return the entry of the run's algorithm, under its selection policy and with its stages."""
     entry = with_selection(ALGORITHMS[config.algorithm], config.server.selection)
-    if config.train.ala and not entry.ala:
-        entry = replace(entry, ala=True, personal=True, keeps=(*entry.keeps, *ALA_KEEPS))
-    return entry
+    return with_stages(entry, stages_of(config))
+
+
+def stages_of(config: Config) -> frozenset[str]:
+    """Return the stages that the run config names."""
+    named = {"ala": config.train.ala, "attack": config.attack.kind != "none"}
+    policy = SELECTIONS[config.server.selection].stages
+    return frozenset(policy) | {name for name, on in named.items() if on}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     shared = tuple(n for n in names if n not in private)
     if entry.name == "moon" and config.moon.mu:
         last_linear(model, "MOON")  # it compares what that layer reads
-    top = top_parameters(trainable, config.fedala.layers) if entry.ala else ()
+    top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 
 

@@ -7,9 +7,8 @@ from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
+from task.resolve.composition import check_composition
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MODEL_DOWN
-from task.spec.personalised import ALA_FITS
 from task.spec.selections import SELECTIONS, candidates_of
 
 
@@ -36,31 +35,23 @@ def check_names(config: Config) -> None:
             'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
-    entry = ALGORITHMS[config.algorithm]
-    one_by_one = entry.phases or entry.individual or any(f.reduce == "stack" for f in entry.up)
-    if SELECTIONS[config.server.selection].ring and one_by_one:
-        raise ConfigError(
-            f'run-config key "selection": {config.server.selection} passes one model from client to client, '
-            f"but {config.algorithm} needs the replies of several at once; expected a rule that takes their "
-            "mean, such as fedavg"
-        )
+    check_composition(config)
     if config.server.stragglers > 0 and config.train.local_steps > 0:
         raise ConfigError(
             'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
             "set one of the two to 0"
         )
-    _check_personal(config)
+    if config.server.stragglers > 0 and config.personal.epochs > 0:
+        raise ConfigError(
+            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
+            "set one of the two to 0"
+        )
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear:
             raise ConfigError(
                 f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
                 f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
-            )
-        if SELECTIONS[config.server.selection].by_examples:
-            raise ConfigError(
-                'run-config key "selection": fsvrg-sparse counts features with weights n_k; expected a '
-                f"policy that does not draw by them, such as uniform; got {config.server.selection!r}"
             )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
@@ -71,24 +62,3 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
-
-
-def _check_personal(config: Config) -> None:
-    """Refuse what personalised algorithms cannot do."""
-    entry = ALGORITHMS[config.algorithm]
-    if config.train.ala and config.algorithm not in ALA_FITS:
-        raise ConfigError(
-            f'run-config key "ala": adaptive local aggregation stands in front of {", ".join(ALA_FITS)}; got '
-            f'algorithm = "{config.algorithm}". Set ala = false.'
-        )
-    whole = MODEL_DOWN in entry.down and not entry.private
-    if SELECTIONS[config.server.selection].looks and not whole:
-        raise ConfigError(
-            f'run-config key "selection": {config.server.selection} goes by the loss of the received model, '
-            f"but {config.algorithm} sends no whole model; expected uniform, proportional or fedcs"
-        )
-    if config.server.stragglers > 0 and config.personal.epochs > 0:
-        raise ConfigError(
-            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
-            "set one of the two to 0"
-        )

@@ -24,8 +24,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from task.spec.entry import MODEL_DOWN, MODEL_UP, Algorithm, ArrayField, Paper, ScalarField
+from task.spec.entry import Algorithm, Paper
 from task.spec.personalised import PERSONAL
+from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
 
 _MCMAHAN = Paper(
@@ -51,18 +52,21 @@ _KONECNY = Paper(
     "1610.02527",
     "Algorithm 4 with S_k = A = I",
 )
-_FULL_GRADIENT = ArrayField("gradient", "trainable", "g_k, full-batch gradient of F_k at w^t", of="all")
+_FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
 
 _LI_FAIR = Paper(
     "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
 )
-_REFERENCE_LOSS = ScalarField(
-    "reference-loss", "F_ref, largest loss of the round before, a unit that cancels"
-)
-_LOSS_BEFORE = ScalarField("loss-before", "F_k(w^t), mean loss of the received model", low=0)
+_REFERENCE_LOSS = Scalar("reference-loss", "F_ref, largest loss of the last round, a unit that cancels")
+_LOSS_BEFORE = Scalar("loss-before", "F_k(w^t), mean loss of the received model", low=0)
+_WORST_LOSS = replace(_LOSS_BEFORE, reduce="max")
 # Far above what an honest client reaches, far below what would swallow the others' sum in float64.
-_LIPSCHITZ = ScalarField(
-    "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50
+_LIPSCHITZ = Scalar(
+    "lipschitz",
+    "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))",
+    low=0,
+    high=2.0**50,
+    reduce="sum",
 )
 
 
@@ -85,26 +89,31 @@ _GLOBAL: dict[str, Algorithm] = {
         solver="adaptive-tau",
         up=(
             MODEL_UP,
-            ArrayField(
-                "gradient", "trainable", "grad F_k(w^t) on the round's first minibatch", "stack", of="batch"
+            Record(
+                "gradient", PARAMETERS, "grad F_k(w^t) on the round's first minibatch", "collect", of="batch"
             ),
         ),
-        down_scalars=(ScalarField("local-steps", "tau, local steps of the round"),),
+        down_scalars=(Scalar("local-steps", "tau, local steps of the round"),),
         up_scalars=(
-            ScalarField(
+            Scalar(
                 "rho",
-                "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's round before; 0 = unknown",
+                "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's last round; 0 = unknown",
                 low=0,
+                reduce="collect",
             ),
-            ScalarField("beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0),
+            Scalar(
+                "beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0, reduce="collect"
+            ),
             _LOSS_BEFORE,
-            ScalarField(
-                "step-seconds", "c_k, measured seconds of a local step; 0 = not measured", low=0, high=1e6
+            Scalar(
+                "step-seconds",
+                "c_k, measured seconds of a local step; 0 = not measured",
+                low=0,
+                high=1e6,
+                reduce="max",
             ),
         ),
-        keeps=(
-            ArrayField("local-model", "trainable", "w_k, local model at the end of the client's last round"),
-        ),
+        keeps=(Record("local-model", PARAMETERS, "w_k, local model at the end of the client's last round"),),
         neutral=MappingProxyType(
             {
                 "adaptive-tau.tau-max": 1,
@@ -136,7 +145,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "1812.07108",
             "attentive aggregation",
         ),
-        up=(replace(MODEL_UP, reduce="stack"),),
+        up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
         neutral=MappingProxyType({"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30}),
         equal_sizes=True,
@@ -171,12 +180,12 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         rule="feddc",
         solver="feddc",
-        down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, mean of v_k g_k over all clients")),
-        up=(MODEL_UP, ArrayField("gradient-delta", "trainable", "v_k (g_k^+ - g_k), change of v_k g_k")),
-        down_scalars=(ScalarField("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
+        down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
+        up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
+        down_scalars=(Scalar("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
         keeps=(
-            ArrayField("drift", "trainable", "h_k, sum of the client's own w_k - w^t"),
-            ArrayField("gradient", "trainable", "g_k, the client's gradient state"),
+            Record("drift", PARAMETERS, "h_k, sum of the client's own w_k - w^t"),
+            Record("gradient", PARAMETERS, "g_k, the client's gradient state"),
         ),
         weight="uniform",
         no_neutral="alpha = 0 leaves the corrections of gradient and drift",
@@ -192,7 +201,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "Algorithm 1",
         ),
         solver="feddyn",
-        keeps=(ArrayField("gradient", "trainable", "g_k, gradient of L_k at the client's last model"),),
+        keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model"),),
         weight="uniform",
         neutral=MappingProxyType({"feddyn.alpha": 0.0}),
         equal_sizes=True,
@@ -212,7 +221,7 @@ _GLOBAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN,),
         up=(MODEL_UP,),
         up_scalars=(
-            ScalarField("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
+            Scalar("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
         ),
         weight="uniform",
         neutral=MappingProxyType({"fedexp.epsilon": 1e30}),
@@ -232,16 +241,17 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         solver="fednova",
         up=(
-            ArrayField(
+            Record(
                 "update",
-                "state",
+                SHARED,
                 "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
+                base="arrays",
                 per="step-weight",
             ),
         ),
         # The server also holds each client to the steps that it was asked for (`strategies.rules.fednova`).
         up_scalars=(
-            ScalarField(
+            Scalar(
                 "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
             ),
         ),
@@ -258,9 +268,9 @@ _GLOBAL: dict[str, Algorithm] = {
             "Algorithm 2",
         ),
         solver="fedprox",
-        down_scalars=(ScalarField("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
+        down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
-            ScalarField("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
+            Scalar("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
             replace(_LOSS_BEFORE, required=False),
         ),
         neutral=MappingProxyType({"fedprox.mu": 0.0}),
@@ -289,7 +299,7 @@ _GLOBAL: dict[str, Algorithm] = {
                 )
             }
         ),
-        down=(MODEL_DOWN, ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t")),
+        down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
     "fsvrg-sparse": Algorithm(
@@ -306,15 +316,15 @@ _GLOBAL: dict[str, Algorithm] = {
                     solver="feature-counts",
                     up=(
                         _FULL_GRADIENT,
-                        ArrayField(
+                        Record(
                             "frequency",
-                            "features",
+                            COLUMNS,
                             "phi_k^j, share of examples with a non-zero feature j",
                             of="all",
                         ),
-                        ArrayField(
+                        Record(
                             "presence",
-                            "features",
+                            COLUMNS,
                             "1/n_k if the client has a non-zero feature j, else 0",
                             "sum",
                             of="all",
@@ -325,10 +335,8 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         down=(
             MODEL_DOWN,
-            ArrayField("gradient", "trainable", "g, full gradient of the cohort at w^t"),
-            ArrayField(
-                "frequency", "features", "phi^j, share of the cohort's examples with a non-zero feature j"
-            ),
+            Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t"),
+            Record("frequency", COLUMNS, "phi^j, share of the cohort's examples with a non-zero feature j"),
         ),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
     ),
@@ -338,11 +346,11 @@ _GLOBAL: dict[str, Algorithm] = {
         paper=replace(_LI_FAIR, where="Algorithm 2"),
         solver="qfedavg",
         up=(
-            ArrayField("delta", "trainable", "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
-            ArrayField("buffers", "buffers", "buffers of the local model w_k", "mean"),
+            Record("delta", PARAMETERS, "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
+            Record("buffers", BUFFERS, "buffers of the local model w_k", base="arrays"),
         ),
         down_scalars=(_REFERENCE_LOSS,),
-        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        up_scalars=(_WORST_LOSS, _LIPSCHITZ),
         weight="uniform",
         neutral=MappingProxyType({"qffl.q": 0.0}),
         equal_sizes=True,
@@ -354,12 +362,10 @@ _GLOBAL: dict[str, Algorithm] = {
         paper=replace(_LI_FAIR, where="Algorithm 1"),
         solver="qfedsgd",
         up=(
-            ArrayField(
-                "gradient", "trainable", "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"
-            ),
+            Record("gradient", PARAMETERS, "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"),
         ),
         down_scalars=(_REFERENCE_LOSS,),
-        up_scalars=(_LOSS_BEFORE, _LIPSCHITZ),
+        up_scalars=(_WORST_LOSS, _LIPSCHITZ),
         weight="uniform",
         neutral=MappingProxyType({"qffl.q": 0.0, "local-epochs": 1, "batch-size": 0}),
         equal_sizes=True,
@@ -376,12 +382,12 @@ _GLOBAL: dict[str, Algorithm] = {
             "Algorithm 1",
         ),
         solver="scaffold",
-        down=(MODEL_DOWN, ArrayField("control", "trainable", "c, the server's control variate")),
+        down=(MODEL_DOWN, Record("control", PARAMETERS, "c, the server's control variate")),
         up=(
             MODEL_UP,
-            ArrayField("control-delta", "trainable", "c_i^+ - c_i, change of the client's control variate"),
+            Record("control-delta", PARAMETERS, "c_i^+ - c_i, change of the client's control variate"),
         ),
-        keeps=(ArrayField("control", "trainable", "c_i, the client's control variate"),),
+        keeps=(Record("control", PARAMETERS, "c_i, the client's control variate"),),
         weight="uniform",
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0}),
         equal_sizes=True,

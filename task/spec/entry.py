@@ -2,79 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-Holds = Literal[
-    "state",
-    "trainable",
-    "buffers",
-    "features",
-    "population",
-    "private",
-    "whole",
-    "states",
-    "top",
-    "number",
-    "ratios",
-]
+from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Record, Scalar
+
 Private = Literal["", "head", "norm", "twin", "all"]
-Of = Literal["steps", "halves", "batch", "all", "validation"]
-
-
-@dataclass(frozen=True)
-class ArrayField:
-    """One array record of a message or of a client's kept state.
-
-    Attributes:
-        name: Name of the record on the wire.
-        holds: Which arrays of the model's shared part: ``trainable`` (parameters), ``buffers`` or ``state``
-            (both); or ``features``, one number for each input of a first layer that is linear, or
-            ``population``, one for each client that is online. Only in what is kept: ``private``, the part
-            of the model that stays at the client, ``whole``, both parts, ``states``, several of ``state``,
-            each array with its model's number and a slash before its name, ``top``, parameters of the shared
-            part's last layers, ``number``, one number, ``ratios``, one for each client by name.
-        meaning: What the record is, with the paper's symbol. Dtypes are those of the model.
-        reduce: How the server folds the clients' records: ``mean`` and ``sum`` are weighted by
-            `Algorithm.weight`; ``stack`` keeps every client's. Of a downward field, ``stack`` means records
-            that differ by client: each client gets some clients' records, by name.
-        per: Scalar that the client has divided its change of the parameters by; "" = the parameters are those
-            of a model (``state``), or the record is a change or a gradient itself (``trainable``).
-        of: Of an upward field, which training examples it is computed from: those of the local ``steps``, the
-            second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share
-            that is kept out of the training. `client_app.owner` counts them.
-    """
-
-    name: str
-    holds: Holds
-    meaning: str
-    reduce: Literal["mean", "sum", "stack"] = "mean"
-    per: str = ""
-    of: Of = "steps"
-
-
-@dataclass(frozen=True)
-class ScalarField:
-    """One number of a message.
-
-    Attributes:
-        name: Name on the wire.
-        meaning: What the number is, with its unit.
-        required: Whether a message without it is refused.
-        low: Smallest value that an honest client can send.
-        high: Largest such value.
-        whole: Whether it is an integer.
-    """
-
-    name: str
-    meaning: str
-    required: bool = True
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,10 +21,6 @@ class Paper:
     title: str
     arxiv: str
     where: str  # algorithm or equation number in the paper
-
-
-MODEL_DOWN = ArrayField("arrays", "state", "global model w^t")
-MODEL_UP = ArrayField("arrays", "state", "local model w_k after local training", "mean")
 
 
 @dataclass(frozen=True)
@@ -105,11 +36,11 @@ class Algorithm:
     solver: str = "sgd"
     """Client half, key of ``client_app.solvers.SOLVERS``."""
 
-    down: tuple[ArrayField, ...] = (MODEL_DOWN,)
-    up: tuple[ArrayField, ...] = (MODEL_UP,)
-    down_scalars: tuple[ScalarField, ...] = ()
-    up_scalars: tuple[ScalarField, ...] = ()
-    keeps: tuple[ArrayField, ...] = ()
+    down: tuple[Record, ...] = (MODEL_DOWN,)
+    up: tuple[Record, ...] = (MODEL_UP,)
+    down_scalars: tuple[Scalar, ...] = ()
+    up_scalars: tuple[Scalar, ...] = ()
+    keeps: tuple[Record, ...] = ()
     phases: Mapping[str, Algorithm] = field(default_factory=lambda: MappingProxyType({}))
     """Contracts of the round's phases other than training and evaluation, by name."""
 
@@ -117,7 +48,7 @@ class Algorithm:
     """What clients do to answer: train, measure on test data, or take the loss on training data."""
 
     weight: Literal["examples", "uniform"] = "examples"
-    stacks: bool = True
+    batched: bool = True
     """Whether the solver can train several clients as one program; else each trains alone."""
 
     neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
@@ -133,18 +64,18 @@ class Algorithm:
     """(a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None."""
 
     settles: bool = True
-    """Whether a biased one comes to rest; one that chooses among clients may change its choice for ever."""
+    """Whether a biased rule converges; one that chooses among clients may change its choice for ever."""
 
     private: Private = ""
     """Which part of the model never leaves a client: its last layers, its normalisation layers, the local
     extractor and the head of a twin model, or everything. The rest is the *shared part*, the only one that
-    the server knows and that ``state`` and ``trainable`` mean."""
+    the server knows."""
 
     personal: bool = False
     """Whether the models that it is for are the clients' own. They are measured at the clients."""
 
-    ala: bool = False
-    """Whether adaptive local aggregation prepares what the client received (`client_app.stages.ala`)."""
+    stages: tuple[str, ...] = ()
+    """What stands around the clients' training, in the order of `task.spec.stages.STAGES`."""
 
     newcomer: str = ""
     """What a client begins with that is new, joins late, or has lost what it kept."""
@@ -152,7 +83,7 @@ class Algorithm:
     pooled: bool = False
     """Whether one client trains on the data of all: not federated learning but what it is compared with."""
 
-    evaluation: tuple[ArrayField, ...] | None = None
+    evaluation: tuple[Record, ...] | None = None
     """What goes down with evaluation messages, if not the model."""
 
     biased: str = ""
@@ -165,20 +96,20 @@ class Algorithm:
     @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
-        fields = (*self.down, *(f for f in self.up if f.holds == "population"))
-        return any(f.reduce == "stack" or f.holds == "population" for f in fields)
+        routed = any(r.to == "each" for r in self.down)
+        return routed or any(r.layout == CLIENTS for r in (*self.down, *self.up))
 
 
 MOST_EXAMPLES = 2**29  # of one client
-NUM_EXAMPLES = ScalarField(
+NUM_EXAMPLES = Scalar(
     "num-examples", "n_k, training examples of the client", low=1, high=MOST_EXAMPLES - 1, whole=True
 )
-TRAIN_LOSS = ScalarField("train-loss", "mean loss over the examples as they were trained on", False, low=0)
-TEST_LOSS = ScalarField(
+TRAIN_LOSS = Scalar("train-loss", "mean loss over the examples as they were trained on", False, low=0)
+TEST_LOSS = Scalar(
     "test-loss", "mean loss of the client's own model after training, own test data", False, low=0
 )
-TEST_ACCURACY = ScalarField("test-accuracy", "accuracy of the same", False, low=0, high=1)
-TEST_EXAMPLES = ScalarField(
+TEST_ACCURACY = Scalar("test-accuracy", "accuracy of the same", False, low=0, high=1)
+TEST_EXAMPLES = Scalar(
     "test-examples", "examples that it was measured on", False, low=0, high=MOST_EXAMPLES - 1, whole=True
 )
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
@@ -188,8 +119,8 @@ COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)
 """Fields that any reply may carry beside those of its contract."""
 
 MEASURED = (
-    ScalarField("loss", "mean loss on the client's own test data", False, low=0),
-    ScalarField("accuracy", "accuracy on the same", False, low=0, high=1),
+    Scalar("loss", "mean loss on the client's own test data", False, low=0),
+    Scalar("accuracy", "accuracy on the same", False, low=0, high=1),
 )
 """What a client answers to an evaluation message, with the number of test examples as ``num-examples``."""
 

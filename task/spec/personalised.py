@@ -13,21 +13,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from task.spec.entry import MODEL_UP, Algorithm, ArrayField, Paper
+from task.spec.entry import Algorithm, Paper
+from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, WHOLE, Record
+from task.spec.stages import ALA_KEEPS
 
-_PRIVATE = ArrayField("personal", "private", "the part of the model that stays at the client")
-_WHOLE = ArrayField("personal", "whole", "v_k, the client's own model")
-_STACKED_UP = replace(MODEL_UP, reduce="stack")
+_PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
+_WHOLE = Record("personal", WHOLE, "v_k, the client's own model")
+_EACH_MODEL_UP = replace(MODEL_UP, reduce="collect")
 _FRESH_PART = "the private part of the run's initial model, under the round's shared part"
-
-ALA_KEEPS = (
-    ArrayField("local-model", "state", "Theta_i^{t-1}, what the client last sent up"),
-    ArrayField("ala-weights", "top", "W_i, weights of the last p layers"),
-    ArrayField("ala-started", "number", "1 once the start phase of W is over"),
-)
-
-ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
-"""Algorithms in front of which ``ala = true`` may stand."""
 
 PERSONAL: dict[str, Algorithm] = {
     "apple": Algorithm(
@@ -42,13 +35,13 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         solver="apple",
         down=(
-            ArrayField("models", "state", "w_j, core models of all that sent one; others' are w^0", "stack"),
-            ArrayField("start-ratios", "population", "p0_j = n_j / n, by client"),
+            Record("models", SHARED, "w_j, core models of all that sent one; others' are w^0", to="each"),
+            Record("start-ratios", CLIENTS, "p0_j = n_j / n, by client"),
         ),
-        up=(_STACKED_UP,),
-        keeps=(_WHOLE, ArrayField("ratios", "ratios", "p_ij, directed relationships, by client j")),
+        up=(_EACH_MODEL_UP,),
+        keeps=(_WHOLE, Record("ratios", FREE, "p_ij, directed relationships, by client j")),
         weight="uniform",
-        stacks=False,
+        batched=False,
         personal=True,
         evaluation=(),
         newcomer="the core model that the server has of it, else the run's initial one, and p_ij = n_j / n",
@@ -98,12 +91,12 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         solver="ensemble",
         down=(),
-        up=(_STACKED_UP,),
+        up=(_EACH_MODEL_UP,),
         keeps=(_WHOLE,),
         weight="uniform",
         personal=True,
         newcomer="the run's initial model as its own member; it is judged by everybody's vote",
-        evaluation=(ArrayField("models", "state", "the clients' local models", "stack"),),
+        evaluation=(Record("models", SHARED, "the clients' local models", to="each"),),
         no_neutral="no model is ever averaged",
     ),
     "fedala": Algorithm(
@@ -119,7 +112,7 @@ PERSONAL: dict[str, Algorithm] = {
         rule="fedavg",
         keeps=ALA_KEEPS,
         personal=True,
-        ala=True,
+        stages=("ala",),
         newcomer="the run's initial model as Theta_i, so that the global one is mixed with it at once; W = 1",
         neutral=MappingProxyType({"fedala.layers": 0}),
     ),
@@ -134,8 +127,8 @@ PERSONAL: dict[str, Algorithm] = {
             "Algorithm 1",
         ),
         solver="fedamp",
-        down=(ArrayField("cloud", "state", "u_k, the client's own cloud model", "stack"),),
-        up=(_STACKED_UP,),
+        down=(Record("cloud", SHARED, "u_k, the client's own cloud model", to="each"),),
+        up=(_EACH_MODEL_UP,),
         keeps=(_WHOLE,),
         weight="uniform",
         personal=True,
@@ -172,22 +165,20 @@ PERSONAL: dict[str, Algorithm] = {
             "section 3",
         ),
         solver="fedfomo",
-        down=(
-            ArrayField("models", "state", "theta_n, models of the M clients that the server chose", "stack"),
-        ),
+        down=(Record("models", SHARED, "theta_n, models of the M clients that the server chose", to="each"),),
         up=(
-            _STACKED_UP,
-            ArrayField(
+            _EACH_MODEL_UP,
+            Record(
                 "affinity",
-                "population",
+                CLIENTS,
                 "w_n of eq. 6, by client; 0 of one not compared",
-                "stack",
+                "collect",
                 of="validation",
             ),
         ),
-        keeps=(_WHOLE, ArrayField("before", "whole", "the client's model before its last training")),
+        keeps=(_WHOLE, Record("before", WHOLE, "the client's model before its last training")),
         weight="uniform",
-        stacks=False,
+        batched=False,
         personal=True,
         evaluation=(),
         newcomer="the run's initial model",
@@ -290,7 +281,7 @@ PERSONAL: dict[str, Algorithm] = {
         ),
         rule="fedavg",
         solver="moon",
-        keeps=(ArrayField("previous", "states", "w_j, its local models at the ends of its last rounds"),),
+        keeps=(Record("previous", FREE, "w_j, its local models at the ends of its last rounds"),),
         newcomer="no negative: the contrastive term is 0 in its first round",
         neutral=MappingProxyType({"moon.mu": 0.0}),
     ),
@@ -308,7 +299,7 @@ PERSONAL: dict[str, Algorithm] = {
         solver="per-fedavg",
         up=(replace(MODEL_UP, of="halves"),),
         weight="uniform",
-        stacks=False,
+        batched=False,
         personal=True,
         newcomer="the global model, adapted by one step; nothing is kept",
         no_neutral="each step takes its gradient on half of its batch only",

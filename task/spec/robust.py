@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from task.spec.entry import MODEL_UP, Algorithm, Paper
+from task.spec.entry import Algorithm, Paper
+from task.spec.record import MODEL_UP
 
 _YIN = Paper(
     "Yin, Chen, Ramchandran, Bartlett",
@@ -41,7 +42,7 @@ def _robust(
         name,
         title,
         paper,
-        up=(replace(MODEL_UP, reduce="stack"),),
+        up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
         neutral=MappingProxyType(neutral),
         equal_sizes=True,

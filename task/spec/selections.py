@@ -4,7 +4,7 @@ A policy works with any rule: it draws the cohort (``strategies/selection/polici
 else, but for two things that both sides must agree on, and that stand here.
 
 * What it needs from the clients: a **query** of candidates before the draw, which is a contract of its own
-  (the received model goes down, one loss comes up), or further **scalars** with every training reply.
+  (the received model goes down, one loss comes up), or a **stage** of every training (`task.spec.stages`).
 * The **weights** of a mean. A client that is drawn in proportion to its n_k already counts n_k times as
   often; to weight its model by n_k once more would count its examples squared. So the papers' form is taken:
   drawn by n_k, averaged with equal weights, whatever the weights of the algorithm's catalogue entry are.
@@ -19,15 +19,13 @@ from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import Algorithm, Paper, ScalarField
+from task.spec.entry import Algorithm, Paper
+from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"
 """Name of the phase that asks candidates for their loss."""
 
-LOSS = ScalarField("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
-LOSS_RMS = ScalarField(
-    "loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0
-)
+LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Selection:
         paper: Where it comes from.
         query: Contract of the query of candidates before the draw, if there is one. It is sent only with
             ``select.losses = "query"``.
-        up_scalars: What every training reply carries in addition.
+        stages: Stages that every training has with it (`task.spec.stages`).
         ring: Whether the model goes from client to client within a round.
         by_examples: Whether clients are drawn in proportion to n_k, so that means take equal weights.
     """
@@ -49,14 +47,14 @@ class Selection:
     title: str
     paper: Paper
     query: Algorithm | None = None
-    up_scalars: tuple[ScalarField, ...] = ()
+    stages: tuple[str, ...] = ()
     by_examples: bool = False
     ring: bool = False
 
     @property
     def looks(self) -> bool:
         """Whether clients measure the received model for it."""
-        return self.query is not None or bool(self.up_scalars)
+        return self.query is not None or bool(self.stages)
 
 
 _MCMAHAN = Paper(
@@ -108,7 +106,7 @@ SELECTIONS: dict[str, Selection] = {
             "2010.06081",
             "Algorithm 1",
         ),
-        up_scalars=(LOSS_RMS,),
+        stages=("loss",),
     ),
     "power-of-choice": Selection(
         "power-of-choice",
@@ -142,7 +140,7 @@ SELECTIONS: dict[str, Selection] = {
 
 
 def with_selection(entry: Algorithm, selection: str) -> Algorithm:
-    """Return an algorithm's contract under a policy: equal weights and further scalars where it has them.
+    """Return an algorithm's contract under a policy: its weights and its query.
 
     Raises:
         ConfigError: There is no such policy.
@@ -151,13 +149,12 @@ def with_selection(entry: Algorithm, selection: str) -> Algorithm:
         raise ConfigError(choose_from('run-config key "selection"', selection, SELECTIONS))
     chosen = SELECTIONS[selection]
     weight = "uniform" if chosen.by_examples else entry.weight
-    if weight == entry.weight and chosen.query is None and not chosen.up_scalars:
+    if weight == entry.weight and chosen.query is None:
         return entry
     phases = {name: replace(phase, weight=weight) for name, phase in entry.phases.items()}
     if chosen.query is not None:
         phases[CANDIDATES] = chosen.query
-    up_scalars = (*entry.up_scalars, *chosen.up_scalars)
-    return replace(entry, weight=weight, phases=MappingProxyType(phases), up_scalars=up_scalars)
+    return replace(entry, weight=weight, phases=MappingProxyType(phases))
 
 
 def cohort_size(fraction: float, population: int) -> int:

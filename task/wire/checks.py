@@ -9,7 +9,8 @@ from typing import cast
 import numpy as np
 
 from task.errors import FieldError
-from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm, ScalarField
+from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
+from task.spec.record import Scalar
 
 MOST_SCALARS = 1000  # of one client
 LONGEST_NAME = 200  # letters
@@ -79,7 +80,7 @@ def check_scalars(
         if f.required and f.name not in scalars:
             raise FieldError(f.name, f"{f.meaning}, {_range(f, f.high)}", "nothing")
     for name, value in scalars.items():
-        field = fields.get(name, ScalarField(name, ""))
+        field = fields.get(name, Scalar(name, ""))
         high = min(field.high, (most or {}).get(name, LARGEST), LARGEST)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = number and (not field.whole or isinstance(value, int) or cast(float, value).is_integer())
@@ -87,7 +88,7 @@ def check_scalars(
             raise FieldError(name, _range(field, high), short(value))
 
 
-def _range(field: ScalarField, high: float) -> str:
+def _range(field: Scalar, high: float) -> str:
     """Return the values of a field in words."""
     low, high = max(field.low, -LARGEST), min(high, LARGEST)
     if field.whole:

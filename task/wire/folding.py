@@ -19,15 +19,27 @@ class Folding:
 
     Args:
         entry: The message's contract.
-        like: Per upward field, arrays of the expected names, shapes and dtypes.
+        like: Per upward record, arrays of the expected names, shapes and dtypes.
         bound: On a client's update.
+        carries: Whether the result travels on as `partials`, so that records which a node carries one by one
+            are collected instead of reduced.
     """
 
     def __init__(
-        self, entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], bound: NormBound
+        self,
+        entry: Algorithm,
+        like: Mapping[str, Mapping[str, np.ndarray]],
+        bound: NormBound,
+        *,
+        carries: bool = False,
     ) -> None:
         self.entry, self.like, self.bound = entry, like, bound
-        self.reductions: dict[str, Reduction] = {f.name: REDUCTIONS[f.reduce](like[f.name]) for f in entry.up}
+        ways = {r.name: "collect" if carries and r.carry == "each" else r.reduce for r in entry.up}
+        self.reductions: dict[str, Reduction] = {n: REDUCTIONS[way](like[n]) for n, way in ways.items()}
+        # What is collected here and reduced elsewhere must fit that reduction too.
+        self._later = {
+            r.name: REDUCTIONS[r.reduce](like[r.name]) for r in entry.up if ways[r.name] != r.reduce
+        }
 
     def weight(self, row: Mapping[str, float]) -> int:
         """Return the weight of a client with these scalars."""
@@ -40,17 +52,19 @@ class Folding:
 
         Args:
             client: Its name.
-            arrays: By field, for every field of the contract.
+            arrays: By record, for every upward record of the contract.
             row: The client's scalars, which are checked already.
 
         Raises:
             FieldError: Something is not as expected; nothing was folded then.
         """
         found, weight = {}, self.weight(row)
-        for f in self.entry.up:
-            peaks = check_arrays(f.name, arrays[f.name], self.like[f.name])
-            found[f.name] = self.reductions[f.name].check(arrays[f.name], weight, client, peaks)
-            self.bound.check(f, arrays[f.name], row)
+        for r in self.entry.up:
+            peaks = check_arrays(r.name, arrays[r.name], self.like[r.name])
+            found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
+            if r.name in self._later:
+                self._later[r.name].check(arrays[r.name], weight, client, peaks)
+            self.bound.check(r, arrays[r.name], row)
 
         def fold() -> None:
             for name, reduction in self.reductions.items():
@@ -58,6 +72,30 @@ class Folding:
 
         return fold
 
+    def partials(self) -> dict[str, dict[str, Arrays]]:
+        """Return each reduction so far as named records, ready for the wire."""
+        return {name: reduction.partial() for name, reduction in self.reductions.items()}
+
     def results(self) -> dict[str, Arrays]:
-        """Return the reduced arrays by field."""
-        return {name: reduction.result() for name, reduction in self.reductions.items()}
+        """Return the reduced arrays by record."""
+        made = {}
+        for r in self.entry.up:
+            reduction = self.reductions[r.name]
+            if reduction.name != r.reduce:
+                reduction = reduced(r.reduce, self.like[r.name], reduction.partial())
+            made[r.name] = reduction.result()
+        return made
+
+
+def reduced(
+    reduce: str, like: Mapping[str, np.ndarray], rows: Mapping[str, Mapping[str, np.ndarray]]
+) -> Reduction:
+    """Return a reduction of what a `Collect` wrote as its partial.
+
+    Raises:
+        FieldError: A client's arrays do not fit the exact range.
+    """
+    made: Reduction = REDUCTIONS[reduce](like)
+    for client, row in rows.items():
+        made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
+    return made

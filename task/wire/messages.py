@@ -26,24 +26,26 @@ the server on each reply. What fails is quarantined, see `RejectedReply`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays, holdings
-from task.spec.entry import Algorithm, ArrayField
+from task.numerics.arrays import Arrays
+from task.spec.entry import Algorithm
+from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import check_arrays, check_columns, diverged, short
+from task.wire.layouts import Forms
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
-Scalar = int | float | str | bool
+ConfigValue = int | float | str | bool
 LONGEST = 200  # letters of a name that is told to us
 LONGEST_LINE = 400  # letters of a reason
 
@@ -84,7 +86,7 @@ class TrainOrder:
         clients: Names of the clients to train; empty from somebody else's strategy, which means all.
         epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
         run: Identity of the run: what a client kept of another run is not for this one.
-        stacks: Of the fields that differ by client: by field and client, the named records that it gets.
+        per_client: Of the records that differ by client: by record and client, what it gets, by name.
         population: Names of all clients, the order of records that hold one number for each of them.
         void: Rounds that the server has gone back from: what a client kept in them does not count.
         whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
@@ -97,7 +99,7 @@ class TrainOrder:
     clients: tuple[str, ...] = ()
     epochs: tuple[int, ...] = ()
     run: str = ""
-    stacks: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
+    per_client: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
     population: tuple[str, ...] = ()
     void: tuple[int, ...] = ()
     whole: bool = False
@@ -160,23 +162,23 @@ def _views(record: ArrayRecord) -> Arrays:
 # ------------------------------------------------------------------------------------------ down
 
 
-Gifts = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
+PerClient = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
 """Downward records that differ by client: by field, client and name."""
 
 
 def train_content(
     order: TrainOrder,
     arrays: Mapping[str, ArrayRecord],
-    extra: Mapping[str, Scalar],
-    gifts: Gifts | None = None,
+    extra: Mapping[str, ConfigValue],
+    per_client: PerClient | None = None,
 ) -> RecordDict:
     """Return the content of a training message.
 
     Args:
-        order: What to train; its `arrays` and `stacks` are taken from the other arguments, packed once.
+        order: What to train; its `arrays` and `per_client` are taken from the other arguments, packed once.
         arrays: Downward array records by field name.
         extra: Further config entries, as given to Flower's ``start(train_config=...)``.
-        gifts: For each field that differs by client, what each of the order's clients gets. A record that
+        per_client: For each record that differs by client, what each of the order's clients gets. What
             several get under one name is one record, and travels once.
     """
     config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
@@ -186,7 +188,7 @@ def train_content(
         config["population"] = list(order.population)
     if order.void:
         config["void-rounds"] = list(order.void)
-    for name, by_client in (gifts or {}).items():
+    for name, by_client in (per_client or {}).items():
         for client, records in by_client.items():
             config[f"{name}:{client}"] = list(records)
             arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
@@ -197,32 +199,30 @@ def train_content(
     return RecordDict({**arrays, CONFIG: config})
 
 
-def read_order(
-    entry: Algorithm, content: RecordDict, like: Mapping[str, Mapping[str, np.ndarray]]
-) -> TrainOrder:
+def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrder:
     """Read and check a training message on the node.
 
     Args:
         entry: The algorithm that this node runs.
         content: The message's content.
-        like: For each downward field, arrays of the expected names, shapes and dtypes.
+        forms: What records look like under this node's model.
 
     Raises:
         WireError: A record or scalar of the entry is missing or does not fit this node's model.
     """
     config, records = _config(content), records_of(content, ArrayRecord)
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
-    of_population = holdings({}, (), len(population))["population"]
+    forms = replace(forms, clients=len(population))
 
-    def read(f: ArrayField, name: str) -> Arrays:
+    def read(f: Record, name: str) -> Arrays:
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
-        expected = of_population if f.holds == "population" else like[f.name]
+        expected = forms.like(f.layout)
         arrays = as_ours(read_arrays(records[name]), expected)
         check_arrays(name, arrays, expected)
         return arrays
 
-    arrays = {f.name: read(f, f.name) for f in entry.down if f.reduce != "stack"}
+    arrays = {f.name: read(f, f.name) for f in entry.down if f.to == "all"}
     scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
     for s in entry.down_scalars:
         if s.name not in scalars:
@@ -231,13 +231,13 @@ def read_order(
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
     whole = bool(config.get(WHOLE, False))
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
-    stacks: dict[str, dict[str, dict[str, Arrays]]] = {}
-    for f in (f for f in entry.down if f.reduce == "stack"):
+    each: dict[str, dict[str, dict[str, Arrays]]] = {}
+    for f in (f for f in entry.down if f.to == "each"):
         wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
         named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
-        stacks[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
+        each[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
     void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, stacks, population, void, whole)
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, each, population, void, whole)
 
 
 def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:

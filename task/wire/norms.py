@@ -1,7 +1,7 @@
 """The bound on one client's update, run-config key ``max-update-norm``: one check for node and server.
 
 The L2 norm counts of what a client changes: a model less the received w^t, a change or a gradient as it is,
-and a change that goes up divided by a scalar (`ArrayField.per`) times that scalar. Parameters and buffers
+and a change that goes up divided by a scalar (`Record.per`) times that scalar. Parameters and buffers
 (running statistics) are held to the bound each by itself; integers are not. An update beyond it is refused
 rather than clipped: a clipped one would still be an average's largest, and nobody would learn of it.
 
@@ -20,8 +20,9 @@ import numpy as np
 
 from task.errors import FieldError
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.spec.entry import ArrayField
+from task.spec.record import MODEL_DOWN, Record
 from task.wire.checks import BLOCK, FINITE
+from task.wire.layouts import base_of
 
 SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
 
@@ -40,7 +41,7 @@ class NormBound:
     model: Mapping[str, np.ndarray]
     trainable: frozenset[str]
 
-    def check(self, field: ArrayField, arrays: Mapping[str, np.ndarray], row: Mapping[str, float]) -> None:
+    def check(self, field: Record, arrays: Mapping[str, np.ndarray], row: Mapping[str, float]) -> None:
         """Refuse one client's record.
 
         Args:
@@ -55,7 +56,7 @@ class NormBound:
 
     def check_sum(
         self,
-        field: ArrayField,
+        field: Record,
         records: Mapping[str, Mapping[str, np.ndarray]],
         weights: Sequence[int],
         rows: Sequence[Mapping[str, float]],
@@ -75,25 +76,23 @@ class NormBound:
 
     def _check(
         self,
-        field: ArrayField,
+        field: Record,
         arrays: Mapping[str, np.ndarray],
         low: Mapping[str, np.ndarray],
         weights: Sequence[int],
         rows: Sequence[Mapping[str, float]],
     ) -> None:
-        if not self.most or field.holds not in ("state", "trainable", "buffers"):
+        if not self.most or field.layout.kind != "part":
             return
+        base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)
         for parameters in (True, False):
-            changes = field.holds == "trainable" or (parameters and bool(field.per))
             divided = parameters and field.per
             names = [n for n, a in arrays.items() if (n in self.trainable) == parameters]
             names = [n for n in names if n in low or arrays[n].dtype.kind == "f"]
-            if not names or not (changes or self.model):
+            if not names or (base is None and not divided):
                 continue
             whole = sum(weights)
-            squares = [
-                _square(arrays[n], low.get(n), None if changes else self.model[n], whole) for n in names
-            ]
+            squares = [_square(arrays[n], low.get(n), (base or {}).get(n), whole) for n in names]
             norm = math.sqrt(math.fsum(squares))
             shares = [1.0 / row[field.per] for row in rows] if divided else [1.0] * len(rows)
             share = math.fsum(w * s for w, s in zip(weights, shares, strict=True))

@@ -9,7 +9,7 @@ what went in; it is checked where it would have been checked anyway.
 The format is not safetensors: that forgets the order and the form of the arrays, so this index would lie in
 its metadata; it takes a name twice without a word; and packing is slower.
 
-The ServerApp packs what goes to a node that answered its roll call, and the node packs its answer to that.
+The ServerApp packs what goes to a node that registered, and the node packs its answer to that.
 """
 
 from __future__ import annotations

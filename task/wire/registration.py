@@ -1,4 +1,4 @@
-"""The roll call on the wire: a node says which clients it can train, of how many examples.
+"""Registration on the wire: a node says which clients it can train, of how many examples.
 
 The server's query has no content; the answer is the record ``roll_call`` and, in ``metrics``, the clients'
 ``num-examples``.
@@ -17,12 +17,16 @@ from task.population import ClientNames
 from task.wire.checks import check_name, short
 from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, records_of
 
-ROLL_CALL = "roll_call"  # action of the query message that asks a node for its clients
-MOST_CLIENTS = 10**7  # that a node may say it can train
+REGISTER = "roll_call"  # action of the query, and record of the answer
+MOST_CLIENTS = 10**7  # of one node
 
 
-@dataclass(frozen=True)
-class RollCall:
+Data = tuple[tuple[int, ...], int]
+"""Shape of one example and number of classes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
     """What a node says of itself.
 
     Attributes:
@@ -34,7 +38,7 @@ class RollCall:
         version: Version of the app on the node.
         shape: Shape of one example as the model sees it; empty if unknown.
         classes: Number of classes; 0 if unknown.
-        foreign: Whether the node's app is not Bouquet's and has no roll call.
+        foreign: Whether the node's app is not Bouquet's and cannot register.
         whole: Whether its share of the clients counts as one client.
     """
 
@@ -48,10 +52,15 @@ class RollCall:
     foreign: bool = False
     whole: bool = False
 
+    @property
+    def data(self) -> Data | None:
+        """What its clients' data are like; None if it has none, or did not say."""
+        return (self.shape, self.classes) if self.classes and len(self.clients) else None
 
-def roll_call_content(answer: RollCall) -> RecordDict:
-    """Return the content of a node's answer to the roll call; one count stands for as many equal ones."""
-    names = answer.clients
+
+def registration_content(answer: Registration) -> RecordDict:
+    """Return the content of a node's answer; one count stands for as many equal ones."""
+    names, counts = answer.clients, np.asarray(answer.num_examples)
     config = ConfigRecord(
         {
             "clients": len(names) if isinstance(names, ClientNames) else list(names),
@@ -62,60 +71,59 @@ def roll_call_content(answer: RollCall) -> RecordDict:
             "classes": answer.classes,
         }
     )
-    counts = np.asarray(answer.num_examples)
-    told = counts[:1] if (counts == counts[:1]).all() else counts
-    return RecordDict({ROLL_CALL: config, METRICS: MetricRecord({NUM_EXAMPLES: told.tolist()})})
+    counts = counts[:1] if (counts == counts[:1]).all() else counts
+    return RecordDict({REGISTER: config, METRICS: MetricRecord({NUM_EXAMPLES: counts.tolist()})})
 
 
 def refusal_content(reason: str) -> RecordDict:
     """Return the answer of a node that cannot take part: its configuration or its data are wrong."""
-    return RecordDict({ROLL_CALL: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
+    return RecordDict({REGISTER: ConfigRecord({"refused": reason}), METRICS: MetricRecord()})
 
 
-def read_roll_call(content: RecordDict) -> RollCall:
-    """Read a node's answer to the roll call.
+def read_registration(content: RecordDict) -> Registration:
+    """Read a node's answer.
 
     Raises:
-        ConfigError: The node refuses, and says why.
+        ConfigError: The node declines, and says why.
         WireError: A part is missing or the lists do not match.
     """
-    if ROLL_CALL not in records_of(content, ConfigRecord) or METRICS not in records_of(content, MetricRecord):
-        raise WireError("roll call: expected the records 'roll_call' and 'metrics'", ROLL_CALL)
-    config = records_of(content, ConfigRecord)[ROLL_CALL]
+    configs, metrics = records_of(content, ConfigRecord), records_of(content, MetricRecord)
+    if REGISTER not in configs or METRICS not in metrics:
+        raise WireError("registration: expected the records 'roll_call' and 'metrics'", REGISTER)
+    config = configs[REGISTER]
     if "refused" in config:
         raise ConfigError(one_line(str(config["refused"]), "no reason given"))
-    told = config.get("clients")
-    if isinstance(told, int) and not isinstance(told, bool):
-        if not 1 <= told <= MOST_CLIENTS:
-            raise WireError(f"roll call: expected 1 to {MOST_CLIENTS} clients; got {told}", "clients")
-        clients: Sequence[str] = ClientNames(told)
-    else:
-        clients = tuple(check_name(c) for c in told) if isinstance(told, list) else ()
-        if not isinstance(told, list) or len(set(clients)) < len(clients):
-            raise WireError(f"roll call: expected names, each once; got {short(told)}", "clients")
-    listed = _whole(records_of(content, MetricRecord)[METRICS].get(NUM_EXAMPLES), NUM_EXAMPLES, 0, 2**53)
-    counts = np.array(listed, np.int64)
+    clients = _clients(config.get("clients"))
+    counts = np.array(_integers(metrics[METRICS].get(NUM_EXAMPLES), NUM_EXAMPLES, 2**53), np.int64)
     if counts.shape not in ((1,), (len(clients),)):
-        raise WireError(
-            f"roll call: expected {len(clients)} example counts, or one; got {counts.size}", NUM_EXAMPLES
-        )
-    counts = np.broadcast_to(counts, len(clients))
-    share, shape = (
-        _whole(config.get("share"), "share", 0, 2**31),
-        _whole(config.get("shape"), "shape", 0, 2**31),
-    )
+        got = f"expected {len(clients)} example counts, or one; got {counts.size}"
+        raise WireError(f"registration: {got}", NUM_EXAMPLES)
+    share, shape = (_integers(config.get(k), k, 2**31) for k in ("share", "shape"))
     if len(share) != 2 or share[0] >= share[1] or len(shape) > 8:
-        raise WireError(f"roll call: expected a share below its number; got {share}, {shape}", "share")
-    (classes,) = _whole([config.get("classes")], "classes", 0, 2**31)
+        raise WireError(f"registration: expected a share below its number; got {share}, {shape}", "share")
+    (classes,) = _integers([config.get("classes")], "classes", 2**31)
     pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
-    return RollCall(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+    counts = np.broadcast_to(counts, len(clients))
+    return Registration(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
 
 
-def _whole(values: object, what: str, low: int, high: int) -> list[int]:
-    """Return a list of integers of a range, or refuse it."""
+def _clients(value: object) -> Sequence[str]:
+    """Return client names, given as a list or as the number of a partition's clients."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= MOST_CLIENTS:
+            raise WireError(f"registration: expected 1 to {MOST_CLIENTS} clients; got {value}", "clients")
+        return ClientNames(value)
+    names = tuple(check_name(c) for c in value) if isinstance(value, list) else ()
+    if not isinstance(value, list) or len(set(names)) < len(names):
+        raise WireError(f"registration: expected names, each once; got {short(value)}", "clients")
+    return names
+
+
+def _integers(values: object, what: str, most: int) -> list[int]:
+    """Return a list of integers from 0 to `most`, or refuse it."""
     if not isinstance(values, list):
-        raise WireError(f"roll call: expected {what!r} as a list; got {short(values)}", what)
+        raise WireError(f"registration: expected {what!r} as a list; got {short(values)}", what)
     for v in values:
-        if not isinstance(v, int) or isinstance(v, bool) or not low <= v <= high:
-            raise WireError(f"roll call: expected integers from {low} to {high}; got {short(v)}", what)
+        if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v <= most:
+            raise WireError(f"registration: expected integers from 0 to {most}; got {short(v)}", what)
     return values

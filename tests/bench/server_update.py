@@ -22,10 +22,11 @@ from strategies import STRATEGIES, Strategy
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fsvrg import FSVRG, FSVRGSparse
 from task.config.read import read_config
-from task.numerics.arrays import Arrays, holdings
-from task.numerics.stack import Stack, release
+from task.numerics.arrays import Arrays
+from task.numerics.collect import Collect, release
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
+from task.wire.layouts import Forms
 from tests.bench import readings
 from tests.bench.folding import CNN, SMALL
 from tests.bench.rounds import Bench
@@ -81,7 +82,7 @@ def server_updates(bench: Bench) -> Iterator[readings.Row]:
 
 def target_of(entry: Algorithm) -> float | None:
     """Return the rule's target: 2 for rules of means and sums, others by name."""
-    if any(f.reduce == "stack" for f in entry.up):
+    if any(f.reduce == "collect" for f in entry.up):
         return TARGETS.get(entry.name)
     return 2.0
 
@@ -140,12 +141,12 @@ def given(
 
 def _replies(entry: Algorithm, model: Arrays, clients: int) -> AggregatedReplies:
     names = tuple(f"client-{k:02}" for k in range(clients))
-    held = holdings(model, tuple(model), clients)
+    forms = Forms(model, tuple(model), clients)
     arrays: dict[str, Arrays] = {}
     for f in entry.up:
-        like = held[f.holds]
-        if f.reduce == "stack":
-            stack = Stack(like)
+        like = forms.like(f.layout)
+        if f.reduce == "collect":
+            stack = Collect(like)
             for k, name in enumerate(names):
                 stack.add(_near(like, k), 1, name)
             arrays[f.name] = stack.result()
@@ -157,7 +158,7 @@ def _replies(entry: Algorithm, model: Arrays, clients: int) -> AggregatedReplies
     counts = np.full(clients, 600, np.int64)
     return AggregatedReplies(
         arrays, names, counts, scalars, 1, 0.1, tuple(model), population=2 * clients, seconds=1.0, bytes=1,
-        asked=clients, names=names,
+        asked=clients, names=names, reduce={s.name: s.reduce for s in entry.up_scalars},
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -14,6 +15,8 @@ from client_app.stages.attacks import corrupt, flip_labels, malicious, z_max
 from task.config.knobs import Config
 from task.config.sections import AttackConfig
 from task.errors import FieldError
+from task.spec.algorithms import ALGORITHMS
+from task.spec.record import PARAMETERS, Record
 from task.wire import messages as wire
 from tests.reference import robust as reference
 from tests.support.federation import SIZES, owners_config, play, write_owners
@@ -53,6 +56,10 @@ def test_a_client_that_a_node_knows_alone_is_malicious_by_its_own_draw() -> None
 # ------------------------------------------------------------------------------------------ what
 
 
+DELTA = Record("delta", PARAMETERS, "a change")
+ENTRY = replace(ALGORITHMS["fedavg"], up=(*ALGORITHMS["fedavg"].up, DELTA))
+
+
 def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") -> dict[str, Any]:
     """Return what five clients send: w of two parameters and one buffer, w^t = 10, 10."""
     down = {"w": np.array([10, 10], np.float32), "mean": np.array([5], np.float32)}
@@ -65,7 +72,7 @@ def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") 
         return wire.ClientUpdate({"arrays": model, "delta": delta}, {"num-examples": 3, "train-loss": 0.5})
 
     outcomes = [(c, upload(c)) for c in order_]
-    done = list(corrupt(outcomes, frozenset(bad), order, ["w"], config(kind, scale=scale)))
+    done = list(corrupt(outcomes, frozenset(bad), order, ENTRY, ["w"], config(kind, scale=scale)))
     assert sorted(c for c, _ in done) == sorted(order_)
     return dict(done)
 
@@ -102,7 +109,7 @@ def test_gaussian_noise_is_around_the_received_model_and_drawn_by_name_and_round
 
     def noise(client: str, server_round: int) -> np.ndarray:
         order = wire.TrainOrder(server_round, {"arrays": down}, {}, (client,))
-        ((_, out),) = corrupt([(client, upload)], frozenset(client), order, ["w"], noisy)
+        ((_, out),) = corrupt([(client, upload)], frozenset(client), order, ENTRY, ["w"], noisy)
         assert isinstance(out, wire.ClientUpdate)
         return out.arrays["arrays"]["w"] - 3
 
@@ -144,7 +151,7 @@ def test_little_is_enough_needs_two_that_it_can_look_at() -> None:
 def test_a_failure_passes_on() -> None:
     order = wire.TrainOrder(1, {}, {}, ("a",))
     err = ValueError("broken")
-    assert list(corrupt([("a", err)], frozenset("a"), order, ["w"], config("scale"))) == [("a", err)]
+    assert list(corrupt([("a", err)], frozenset("a"), order, ENTRY, ["w"], config("scale"))) == [("a", err)]
 
 
 def test_labels_are_mirrored_and_padding_stays() -> None:

@@ -1,4 +1,4 @@
-"""What a node hosts: a partition's clients or its own data; pools; the roll call."""
+"""What a node hosts: a partition's clients or its own data; pools; registration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def own(dataset: str, **keys: Any) -> Any:
 def test_a_node_with_its_own_csv_is_one_client(tmp_path: Path) -> None:
     write_csv(tmp_path / "ward.csv", 20)
     node = open_node(own("csv"), {"client-name": "ward-3", "data-path": str(tmp_path / "ward.csv")})
-    call = node.roll_call()
+    call = node.registration()
     # local-test-fraction 0.1: 2 of 20 are its own test
     assert (call.clients, call.num_examples.tolist()) == (("ward-3",), [18])
     assert (call.shape, call.classes) == ((2,), 3)
@@ -54,7 +54,7 @@ def test_a_node_with_its_own_npz_has_the_files_test_set(tmp_path: Path) -> None:
     x = rng.normal(size=(9, 2)).astype(np.float32)
     np.savez(tmp_path / "w.npz", x=x, y=np.arange(9) % 3, x_test=x[:4] + 1, y_test=np.arange(4) % 3)
     node = open_node(own("npz"), {"client-name": "ward-3", "data-path": str(tmp_path / "w.npz")})
-    assert node.roll_call().num_examples.tolist() == [9]
+    assert node.registration().num_examples.tolist() == [9]
     assert np.array_equal(node.data("ward-3", "train")[0].numpy(), x)
     assert np.array_equal(node.data("ward-3", "test")[0].numpy(), x[:4] + 1)
 
@@ -94,7 +94,7 @@ def opened(config: dict[str, Any], part: int = 0, parts: int = 1, **keys: Any) -
 
 def test_a_node_without_data_of_its_own_can_train_every_client_of_the_run(owners: dict[str, Any]) -> None:
     node = opened(owners, 1, 3)
-    call = node.roll_call()
+    call = node.registration()
     assert dict(zip(call.clients, call.num_examples.tolist(), strict=True)) == SIZES
     assert call.share == (1, 3)
     for name, n in SIZES.items():
@@ -127,7 +127,7 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
     for name in ("ward-1", "ward-2"):
         write_csv(tmp_path / f"{name}.csv", 20)
         node_config = {"client-name": name, "data-path": str(tmp_path / f"{name}.csv")}
-        calls.append(open_node(own("csv", **{"state-dir": str(tmp_path)}), node_config).roll_call())
+        calls.append(open_node(own("csv", **{"state-dir": str(tmp_path)}), node_config).registration())
     assert calls[0].pool != calls[1].pool
 
 

@@ -38,9 +38,9 @@ def _identity() -> None:
 
 
 def call(app: Any, run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> RecordDict:
-    """Return the answer of a node to the roll call."""
+    """Return the registration of a node."""
     context = Context(7, 3, dict(node_config), RecordDict(), as_run_config(read_config(run_config)))  # type: ignore[arg-type]
-    message = Message(RecordDict(), dst_node_id=3, message_type=f"query.{registration.ROLL_CALL}")
+    message = Message(RecordDict(), dst_node_id=3, message_type=f"query.{registration.REGISTER}")
     message.metadata.__dict__["_message_id"] = "1"
     return app(message, context).content  # type: ignore[no-any-return]
 
@@ -48,7 +48,7 @@ def call(app: Any, run_config: Mapping[str, Any], node_config: Mapping[str, Any]
 def refused(content: RecordDict) -> str:
     """Return why a node refuses."""
     with pytest.raises(ConfigError) as info:
-        registration.read_roll_call(content)
+        registration.read_registration(content)
     return str(info.value)
 
 
@@ -72,10 +72,10 @@ def test_a_run_names_no_folder_of_a_node(key: str, ward: dict[str, Any], tmp_pat
     why = refused(call(make_app(), CSV | {key: str(theirs)}, ward))
     assert f'run-config key "{key}": expected none' in why
     assert not theirs.exists()
-    assert registration.read_roll_call(call(make_app(), CSV, ward)).clients == ("ward",)
+    assert registration.read_registration(call(make_app(), CSV, ward)).clients == ("ward",)
     assert (tmp_path / "own" / "datasets").is_dir()
     permitted = ward | {"run-paths": True}
-    assert registration.read_roll_call(call(make_app(), CSV | {key: str(theirs)}, permitted)).clients == (
+    assert registration.read_registration(call(make_app(), CSV | {key: str(theirs)}, permitted)).clients == (
         "ward",
     )
     assert theirs.exists() == (key != "data-dir")
@@ -90,9 +90,9 @@ def test_a_run_names_no_data_of_a_node(tmp_path: Path, ward: dict[str, Any]) -> 
     assert "line 1: expected a header" in why
     assert "hush" not in why
     # The server's test file is no business of a node that brings data.
-    assert registration.read_roll_call(call(make_app(), CSV | {"data-path": "/test.csv"}, ward)).clients == (
-        "ward",
-    )
+    assert registration.read_registration(
+        call(make_app(), CSV | {"data-path": "/test.csv"}, ward)
+    ).clients == ("ward",)
 
 
 def test_a_node_says_where_its_own_files_lie(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_in_a_simulation_the_run_names_them(
     ward: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = CSV | {"data-path": ward["data-path"], "cache-dir": str(tmp_path / "a")}
-    assert registration.read_roll_call(call(make_app(simulation=True), run, {})).clients
-    assert registration.read_roll_call(call(make_app(run), run, {})).clients
+    assert registration.read_registration(call(make_app(simulation=True), run, {})).clients
+    assert registration.read_registration(call(make_app(run), run, {})).clients
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    assert registration.read_roll_call(call(make_app(), run, {})).clients
+    assert registration.read_registration(call(make_app(), run, {})).clients
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     assert "expected none" in refused(call(make_app(), run, {}))
 

@@ -484,7 +484,7 @@ def test_what_an_entry_says_cannot_be_stacked_is_not(tmp_path: Path, monkeypatch
     )
     names = ["anna", "ben", "cleo"]
     answer(node, order(node, names))
-    monkeypatch.setitem(ALGORITHMS, "fedavg", replace(ALGORITHMS["fedavg"], stacks=False))
+    monkeypatch.setitem(ALGORITHMS, "fedavg", replace(ALGORITHMS["fedavg"], batched=False))
     reply = read(answer(node, order(node, names)), names)
     assert sizes == [3, 1, 1, 1]
     assert sorted(reply.clients) == names

@@ -18,7 +18,7 @@ from tests.faults.case import ENDLESS, ROOT, Rig, case
 from tests.faults.federation import Federation
 from tests.faults.runs import BOUQUET, Run
 
-TESTS = "tests/strategies/test_roster.py::"
+TESTS = "tests/strategies/test_client_registry.py::"
 
 
 @case(
@@ -26,7 +26,7 @@ TESTS = "tests/strategies/test_roster.py::"
     "One enrolled node vetoes: it refuses to take part, its data have another shape, or it is silent",
     "the run begins without it within 60 s, with the majority; log and status name it and the reason",
     "ward-3's data file is moved away, then replaced by one of three columns; then all its processes are "
-    "stopped by SIGSTOP before the roll call",
+    "stopped by SIGSTOP before they register",
     tests=(
         f"{TESTS}test_one_of_three_nodes_vetoes_no_run",
         f"{TESTS}test_a_silent_node_holds_the_first_round_up_for_a_while_only",
@@ -43,7 +43,7 @@ def veto(rig: Rig) -> str:
         (fed.data / "ward-3.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20)
         told.append("another shape: " + _begins_without(rig, fed, "has data of shape [2]"))
     with _stopped(fed, "ward-3"):
-        told.append("silent: " + _begins_without(rig, fed, "has not answered"))
+        told.append("silent: " + _begins_without(rig, fed, "has not registered"))
     run = rig.submit(2)
     run.wait_end()
     return f"{'; '.join(told)}; then with all three, {rig.same(run)}"

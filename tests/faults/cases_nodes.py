@@ -175,7 +175,7 @@ def too_few(rig: Rig) -> str:
     "A node comes late, leaves, and comes back with a new key",
     "it is used from the next round or the one after, or within 10 s, and no ghost of it is counted twice",
     "ward-3 is started in the midst of a run, stopped, revoked and enrolled again",
-    tests=("tests/strategies/test_claims.py",),
+    tests=("tests/strategies/test_client_identity.py",),
 )
 def late_and_renewed(rig: Rig) -> str:
     fed = rig.fed()

@@ -148,10 +148,10 @@ def hostile(
             continue
         heard = time.monotonic()
         if order.metadata.message_type.startswith("query"):
-            told = registration.RollCall(
+            told = registration.Registration(
                 (name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2
             )
-            node.push(Message(registration.roll_call_content(told), reply_to=order))
+            node.push(Message(registration.registration_content(told), reply_to=order))
             continue
         model = wire.read_arrays(unpacked(order.content)["arrays"])  # type: ignore[arg-type]
         attack = waiting.pop(0)

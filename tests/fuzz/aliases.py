@@ -37,7 +37,7 @@ def renamed(content: RecordDict, names: Mapping[str, str]) -> RecordDict:
             wire.CONFIG,
             wire.ANSWERED,
             wire.FAILED,
-            registration.ROLL_CALL,
+            registration.REGISTER,
         ):
             made[name] = ConfigRecord({_key(k, names): _value(v, names) for k, v in record.items()})
         else:

@@ -131,14 +131,14 @@ def _with_index(data: bytearray, length: int, index: bytes) -> bytearray:
     return bytearray(len(index).to_bytes(8, "little") + index) + data[8 + length :]
 
 
-# ------------------------------------------------------------------------------------- roll call
+# ------------------------------------------------------------------------------------- registration
 
 
-def roll_call(rng: Generator, content: RecordDict) -> str:
+def registered(rng: Generator, content: RecordDict) -> str:
     """Change what a node says of itself."""
-    if not isinstance(content.get(registration.ROLL_CALL), ConfigRecord) or wire.METRICS not in content:
+    if not isinstance(content.get(registration.REGISTER), ConfigRecord) or wire.METRICS not in content:
         return ""  # another mutation has taken it
-    config, counts = dict(content[registration.ROLL_CALL]), dict(content[wire.METRICS])
+    config, counts = dict(content[registration.REGISTER]), dict(content[wire.METRICS])
     clients = config.get("clients")
     stranger = pick(rng, TEXTS)
     new: dict[str, list[Any]] = {
@@ -161,12 +161,12 @@ def roll_call(rng: Generator, content: RecordDict) -> str:
         counts = {wire.NUM_EXAMPLES: pick(rng, [*options, told * 2 if isinstance(told, list) else [2]])}
     else:
         config[way] = pick(rng, new[way])
-    content[registration.ROLL_CALL], content[wire.METRICS] = ConfigRecord(config), MetricRecord(counts)  # type: ignore[arg-type]
-    return f"roll call, {way}: {str(config)[:200]} {str(counts)[:80]}"
+    content[registration.REGISTER], content[wire.METRICS] = ConfigRecord(config), MetricRecord(counts)  # type: ignore[arg-type]
+    return f"registration, {way}: {str(config)[:200]} {str(counts)[:80]}"
 
 
 REPLY: tuple[Mutation, ...] = (*SCALARS, *ARRAYS, records, answered, failed)
-ROLL_CALL: tuple[Mutation, ...] = (*[roll_call] * 6, scalar_form, scalar_value, records)
+REGISTRATION: tuple[Mutation, ...] = (*[registered] * 6, scalar_form, scalar_value, records)
 
 
 def mutate(rng: Generator, content: RecordDict, kind: str) -> tuple[RecordDict, str]:
@@ -182,7 +182,7 @@ def mutate(rng: Generator, content: RecordDict, kind: str) -> tuple[RecordDict, 
         return content, packed_bytes(rng, content)
     if was_packed:
         content = unpacked(content)
-    choices = ROLL_CALL if kind.startswith("query") else REPLY
+    choices = REGISTRATION if kind.startswith("query") else REPLY
     wanted, said = 1 + int(rng.random() < 0.25), [""]
     for _ in range(50):
         if len(said) > wanted:

@@ -190,7 +190,7 @@ class FuzzGrid(LocalGrid):
         if reply is not None and reply.has_content():
             reply.content = renamed(reply.content, ALIASES)
         if reply is not None and message.metadata.message_type == QUERY:
-            told = registration.read_roll_call(reply.content)
+            told = registration.read_registration(reply.content)
             self.played.registered |= dict(zip(told.clients, told.num_examples.tolist(), strict=True))
         if not self._chosen or reply is None:
             return reply

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from task.spec.algorithms import ALGORITHMS
-from task.spec.personalised import ALA_FITS
 from task.spec.selections import SELECTIONS
+from task.spec.stages import ALA_FITS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
@@ -65,7 +65,7 @@ def runs() -> Iterator[Run]:
     for kind in ("sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"):
         yield Run(f"fedavg, {kind}", _keys("fedavg", f'attack.kind="{kind}"'))
     for name in ALA_FITS:
-        if not ALGORITHMS[name].ala:
+        if "ala" not in ALGORITHMS[name].stages:
             yield Run(f"{name}, ala", _keys(name, "ala=true"))
     yield Run("fedprox, stragglers", _keys("fedprox", "stragglers=0.5 local-epochs=3 fedprox.adaptive=true"))
     yield Run("scaffold, cnn-bn", _keys("scaffold", 'model="cnn-bn" num-clients=4 max-examples=200'))

@@ -13,7 +13,8 @@ from flwr.server.superlink.fleet.vce import vce_api
 
 from server_app.engines.simulate import _engine, _prompt
 from server_app.engines.workers import Workers
-from strategies.engine.exchange import stream_replies
+from strategies.engine.exchange import Exchange, Terms
+from strategies.membership.membership import Membership
 from tests.server_app.test_workers import ask, make_app, pid_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -32,7 +33,7 @@ def test_messages_go_round_through_flowers_engine_without_its_pauses() -> None:
         seconds = []
         for _ in range(20):
             began = time.perf_counter()
-            replies = list(stream_replies(grid, requests(nodes), 30.0))
+            replies = list(Exchange(grid, requests(nodes), 30.0, Terms(Membership(30.0))))
             seconds.append(time.perf_counter() - began)
             assert sorted(r.metadata.src_node_id for r in replies) == sorted(nodes)
         assert len({pid_of(r) for r in replies}) == 2

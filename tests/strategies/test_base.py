@@ -328,10 +328,10 @@ def test_nodes_of_one_pool_share_the_work_evenly() -> None:
     app: ClientApp = named_app(lambda c: COUNTS, adds(AMOUNTS, COUNTS))
     pooled = ClientApp()
 
-    @pooled.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
-        answer = registration.RollCall(tuple(COUNTS), np.array([10] * 6), pool="one disk")
-        return Message(registration.roll_call_content(answer), reply_to=message)
+    @pooled.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
+        answer = registration.Registration(tuple(COUNTS), np.array([10] * 6), pool="one disk")
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @pooled.train()
     def train(message: Message, context: Context) -> Message:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strategies.membership.client_registry import Roster
+from strategies.membership.client_registry import ClientRegistry
 from task.numerics.seeds import rng_for
 
 
@@ -46,29 +46,29 @@ class Names(Sequence[str]):
     ],
 )
 def test_the_cohort_is_the_floor_of_c_k_and_at_least_one(fraction: float, population: int, size: int) -> None:
-    roster = Roster(1.0, 1)
-    roster.names = [f"client-{i:03d}" for i in range(population)]
-    drawn = roster.draw(fraction, rng_for(1, "selection", 1))
+    registry = ClientRegistry(1.0, 1)
+    registry.names = [f"client-{i:03d}" for i in range(population)]
+    drawn = registry.draw(fraction, rng_for(1, "selection", 1))
     assert len(drawn) == len(set(drawn)) == size
     assert drawn == sorted(drawn)
-    assert set(drawn) <= set(roster.names)
+    assert set(drawn) <= set(registry.names)
 
 
 @pytest.mark.parametrize("population", [100, 10_000, 1_000_000])
 def test_a_draw_looks_at_the_cohort_not_at_the_population(population: int) -> None:
-    roster = Roster(1.0, 1)
+    registry = ClientRegistry(1.0, 1)
     names = Names(population)
-    roster.names = names  # type: ignore[assignment]
-    drawn = roster.draw(20 / population, rng_for(1, "selection", 1))
+    registry.names = names  # type: ignore[assignment]
+    drawn = registry.draw(20 / population, rng_for(1, "selection", 1))
     assert len(set(drawn)) == 20
     assert names.seen == 20
 
 
 def test_everybody_is_drawn_equally_often() -> None:
-    roster = Roster(1.0, 1)
-    roster.names = [f"client-{i}" for i in range(10)]
+    registry = ClientRegistry(1.0, 1)
+    registry.names = [f"client-{i}" for i in range(10)]
     drawn: Counter[str] = Counter()
     for t in range(1000):
-        drawn.update(roster.draw(0.3, rng_for(1, "selection", t)))
+        drawn.update(registry.draw(0.3, rng_for(1, "selection", t)))
     # 300 each, standard deviation sqrt(1000 * 0.3 * 0.7) = 14.5
-    assert all(abs(drawn[name] - 300) < 5 * math.sqrt(210) for name in roster.names)
+    assert all(abs(drawn[name] - 300) < 5 * math.sqrt(210) for name in registry.names)

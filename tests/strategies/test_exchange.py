@@ -11,7 +11,8 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.engine.exchange import stream_replies
+from strategies.engine.exchange import Exchange, Terms
+from strategies.membership.membership import Membership
 from task.wire import messages as wire
 
 
@@ -34,6 +35,9 @@ class Slow:
 
     def answer(self, message: Message) -> None:
         self.there[message.metadata.message_id] = Message(RecordDict(), reply_to=message)
+
+    def get_nodes(self) -> list[Any]:
+        return []
 
     def pull_messages(self, ids: Iterable[str]) -> list[Message]:
         self.pulls += 1
@@ -58,7 +62,7 @@ class Telling(Slow):
 
 def ask(grid: Any, messages: int, timeout_s: float) -> int:
     requests = [wire.message(RecordDict(), 1, "train", 1, 60.0) for _ in range(messages)]
-    return len(list(stream_replies(grid, requests, timeout_s)))
+    return len(list(Exchange(grid, requests, timeout_s, Terms(Membership(60.0)))))
 
 
 @pytest.mark.parametrize("kind", [Slow, Telling])

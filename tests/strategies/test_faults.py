@@ -15,11 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg
-from strategies.engine import exchange
+from strategies.engine import exchange, registration_phase
 from strategies.engine.journal import Journal
-from strategies.membership import client_registry as roster
-from strategies.membership import presence
-from strategies.transport import pull
+from strategies.membership import membership
+from strategies.transport import pull, retry
 from task.errors import NodesError
 from task.wire import messages as wire
 from task.wire import registration
@@ -35,8 +34,8 @@ CONFIGS: list[dict[str, Any]] = [{"client-name": ward} for ward in WARDS]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LOOK_S", 0.02)
-    monkeypatch.setattr(presence, "COME_BACK_S", 0.5)
-    monkeypatch.setattr(roster, "NEW_NODE_S", 1.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 0.5)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
 
 
 def app_of(pooled: bool = False) -> ClientApp:
@@ -44,13 +43,13 @@ def app_of(pooled: bool = False) -> ClientApp:
     trains = named_app(lambda context: WARDS, adds(AMOUNTS, WARDS))
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         names = tuple(WARDS) if pooled else (str(context.node_config["client-name"]),)
         disk = str(context.node_config.get("disk", "disk"))
         pool = disk if pooled else f"{disk}/{names[0]}"
-        answer = registration.RollCall(names, np.array([WARDS.get(n, 1) for n in names]), pool)
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        answer = registration.Registration(names, np.array([WARDS.get(n, 1) for n in names]), pool)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -275,7 +274,7 @@ def test_an_error_that_a_node_made_up_is_its_answer(monkeypatch: pytest.MonkeyPa
         )
 
     grid = wards(tamper=tamper)
-    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 30.0)
     began = time.monotonic()
     keep = run(grid)
     assert time.monotonic() - began < 10
@@ -302,7 +301,7 @@ def test_no_node_at_all_ends_the_run_with_a_clear_error_and_keeps_what_is_writte
 def test_a_round_waits_for_the_clients_that_min_replies_asks_for(
     undisturbed: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "NEW_NODE_S", 0.1)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 0.1)
     grid = wards()
 
     class Leaves(Keep):
@@ -479,7 +478,7 @@ def test_an_outage_is_not_counted_as_a_lost_nodes_absence(
     how: str, noticed: float, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its order is open while the SuperLink is away for longer than a round waits for a node."""
-    monkeypatch.setattr(presence, "SLOW_S", 0.1)
+    monkeypatch.setattr(retry, "SLOW_S", 0.1)
     grid = wards()
     until: list[float] = []
 

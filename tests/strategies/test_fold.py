@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from flwr.app import RecordDict
 from client_app.app import _Merge
 from strategies.engine.fold import Fold
 from task.errors import FieldError
+from task.numerics.arrays import sha256
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import ArrayField
+from task.spec.record import SHARED, Record
 from task.wire import messages as wire
 
-FIELDS = (ArrayField("arrays", "state", "model"), ArrayField("control", "state", "variate"))
+FIELDS = (Record("arrays", SHARED, "model"), Record("control", SHARED, "variate"))
 ENTRY = replace(ALGORITHMS["fedavg"], up=FIELDS)
 LIKE = {"w": np.zeros(1, np.float32)}
 # The second record of "b" is finite, but out of the range of exact sums.
@@ -86,9 +88,11 @@ def test_a_blank_exception_is_named_by_its_kind(error: Exception, monkeypatch: p
     assert [q.got for q in fold.quarantined] == ["ValueError"]
 
 
+@pytest.mark.parametrize("carry", ["partial", "each"])
 @pytest.mark.parametrize("order", ["abc", "acb"])
-def test_on_the_node(order: str) -> None:
-    merge = _Merge(ENTRY, {"state": LIKE, "trainable": LIKE})
+def test_on_the_node(order: str, carry: Literal["partial", "each"]) -> None:
+    entry = replace(ENTRY, up=tuple(replace(r, carry=carry) for r in FIELDS))
+    merge = _Merge(entry, {"arrays": LIKE, "control": LIKE})
     for client in order:
         if client == "b":
             with pytest.raises(FieldError, match="diverged") as caught:
@@ -97,9 +101,50 @@ def test_on_the_node(order: str) -> None:
         else:
             merge.add(client, upload(client))
     reply = wire.read_reply(wire.reply_content(merge.reply()), list(order), 1)
-    fold = Fold(ENTRY, {"arrays": LIKE, "control": LIKE}, {"1": list(order)}, 1)
+    parts = {"arrays": {"high", "low"} if carry == "partial" else {"a", "c"}}
+    assert {n: set(p) for n, p in reply.partials.items()} == parts | {"control": parts["arrays"]}
+    fold = Fold(entry, {"arrays": LIKE, "control": LIKE}, {"1": list(order)}, 1)
     fold.take(Reply(wire.reply_content(reply), "1"))  # type: ignore[arg-type]
     done = fold.finish(late="", lr=0.1, trainable=("w",))
     assert done.reduced is not None
     assert done.reduced.arrays["arrays"]["w"].tolist() == [3.0]
     assert done.reduced.arrays["control"]["w"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_how_a_record_is_carried_changes_no_bit(reduce: Literal["mean", "sum"]) -> None:
+    rng = np.random.default_rng(1)
+    like = {"w": np.zeros(50, np.float32), "seen": np.zeros((), np.int64)}
+    models = {
+        c: {"w": rng.normal(0, 10.0**k, 50).astype(np.float32), "seen": np.array(k)}
+        for k, c in enumerate("abcd")
+    }
+    results = []
+    for carry in ("partial", "each"):
+        entry = replace(ENTRY, up=(replace(FIELDS[0], reduce=reduce, carry=carry),))
+        fold = Fold(entry, {"arrays": like}, {"1": ["a", "b", "c"], "2": ["d"]}, 1)
+        for message_id, clients in (("1", "abc"), ("2", "d")):
+            merge = _Merge(entry, {"arrays": like})
+            for k, c in enumerate(clients):
+                merge.add(c, wire.ClientUpdate({"arrays": models[c]}, {"num-examples": 3 + k}))
+            fold.take(Reply(wire.reply_content(merge.reply()), message_id))  # type: ignore[arg-type]
+        done = fold.finish(late="", lr=0.1, trainable=("w",))
+        assert done.quarantined == []
+        assert done.reduced is not None
+        results.append(sha256(done.reduced.arrays["arrays"]))
+    assert results[0] == results[1]
+
+
+def test_a_node_reduces_what_it_carries_one_by_one_when_it_is_one_client() -> None:
+    entry = replace(ENTRY, up=(replace(FIELDS[0], carry="each"),))
+    merge = _Merge(entry, {"arrays": LIKE})
+    for client in "ac":
+        merge.add(
+            client,
+            wire.ClientUpdate(
+                {"arrays": {"w": np.array([VALUES[client][0]], np.float32)}}, {"num-examples": 1}
+            ),
+        )
+    upload = merge.as_one_client().upload
+    assert upload is not None
+    assert upload.arrays["arrays"]["w"].tolist() == [3.0]

@@ -20,7 +20,8 @@ from strategies.engine.fold import Fold, Folded, most_bytes
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm, ArrayField
+from task.spec.entry import Algorithm
+from task.spec.record import SHARED, Record
 from task.wire import messages as wire
 from tests.strategies.test_base import AMOUNTS, COUNTS, Keep, model, named_grid
 from tests.strategies.test_fold import Reply
@@ -30,7 +31,7 @@ from tests.task.test_npy import BYTES, saved
 
 LIKE: Arrays = {"w": np.zeros((2, 3), np.float32), "seen": np.zeros((), np.int64)}
 MEAN = ALGORITHMS["fedavg"]
-STACK = replace(MEAN, up=(ArrayField("arrays", "state", "model", "stack"),))
+STACK = replace(MEAN, up=(Record("arrays", SHARED, "model", "collect"),))
 HOSTILE, HONEST = ("eve", "mallory"), ("anna", "ben", "cleo")
 
 

@@ -13,10 +13,10 @@ from flwr.app import Message
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
 from strategies.engine.state import AggregatedReplies, dump_state, load_state
-from strategies.membership import presence
+from strategies.membership import membership
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.stack import Stack
+from task.numerics.collect import Collect
 from tests.support.federation import Keep, Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by
@@ -43,7 +43,7 @@ def held(played: Played, t: int) -> dict[str, Arrays]:
 
 def replies(models: Mapping[str, Arrays], spool: int | None = None, **more: Any) -> AggregatedReplies:
     """Return a round's replies, stacked."""
-    stack = Stack(next(iter(models.values())), spool)
+    stack = Collect(next(iter(models.values())), spool)
     for client, arrays in models.items():
         stack.add(arrays, 1, client)
     counts = np.ones(len(models), np.int64)
@@ -185,7 +185,7 @@ def test_who_comes_late_is_taken_in_and_who_leaves_is_sent_to_nobody(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """emil comes for round 2, ben is away in round 3 and back in round 4."""
-    monkeypatch.setattr(presence, "COME_BACK_S", 0.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 0.0)
     data = write_owners(tmp_path / "owners.npz")
 
     def online(client: str, t: int) -> bool:

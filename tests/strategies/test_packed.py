@@ -112,4 +112,4 @@ def test_other_messages_pass() -> None:
         PackingGrid(grid).nonsense  # noqa: B018
     (sent,) = PackingGrid(grid).push_messages([query])
     (reply,) = PackingGrid(grid).pull_messages([sent])
-    assert registration.read_roll_call(reply.content).clients
+    assert registration.read_registration(reply.content).clients

@@ -33,7 +33,7 @@ from tests.support.federation import (
     write_owners,
 )
 from tests.support.models import Noisy, OneNumber, blobs, task_on
-from tests.support.rules import w
+from tests.support.rules import w, ways
 
 
 def config(q: float) -> Config:
@@ -129,7 +129,9 @@ def replies(
         {"buffers": {"mean": np.array([4.0], np.float32)}} if name == "delta" else {}
     )
     clients = tuple("abc"[: len(arrays)])
-    return AggregatedReplies(sums, clients, np.array([1, 3, 5][: len(arrays)]), scalars, 1, lr)
+    return AggregatedReplies(
+        sums, clients, np.array([1, 3, 5][: len(arrays)]), scalars, 1, lr, reduce=ways("qfedavg")
+    )
 
 
 def test_server_by_hand() -> None:

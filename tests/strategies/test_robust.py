@@ -23,7 +23,7 @@ from task.config.knobs import Config, RobustConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.numerics.stack import SPOOL
+from task.numerics.collect import SPOOL
 from task.spec.algorithms import ALGORITHMS
 from tests.reference import robust as reference
 from tests.support.federation import batches_of, far, owners_config, play, write_owners
@@ -249,7 +249,7 @@ def test_where_the_stack_lies_changes_nothing(name: str, monkeypatch: pytest.Mon
     rows = [{"w": rng.normal(size=(5, 2000)).astype(np.float32)} for _ in range(11)]
     assert 11 * rows[0]["w"].nbytes < SPOOL
     want = apply(name, rows, **knobs_of(name))
-    monkeypatch.setattr("task.numerics.stack.SPOOL", 1000)
+    monkeypatch.setattr("task.numerics.collect.SPOOL", 1000)
     got = apply(name, rows, **knobs_of(name))
     assert np.array_equal(got[0]["w"], want[0]["w"])
     assert got[1] == want[1]

@@ -18,7 +18,7 @@ from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.spec.selections import SELECTIONS
-from tests.strategies.test_plan import roster_of
+from tests.strategies.test_plan import registry_of
 from tests.support.federation import read_by
 
 SIZES = {"a": 10, "b": 20, "c": 30, "d": 40, "e": 100}
@@ -48,7 +48,7 @@ def pool(
         update = np.array([(seconds or {}).get(c, 1.0) for c in names])
         return Times(np.zeros(len(names)), update, np.zeros(len(names)))
 
-    return Pool(roster_of(dict(sizes), nodes), of, server_round, times)
+    return Pool(registry_of(dict(sizes), nodes), of, server_round, times)
 
 
 def close(counts: Mapping[str, int], want: Mapping[str, float], n: int) -> None:
@@ -167,7 +167,7 @@ def test_fewer_candidates_than_places_are_refused(population: int) -> None:
         with pytest.raises(ConfigError, match=message):
             read_config(keys)
         return
-    of = read_config(keys | {"num-clients": 0, "partition": "natural"})  # known at the roll call only
+    of = read_config(keys | {"num-clients": 0, "partition": "natural"})  # known at registration only
     with pytest.raises(ConfigError, match=message):
         SELECTORS["power-of-choice"](of).candidates(pool(of, sizes={f"c{i}": 1 for i in range(20)}))
 

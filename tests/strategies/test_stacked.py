@@ -21,18 +21,18 @@ from strategies.rules.robust_math import (
     squared_distances,
 )
 from task.numerics.arrays import Arrays
-from task.numerics.stack import Stack
+from task.numerics.collect import Collect
 
 
 def stack_of(rows: list[Arrays], spool: int) -> Arrays:
-    stack = Stack(rows[0], spool)
+    stack = Collect(rows[0], spool)
     for k, row in enumerate(rows):
         stack.add(row, 1, f"{k:03}")
     return stack.result()
 
 
 def together(rows: list[Arrays]) -> Arrays:
-    """Return rows that a `Stack` would refuse for their size."""
+    """Return rows that a `Collect` would refuse for their size."""
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 

@@ -12,10 +12,11 @@ from flwr.clientapp import ClientApp
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from task.wire import registration
+from task.wire.layouts import Forms
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
-    """Return somebody else's ClientApp: no roll call, arrays and num-examples, other metric names.
+    """Return somebody else's ClientApp: no registration, arrays and num-examples, other metric names.
 
     Args:
         step: Gives (what is added to every parameter, number of examples) of a node.
@@ -45,7 +46,7 @@ Work = Callable[[str, wire.TrainOrder], wire.ClientUpdate]
 def named_app(
     hosted: Callable[[Context], Mapping[str, int]], work: Work, algorithm: str = "fedavg"
 ) -> ClientApp:
-    """Return a ClientApp that answers the roll call and does `work` for each client that is asked for.
+    """Return a ClientApp that registers and does `work` for each client that is asked for.
 
     Args:
         hosted: Gives the clients of a node with their example counts.
@@ -57,19 +58,19 @@ def named_app(
     app = ClientApp()
     entry = ALGORITHMS[algorithm]
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         clients = hosted(context)
-        answer = registration.RollCall(
+        answer = registration.Registration(
             tuple(clients), np.array(list(clients.values())), pool=str(context.node_id)
         )
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         arrays = wire.read_arrays(message.content["arrays"])  # type: ignore[arg-type]
-        order = wire.read_order(entry, message.content, {"arrays": arrays})
-        merged = _Merge(entry, {"state": arrays, "trainable": arrays})
+        order = wire.read_order(entry, message.content, Forms(arrays, ()))
+        merged = _Merge(entry, dict.fromkeys((r.name for r in entry.up), arrays))
         for client in order.clients:
             merged.add(client, work(client, order))
         return Message(wire.reply_content(merged.reply()), reply_to=message)

@@ -150,8 +150,8 @@ def play(
     strategy = STRATEGIES[entry.rule](config)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
     grid = grid_type(make_app(simulation=True), configs, as_run_config(config), tamper=tamper, seed=seed)
-    strategy.roster.refresh(grid, 0)
-    shape, classes = strategy.roster.shape_of_data()
+    strategy.engine.register(grid, 0)
+    shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     keep = journal or Keep()
@@ -163,7 +163,7 @@ def play(
         journal=keep,
         trainable=parts.trainable,
     )
-    return Played(strategy, grid, keep, tuple(strategy.roster.names))
+    return Played(strategy, grid, keep, tuple(strategy.registry.names))
 
 
 def owners_config(path: Path, **keys: Any) -> dict[str, Any]:

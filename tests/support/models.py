@@ -14,11 +14,12 @@ from client_app.training.programs import Single
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.numerics import seeds
-from task.numerics.arrays import holdings, state_of
+from task.numerics.arrays import state_of
 from task.numerics.seeds import rng_for
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 
 
 class OneNumber(nn.Module):
@@ -94,17 +95,14 @@ def task_on(
 
 def solver_of(name: str, task: LocalTask) -> Solver:
     """Return a solver of client "a", which keeps nothing, as it may be sent ones and the model itself."""
-    held = holdings(task.received, task.program.names, population=2)
+    forms = Forms(task.received, tuple(task.program.names), clients=2)
     scalars = {"lr": task.lr} | {s.name: 1.0 for e in _entries(name) for s in e.down_scalars}
-    records = {f.name: held[f.holds] for e in _entries(name) for f in e.down if f.reduce != "stack"}
-    gifts = {
-        f.name: dict.fromkeys("ab", task.received)
-        for e in _entries(name)
-        for f in e.down
-        if f.reduce == "stack"
+    records = {f.name: forms.like(f.layout) for e in _entries(name) for f in e.down if f.to == "all"}
+    own = {
+        f.name: dict.fromkeys("ab", task.received) for e in _entries(name) for f in e.down if f.to == "each"
     }
     order = wire.TrainOrder(1, {}, clients=("a",), epochs=(0,), population=("a", "b"))
-    return SOLVERS[name](Config(), scalars, records, [{}], [gifts], order)
+    return SOLVERS[name](Config(), scalars, records, [{}], [own], order)
 
 
 def _entries(solver: str) -> list[Algorithm]:

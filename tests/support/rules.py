@@ -31,8 +31,14 @@ def reduced(
         reduction.add(arrays, n if entry.weight == "examples" else 1, name)
     counts = np.array([replies[name][1] for name in names], np.int64)
     return AggregatedReplies(
-        {field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr, trainable
-    )
+        {field.name: reduction.result()}, tuple(names), counts, dict(scalars or {}), 1, lr, trainable,
+        reduce=ways(algorithm),
+    )  # fmt: skip
+
+
+def ways(algorithm: str) -> dict[str, str]:
+    """Return how the algorithm's upward scalars are reduced."""
+    return {s.name: s.reduce for s in ALGORITHMS[algorithm].up_scalars}
 
 
 def context(rule: Rule, names: Sequence[str] = (), trainable: tuple[str, ...] = ("w",)) -> RoundContext:

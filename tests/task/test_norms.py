@@ -12,7 +12,7 @@ from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Sum
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MODEL_UP, ArrayField
+from task.spec.record import MODEL_UP, PARAMETERS, Record
 from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
 from tests.support.liar import liar, times
@@ -25,7 +25,7 @@ MODEL: Arrays = {
 }
 BOUND = NormBound(5.0, MODEL, frozenset({"w"}))
 UPDATE = ALGORITHMS["fednova"].up[0]
-GRADIENT = ArrayField("gradient", "trainable", "g")
+GRADIENT = Record("gradient", PARAMETERS, "g")
 
 
 def arrays(w: tuple[float, float], running: float = 5.0, seen: int = 3) -> Arrays:
@@ -46,7 +46,7 @@ def arrays(w: tuple[float, float], running: float = 5.0, seen: int = 3) -> Array
         (UPDATE, arrays((1.5, 2.0)), arrays((1.5, 2.05)), "5.08"),  # times a step-weight of 2
     ],
 )
-def test_norms_by_hand(field: ArrayField, good: Arrays, bad: Arrays, norm: str) -> None:
+def test_norms_by_hand(field: Record, good: Arrays, bad: Arrays, norm: str) -> None:
     row = {"num-examples": 7, "step-weight": 2.0}
     BOUND.check(field, good, row)
     with pytest.raises(FieldError, match=f'"max-update-norm".*got {norm}') as caught:
@@ -56,7 +56,7 @@ def test_norms_by_hand(field: ArrayField, good: Arrays, bad: Arrays, norm: str) 
 
 
 @pytest.mark.parametrize("field", [MODEL_UP, UPDATE, GRADIENT], ids=lambda f: f.name)
-def test_what_keeps_the_bound_one_by_one_keeps_it_merged(field: ArrayField) -> None:
+def test_what_keeps_the_bound_one_by_one_keeps_it_merged(field: Record) -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
         rows = [

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from task.errors import FieldError, WireError
+from task.numerics.collect import Collect
 from task.numerics.reduce import REDUCTIONS, Mean, Sum
-from task.numerics.stack import Stack
 from task.wire.checks import BLOCK
 
 
@@ -189,7 +189,7 @@ def test_a_merged_sum_is_held_to_the_number_of_its_clients() -> None:
 
 @pytest.mark.parametrize(("dtype", "value"), [(np.float32, 1e37), (np.int64, 2**62)])
 def test_a_stack_has_the_bound_of_a_mean(dtype: Any, value: Any) -> None:
-    stack = Stack(arrays(0, dtype=dtype))
+    stack = Collect(arrays(0, dtype=dtype))
     bad = arrays(value, dtype=dtype)
     with pytest.raises(FieldError, match="diverged"):
         stack.check(bad, 1, "a")
@@ -203,7 +203,7 @@ def test_a_mean_of_nobody_is_refused() -> None:
 
 
 def test_stack_sorts_by_client_name() -> None:
-    stack = Stack(arrays(0))
+    stack = Collect(arrays(0))
     stack.add(arrays(2), 5, "b")
     stack.add(arrays(1), 4, "a")
     assert stack.result()["w"].tolist() == [[1.0], [2.0]]

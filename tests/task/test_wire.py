@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import ScalarField
+from task.spec.record import Scalar
 from task.wire import checks
 from task.wire import messages as wire
 from tests.support.records import MODEL, through
@@ -135,7 +135,7 @@ def test_a_scalar_that_is_no_finite_number_is_named(value: object) -> None:
 
 
 def test_a_required_scalar_must_be_there_and_another_may_be_missing() -> None:
-    entry = replace(AVG, up_scalars=(ScalarField("h", "h_k of q-FedAvg"), ScalarField("gamma", "", False)))
+    entry = replace(AVG, up_scalars=(Scalar("h", "h_k of q-FedAvg"), Scalar("gamma", "", False)))
     checks.check_scalars(entry, {"num-examples": 1, "h": 0.5})
     with pytest.raises(FieldError, match="h_k of q-FedAvg") as error:
         checks.check_scalars(entry, {"num-examples": 1, "gamma": 0.5})

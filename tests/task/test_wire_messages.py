@@ -1,4 +1,4 @@
-"""Messages: orders, replies and roll calls are read as they were written, or refused."""
+"""Messages: orders, replies and registrations are read as they were written, or refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from task.population import ClientNames
 from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration
 from task.wire import messages as wire
+from task.wire.layouts import Forms
 from task.wire.messages import ClientUpdate, NodeReply, RejectedReply, TrainOrder
-from task.wire.registration import RollCall
+from task.wire.registration import Registration
 from tests.support.records import MODEL, through
 
 AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
@@ -26,7 +27,7 @@ AVG, PROX = ALGORITHMS["fedavg"], ALGORITHMS["fedprox"]
 # ------------------------------------------------------------------------------------------ down
 
 
-def sent(order: TrainOrder, **extra: wire.Scalar) -> RecordDict:
+def sent(order: TrainOrder, **extra: wire.ConfigValue) -> RecordDict:
     return through(wire.train_content(order, {"arrays": wire.pack_arrays(MODEL)}, extra))
 
 
@@ -34,19 +35,19 @@ ORDER = TrainOrder(5, {}, {"lr": 0.1, "proximal-mu": 0.3}, ("a", "b/ü"), (0, 2)
 
 
 def test_an_order_is_read_as_it_was_written() -> None:
-    got = wire.read_order(PROX, sent(ORDER, note="x"), {"arrays": MODEL})
+    got = wire.read_order(PROX, sent(ORDER, note="x"), Forms(MODEL, ()))
     assert (got.round, got.clients, got.epochs) == (5, ("a", "b/ü"), (0, 2))
     assert got.scalars == {"lr": 0.1, "proximal-mu": 0.3}
     assert sha256(got.arrays["arrays"]) == sha256(MODEL)
 
 
 def test_an_order_of_somebody_elses_strategy_names_no_clients() -> None:
-    got = wire.read_order(AVG, RecordDict({"arrays": wire.pack_arrays(MODEL)}), {"arrays": MODEL})
+    got = wire.read_order(AVG, RecordDict({"arrays": wire.pack_arrays(MODEL)}), Forms(MODEL, ()))
     assert (got.round, got.clients, got.epochs, got.scalars) == (0, (), (), {})
 
 
 def test_extra_entries_cannot_overwrite_what_the_strategy_says() -> None:
-    got = wire.read_order(PROX, sent(ORDER, **{"server-round": 99, "lr": 9.0}), {"arrays": MODEL})
+    got = wire.read_order(PROX, sent(ORDER, **{"server-round": 99, "lr": 9.0}), Forms(MODEL, ()))
     assert (got.round, got.scalars["lr"]) == (5, 0.1)
 
 
@@ -54,19 +55,19 @@ def test_a_missing_record_or_scalar_of_an_order_is_named_with_its_meaning() -> N
     content = sent(ORDER)
     del content["arrays"]
     with pytest.raises(WireError, match=r"'arrays'.*global model") as error:
-        wire.read_order(PROX, content, {"arrays": MODEL})
+        wire.read_order(PROX, content, Forms(MODEL, ()))
     assert error.value.field == "arrays"
     content = sent(replace(ORDER, scalars={"lr": 0.1}))
     with pytest.raises(WireError, match=r"'proximal-mu'.*mu of the proximal term") as error:
-        wire.read_order(PROX, content, {"arrays": MODEL})
+        wire.read_order(PROX, content, Forms(MODEL, ()))
     assert error.value.field == "proximal-mu"
-    assert wire.read_order(AVG, content, {"arrays": MODEL}).clients == ("a", "b/ü")  # FedAvg needs no mu
+    assert wire.read_order(AVG, content, Forms(MODEL, ())).clients == ("a", "b/ü")  # FedAvg needs no mu
 
 
 def test_a_model_of_another_shape_is_refused_on_the_node() -> None:
     like = MODEL | {"1.bias": np.zeros(2, np.float32)}
     with pytest.raises(FieldError) as error:
-        wire.read_order(PROX, sent(ORDER), {"arrays": like})
+        wire.read_order(PROX, sent(ORDER), Forms(like, ()))
     assert error.value.field == "arrays/1.bias"
 
 
@@ -130,12 +131,12 @@ def test_a_quarantine_line_says_who_when_what_and_why() -> None:
     }  # fmt: skip
 
 
-# --------------------------------------------------------------------------- roll call, messages
+# --------------------------------------------------------------------------- registration, messages
 
 
-def test_a_roll_call_is_read_as_it_was_written() -> None:
-    answer = RollCall(("b", "a/ü"), np.array([3, 2**40]), "disk", (1, 3), "0.1", (1, 28, 28), 10)
-    got = registration.read_roll_call(through(registration.roll_call_content(answer)))
+def test_a_registration_is_read_as_it_was_written() -> None:
+    answer = Registration(("b", "a/ü"), np.array([3, 2**40]), "disk", (1, 3), "0.1", (1, 28, 28), 10)
+    got = registration.read_registration(through(registration.registration_content(answer)))
     assert (got.clients, got.num_examples.tolist()) == (("b", "a/ü"), [3, 2**40])
     assert (got.pool, got.share, got.version, got.shape, got.classes) == (
         "disk",
@@ -147,30 +148,30 @@ def test_a_roll_call_is_read_as_it_was_written() -> None:
 
 
 def test_a_node_whose_version_is_not_known_says_none() -> None:
-    told = registration.RollCall(("a",), np.array([3]), pool="")
-    got = registration.read_roll_call(through(registration.roll_call_content(told)))
+    told = registration.Registration(("a",), np.array([3]), pool="")
+    got = registration.read_registration(through(registration.registration_content(told)))
     assert (got.pool, got.version) == ("", "")
 
 
-def test_a_roll_call_of_a_million_equal_clients_is_small() -> None:
+def test_a_registration_of_a_million_equal_clients_is_small() -> None:
     counts = np.broadcast_to(np.int64(600), 10**6)
-    content = registration.roll_call_content(RollCall(ClientNames(10**6), counts, "disk"))
+    content = registration.registration_content(Registration(ClientNames(10**6), counts, "disk"))
     assert wire.payload_bytes(content) < 1000
-    got = registration.read_roll_call(through(content))
+    got = registration.read_registration(through(content))
     assert (len(got.clients), got.clients[-1]) == (10**6, "client-999999")
     assert got.num_examples.shape == (10**6,)
     assert got.num_examples[[0, -1]].tolist() == [600, 600]
 
 
-def test_a_roll_call_without_its_parts_or_with_too_few_counts_is_refused() -> None:
-    whole = registration.roll_call_content(RollCall(("a", "b", "c"), np.array([1, 2, 3]), "disk"))
+def test_a_registration_without_its_parts_or_with_too_few_counts_is_refused() -> None:
+    whole = registration.registration_content(Registration(("a", "b", "c"), np.array([1, 2, 3]), "disk"))
     for part in ("roll_call", "metrics"):
         content = RecordDict({k: v for k, v in whole.items() if k != part})
         with pytest.raises(WireError, match="'roll_call' and 'metrics'"):
-            registration.read_roll_call(content)
+            registration.read_registration(content)
     whole["metrics"] = MetricRecord({"num-examples": [1, 2]})
     with pytest.raises(WireError, match="expected 3 example counts, or one; got 2"):
-        registration.read_roll_call(whole)
+        registration.read_registration(whole)
 
 
 def test_a_message_expires_with_its_round() -> None:

@@ -209,7 +209,7 @@ def _node(node: NodeState, told: Row, left_out: str) -> Row:
 
 
 def _told(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
-    """Return what the nodes said in their last roll call, by id."""
+    """Return what the nodes last registered, by id."""
     rows: dict[str, Row] = {}
     for job in sorted(jobs, key=lambda j: j.updated)[-SHOWN_RUNS:]:
         try:

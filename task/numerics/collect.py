@@ -18,10 +18,10 @@ from task.errors import FieldError, StateError, local, reason
 from task.numerics.arrays import Arrays
 from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
-SPOOL = 1 << 26  # bytes of rows that a `Stack` holds in memory
+SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 
 
-class Stack:
+class Collect:
     """All clients' arrays side by side, shape [K, ...], in the order of client names.
 
     More than `spool` bytes of rows go to a temporary file without a name in ``$TMPDIR``; `result` then gives
@@ -33,7 +33,7 @@ class Stack:
         spool: Bytes that are held in memory; None = `SPOOL`.
     """
 
-    name: ClassVar[str] = "stack"
+    name: ClassVar[str] = "collect"
 
     def __init__(self, like: Mapping[str, np.ndarray], spool: int | None = None) -> None:
         self.weight = 0
@@ -70,7 +70,7 @@ class Stack:
         """Return the largest |value| by name.
 
         Raises:
-            FieldError: The client is in the stack already, or a value is as large as a sum refuses.
+            FieldError: The client was added already, or a value is as large as a sum refuses.
         """
         if client in self._weights:
             raise FieldError("", f"one reply a round from {client}", "two")
@@ -197,9 +197,9 @@ class Stack:
 
 
 def release(array: np.ndarray) -> None:
-    """Give back the memory that holds the pages of a spooled `Stack`'s array; it can be read as before.
+    """Give back the memory that holds the pages of a spooled `Collect`'s array; it can be read as before.
 
-    Who goes through a stack in one pass calls this now and then, and its memory does not grow with K.
+    A pass over all rows calls this now and then, and its memory does not grow with K.
     """
     base: object = array
     while isinstance(base, np.ndarray):

@@ -1,4 +1,4 @@
-"""`Stack` beyond the memory: the file holds the same rows, in the order of names, and its pages go back."""
+"""`Collect` beyond the memory: the file holds the same rows, in the order of names, and its pages go back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from task.errors import StateError
 from task.numerics.arrays import Arrays
-from task.numerics.stack import Stack, release
+from task.numerics.collect import Collect, release
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Arrays]:
@@ -30,8 +30,8 @@ def rows(count: int, seed: int = 0) -> dict[str, Arrays]:
     }
 
 
-def filled(given: dict[str, Arrays], spool: int) -> Stack:
-    stack = Stack(next(iter(given.values())), spool)
+def filled(given: dict[str, Arrays], spool: int) -> Collect:
+    stack = Collect(next(iter(given.values())), spool)
     for i, (client, row) in enumerate(given.items()):
         stack.add(row, i + 1, client)
     return stack
@@ -53,7 +53,7 @@ def test_spooled_rows_are_those_that_came(count: int, spool: int) -> None:
 
 def test_rows_that_come_after_a_result_join_it() -> None:
     given = rows(9)
-    stack = Stack(next(iter(given.values())), 0)
+    stack = Collect(next(iter(given.values())), 0)
     for i, (client, row) in enumerate(given.items()):
         stack.add(row, 1, client)
         if i == 4:
@@ -65,7 +65,7 @@ def test_rows_that_come_after_a_result_join_it() -> None:
 def test_spooled_parts_merge_as_those_in_memory() -> None:
     given = rows(8)
     names = list(given)
-    whole = Stack(given[names[0]], 0)
+    whole = Collect(given[names[0]], 0)
     for part in (names[:3], names[3:]):
         one = filled({c: given[c] for c in part}, 0)
         whole.merge(one.partial(), one.weight, one.count)
@@ -104,9 +104,9 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_limit_counts_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("task.numerics.stack.SPOOL", 3000)
+    monkeypatch.setattr("task.numerics.collect.SPOOL", 3000)
     row = {"w": np.zeros(250, np.float32)}  # 1000 bytes, 1024 in the file
-    stack = Stack(row)
+    stack = Collect(row)
     for i in range(2):
         stack.add(row, 1, str(i))
     assert stack.result()["w"].flags.writeable
@@ -123,7 +123,7 @@ def test_a_pass_that_releases_keeps_the_process_small() -> None:
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     row = {"w": np.ones(500_000, np.float32)}
-    stack = Stack(row, 1 << 20)
+    stack = Collect(row, 1 << 20)
     before = resident_mb()
     for i in range(60):
         stack.add(row, 1, f"{i:02}")

@@ -1,4 +1,4 @@
-"""The roll call, and which node trains whom; who is drawn is in test_draw.py."""
+"""Registration, and which node trains whom; who is drawn is in test_draw.py."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies.membership import client_registry as roster_module
-from strategies.membership import presence
-from strategies.membership.client_registry import Roster
+from strategies.engine import exchange, registration_phase
+from strategies.engine.registration_phase import RegistrationPhase
+from strategies.membership import membership
+from strategies.membership.client_registry import ClientRegistry
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames
 from task.wire import registration
@@ -25,15 +26,15 @@ from tests.support.grid import LocalGrid
 
 @pytest.fixture(autouse=True)
 def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "COME_BACK_S", 0.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 0.0)
 
 
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
-    """Return a grid of nodes that answer the roll call as told: clients, pool, share, shape, classes."""
+    """Return a grid of nodes that register as told: clients, pool, share, shape, classes."""
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         told = nodes[int(context.node_config["i"])]
         if "policy" in told:
             reason = 'policy: this node runs its installed app only (apps = "installed")'
@@ -45,7 +46,7 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
         if "content" in told:
             return Message(told["content"](), reply_to=message)
         clients = told["clients"]
-        answer = registration.RollCall(
+        answer = registration.Registration(
             ClientNames(told["numbered"]) if "numbered" in told else tuple(clients),
             np.array(list(clients.values())),
             told.get("pool", f"pool-{context.node_config['i']}"),
@@ -53,7 +54,7 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
             shape=told.get("shape", (4,)),
             classes=told.get("classes", 3),
         )
-        return Message(registration.roll_call_content(answer), reply_to=message)
+        return Message(registration.registration_content(answer), reply_to=message)
 
     return FaultyGrid(app, [{"i": i} for i in range(len(nodes))], names=[n.get("name", "") for n in nodes])
 
@@ -63,30 +64,30 @@ def owner(client: str, *, disk: str = "disk", **more: Any) -> dict[str, Any]:
     return {"clients": {client: 10}, "pool": f"{disk}/{client}", **more}
 
 
-def called(grid: LocalGrid, *, min_nodes: int = 1, timeout_s: float = 0.3) -> Roster:
-    roster = Roster(timeout_s, min_nodes)
-    roster.refresh(grid, 0)
-    return roster
+def called(grid: LocalGrid, *, min_nodes: int = 1, timeout_s: float = 0.3) -> ClientRegistry:
+    registry = ClientRegistry(timeout_s, min_nodes)
+    RegistrationPhase(registry, 0).run(grid)
+    return registry
 
 
 def by_index(grid: LocalGrid, plan: dict[int, list[str]]) -> dict[int, list[str]]:
     return {grid.index[node]: clients for node, clients in plan.items()}
 
 
-# ---------------------------------------------------------------------------------- roll call
+# ---------------------------------------------------------------------------------- registration
 
 
 def test_the_roll_lists_clients_by_name_with_their_counts() -> None:
-    roster = called(hosts({"clients": {"ward-3": 30, "ward-1": 10}}, {"clients": {"ward-2": 20}}))
-    assert roster.names == ["ward-1", "ward-2", "ward-3"]
-    assert roster.num_examples(roster.names) == {"ward-1": 10, "ward-2": 20, "ward-3": 30}
+    registry = called(hosts({"clients": {"ward-3": 30, "ward-1": 10}}, {"clients": {"ward-2": 20}}))
+    assert registry.names == ["ward-1", "ward-2", "ward-3"]
+    assert registry.num_examples(registry.names) == {"ward-1": 10, "ward-2": 20, "ward-3": 30}
 
 
 def test_only_new_nodes_are_called() -> None:
     grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
-    roster = called(grid)
+    registry = called(grid)
     for t in range(3):
-        roster.refresh(grid, t)
+        RegistrationPhase(registry, t).run(grid)
     assert len(grid.sent) == 2
 
 
@@ -94,59 +95,59 @@ def test_a_node_that_leaves_takes_its_clients_along_and_one_that_joins_brings_it
     grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}}, {"clients": {"c": 1}})
     (last, context) = next((n, c) for n, c in grid.contexts.items() if c.node_config["i"] == 2)
     del grid.contexts[last]
-    roster = called(grid)
-    assert roster.names == ["a", "b"]
+    registry = called(grid)
+    assert registry.names == ["a", "b"]
     first = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
     grid.contexts[last] = context
     del grid.contexts[first]
-    roster.refresh(grid, 2)
-    assert roster.names == ["b", "c"]
-    assert by_index(grid, roster.assign(["b", "c"], {"b": 1, "c": 1})) == {1: ["b"], 2: ["c"]}
+    RegistrationPhase(registry, 2).run(grid)
+    assert registry.names == ["b", "c"]
+    assert by_index(grid, registry.assign(["b", "c"], {"b": 1, "c": 1})) == {1: ["b"], 2: ["c"]}
 
 
 def test_of_a_pool_one_node_may_leave_and_the_other_takes_over() -> None:
     grid = hosts({"clients": {"a": 1, "b": 1}, "pool": "disk"}, {"clients": {"a": 1, "b": 1}, "pool": "disk"})
-    roster = called(grid)
-    assert len(roster.assign(["a", "b"], {"a": 1, "b": 1})) == 2
+    registry = called(grid)
+    assert len(registry.assign(["a", "b"], {"a": 1, "b": 1})) == 2
     gone = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 0)
     del grid.contexts[gone]
-    roster.refresh(grid, 1)
-    assert by_index(grid, roster.assign(["a", "b"], {"a": 1, "b": 1})) == {1: ["a", "b"]}
+    RegistrationPhase(registry, 1).run(grid)
+    assert by_index(grid, registry.assign(["a", "b"], {"a": 1, "b": 1})) == {1: ["a", "b"]}
 
 
 def test_min_nodes_is_asked_for_before_the_first_round_only() -> None:
     """A node that dies later must not end the run; `min-nodes` says "nodes ... before round 1"."""
     grid = hosts({"clients": {"a": 1}}, {"clients": {"b": 1}})
-    roster = called(grid, min_nodes=2, timeout_s=0.1)
+    registry = called(grid, min_nodes=2, timeout_s=0.1)
     del grid.contexts[next(iter(grid.contexts))]
-    roster.refresh(grid, 2)
-    assert len(roster.names) == 1
+    RegistrationPhase(registry, 2).run(grid)
+    assert len(registry.names) == 1
 
 
 def test_a_node_that_left_a_moment_ago_is_there_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "COME_BACK_S", 0.3)
+    monkeypatch.setattr(membership, "COME_BACK_S", 0.3)
     grid = hosts(owner("ward-1"), owner("ward-2"))
-    roster = called(grid)
+    registry = called(grid)
     grid.leave(0)
-    roster.refresh(grid, 1)
-    assert roster.names == ["ward-1", "ward-2"]
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["ward-1", "ward-2"]
     time.sleep(0.4)
-    roster.refresh(grid, 2)
-    assert roster.names == ["ward-2"]
+    RegistrationPhase(registry, 2).run(grid)
+    assert registry.names == ["ward-2"]
     grid.back(0)
-    roster.refresh(grid, 3)
-    assert roster.names == ["ward-1", "ward-2"]
+    RegistrationPhase(registry, 3).run(grid)
+    assert registry.names == ["ward-1", "ward-2"]
 
 
 def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(membership, "COME_BACK_S", 30.0)
     shared = {"clients": {"a": 1, "b": 1}, "pool": "disk"}
     grid = hosts(shared, shared)
-    roster = called(grid)
-    assert len(roster.participants()) == 2
+    registry = called(grid)
+    assert len(registry.participants()) == 2
     grid.leave(0)
-    roster.refresh(grid, 1)
-    assert [p.node for p in roster.participants()] == [grid.node(1)]
+    RegistrationPhase(registry, 1).run(grid)
+    assert [p.node for p in registry.participants()] == [grid.node(1)]
 
 
 def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
@@ -167,9 +168,9 @@ def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
 def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when the SuperLink is killed during the roll call."""
-    monkeypatch.setattr(presence, "AGAIN_S", 0.1)
-    monkeypatch.setattr(roster_module, "LOOK_S", 0.02)
+    """As when the SuperLink is killed during registration."""
+    monkeypatch.setattr(membership, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(exchange, "LOOK_S", 0.02)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=2)
     began = time.monotonic()
@@ -180,13 +181,13 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
 def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=99)
-    with pytest.raises(NodesError, match="got 2, of which 1 answered the roll call"):
+    with pytest.raises(NodesError, match="got 2, of which 1 registered"):
         called(grid, min_nodes=2)
     assert called(grid, min_nodes=1).names == ["ward-1"]
 
 
 def test_a_node_that_was_silent_is_called_again() -> None:
-    """A node that was busy at the roll call is not lost for the whole run."""
+    """A node that was busy at registration is not lost for the whole run."""
     silent = {"clients": {"b": 1}}
     grid = hosts({"clients": {"a": 1}}, silent)
     push = grid.push_messages
@@ -199,19 +200,19 @@ def test_a_node_that_was_silent_is_called_again() -> None:
         return ids
 
     grid.push_messages = deaf  # type: ignore[method-assign]
-    roster = called(grid, timeout_s=0.05)
-    assert roster.names == ["a"]
+    registry = called(grid, timeout_s=0.05)
+    assert registry.names == ["a"]
     grid.push_messages = push  # type: ignore[method-assign]
-    roster.timeout_s = 5.0
-    roster.refresh(grid, 1)
-    assert roster.names == ["a", "b"]
+    registry.timeout_s = 5.0
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["a", "b"]
 
 
-def test_a_node_without_a_roll_call_is_one_client() -> None:
+def test_a_node_that_cannot_register_is_one_client() -> None:
     grid = hosts({"clients": {"a": 1}}, {"error": NotImplementedError("no such action")})
-    roster = called(grid)
+    registry = called(grid)
     node = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 1)
-    assert roster.names == ["a", f"node-{node}"]
+    assert registry.names == ["a", f"node-{node}"]
 
 
 REFUSES = {"refused": "labels out of range"}
@@ -225,9 +226,9 @@ def test_where_most_nodes_cannot_take_part_the_run_ends_before_it_begins(fit: in
         called(grid, min_nodes=fit + 1, timeout_s=30)
     assert time.monotonic() - began < 5
     if fit:
-        roster = Roster(0.3, 1)
-        roster.refresh(grid, 5)
-        assert roster.names == ["a"]
+        registry = ClientRegistry(0.3, 1)
+        RegistrationPhase(registry, 5).run(grid)
+        assert registry.names == ["a"]
 
 
 def test_nodes_that_refuse_for_one_reason_are_one_sentence() -> None:
@@ -254,12 +255,12 @@ def test_one_of_three_nodes_vetoes_no_run(
 ) -> None:
     grid = hosts(owner("ward-1", name="ward-1"), owner("ward-2", name="ward-2"), odd | {"name": "ward-3"})
     began = time.monotonic()
-    roster = called(grid, min_nodes=min_nodes, timeout_s=30)
-    assert roster.shape_of_data() == ((4,), 3)
-    roster.refresh(grid, 1, clients=2)
-    assert roster.names == ["ward-1", "ward-2"]
+    registry = called(grid, min_nodes=min_nodes, timeout_s=30)
+    assert registry.shape_of_data() == ((4,), 3)
+    RegistrationPhase(registry, 1, clients=2).run(grid)
+    assert registry.names == ["ward-1", "ward-2"]
     assert time.monotonic() - began < 5
-    (left,) = roster.left_out()
+    (left,) = registry.left_out()
     assert (left.node, left.name) == (grid.node(2), "ward-3")
     assert f"node {left.node} (ward-3) {left.reason}" in caplog.text
     assert len(caplog.messages) == 1
@@ -268,25 +269,25 @@ def test_one_of_three_nodes_vetoes_no_run(
 def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(roster_module, "GRACE_S", 1.0)
+    monkeypatch.setattr(registration_phase, "GRACE_S", 1.0)
     grid = hosts(*(owner(f"ward-{i}", name=f"ward-{i}") for i in (1, 2, 3)))
     grid.die(2)
     began = time.monotonic()
-    roster = called(grid, min_nodes=2, timeout_s=30)
+    registry = called(grid, min_nodes=2, timeout_s=30)
     assert 1.0 <= time.monotonic() - began < 5
-    assert roster.names == ["ward-1", "ward-2"]
-    (left,) = roster.left_out()
-    assert (left.name, left.reason) == ("ward-3", "has not answered the roll call")
-    assert "no answer to the roll call yet from node" in caplog.text
+    assert registry.names == ["ward-1", "ward-2"]
+    (left,) = registry.left_out()
+    assert (left.name, left.reason) == ("ward-3", "has not registered")
+    assert "no registration yet from node" in caplog.text
     grid.back(2)
-    roster.refresh(grid, 1)
-    assert roster.names == ["ward-1", "ward-2", "ward-3"]
-    assert roster.left_out() == []
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["ward-1", "ward-2", "ward-3"]
+    assert registry.left_out() == []
 
 
 def test_the_first_round_waits_for_slow_nodes_while_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five nodes, one every 0.4 s: more than the grace after the majority, but never so long a silence."""
-    monkeypatch.setattr(roster_module, "GRACE_S", 0.8)
+    monkeypatch.setattr(registration_phase, "GRACE_S", 0.8)
     grid = hosts(*(owner(f"ward-{i}") for i in range(5)))
     held: dict[str, Message] = {}
     push, pull = grid.push_messages, grid.pull_messages
@@ -310,33 +311,33 @@ def test_the_first_round_waits_for_slow_nodes_while_others_answer(monkeypatch: p
 
 def test_the_shape_that_the_run_began_with_stays_though_its_nodes_leave() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"), owner("ward-3", shape=(5,)))
-    roster = called(grid)
-    roster.shape_of_data()
+    registry = called(grid)
+    registry.shape_of_data()
     grid.leave(0)
     grid.leave(1)
-    roster.refresh(grid, 2)
-    assert roster.names == []
+    RegistrationPhase(registry, 2).run(grid)
+    assert registry.names == []
     grid.back(0)
-    roster.refresh(grid, 3)
-    assert roster.names == ["ward-1"]
+    RegistrationPhase(registry, 3).run(grid)
+    assert registry.names == ["ward-1"]
 
 
 def test_a_node_without_clients_has_no_say_in_the_shape() -> None:
     empty = {"content": lambda: lies(clients=[], counts=[5], shape=[9])}
-    roster = called(hosts(owner("ward-1"), empty, empty))
-    assert roster.shape_of_data() == ((4,), 3)
+    registry = called(hosts(owner("ward-1"), empty, empty))
+    assert registry.shape_of_data() == ((4,), 3)
 
 
 def test_a_refusal_without_a_reason_says_so() -> None:
     with pytest.raises(ConfigError, match="no reason given"):
-        registration.read_roll_call(registration.refusal_content(" \n "))
+        registration.read_registration(registration.refusal_content(" \n "))
 
 
-def test_garbage_for_a_roll_call_is_no_crash() -> None:
+def test_garbage_for_a_registration_is_no_crash() -> None:
     app = ClientApp()
 
-    @app.query(registration.ROLL_CALL)
-    def roll_call(message: Message, context: Context) -> Message:
+    @app.query(registration.REGISTER)
+    def register(message: Message, context: Context) -> Message:
         return Message(RecordDict(), reply_to=message)
 
     grid = LocalGrid(app, [{}])
@@ -351,9 +352,9 @@ def test_a_client_that_several_pools_claim_is_trained_by_the_node_whose_share_it
     clients = {f"client-{i}": 10 for i in range(7)}
     shares = [(2, 3), (0, 3), (1, 3)]  # not in the order of pools or ids
     grid = hosts(*({"clients": clients, "share": share} for share in shares))
-    roster = called(grid)
-    assert roster.names == sorted(clients)  # once each
-    plan = by_index(grid, roster.assign(roster.names, dict.fromkeys(clients, 1.0)))
+    registry = called(grid)
+    assert registry.names == sorted(clients)  # once each
+    plan = by_index(grid, registry.assign(registry.names, dict.fromkeys(clients, 1.0)))
     assert plan == {
         1: ["client-0", "client-3", "client-6"], 2: ["client-1", "client-4"], 0: ["client-2", "client-5"],
     }  # fmt: skip
@@ -368,26 +369,26 @@ def test_doubly_claimed_clients_cost_no_search_each() -> None:
             searches.append(name)
             return super().__contains__(name)
 
-    roster = Roster(1.0, 1)
+    registry = ClientRegistry(1.0, 1)
     names = Clients(f"client-{i:03d}" for i in range(300))
     for i in range(2):
-        roster._answers[i] = registration.RollCall(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
-    roster._index()
-    plan = roster.assign(roster.names, dict.fromkeys(names, 1.0))
+        registry._answers[i] = registration.Registration(names, np.ones(300, np.int64), f"pool-{i}", (i, 2))
+    registry._index()
+    plan = registry.assign(registry.names, dict.fromkeys(names, 1.0))
     assert [len(clients) for clients in plan.values()] == [150, 150]
     assert len(searches) < 30
 
 
 def test_a_million_clients_are_not_listed() -> None:
     """Two machines that can each train all of a partition; memory and time go with the cohort."""
-    roster = Roster(1.0, 1)
+    registry = ClientRegistry(1.0, 1)
     counts = np.broadcast_to(np.int64(5), 10**6)
     tracemalloc.start()
     for i in range(2):
-        roster._answers[i] = registration.RollCall(ClientNames(10**6), counts, f"pool-{i}", (i, 2))
-    roster._index()
-    cohort = roster.draw(1e-5, np.random.default_rng(1))
-    plan = roster.assign(cohort, roster.num_examples(cohort))
+        registry._answers[i] = registration.Registration(ClientNames(10**6), counts, f"pool-{i}", (i, 2))
+    registry._index()
+    cohort = registry.draw(1e-5, np.random.default_rng(1))
+    plan = registry.assign(cohort, registry.num_examples(cohort))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(cohort) == 10
@@ -397,14 +398,14 @@ def test_a_million_clients_are_not_listed() -> None:
 
 
 def test_a_partition_and_a_client_of_another_name_are_one_population() -> None:
-    roster = Roster(1.0, 1)
-    roster._answers[1] = registration.RollCall(ClientNames(3), np.array([1, 2, 3]), "disk")
-    roster._answers[2] = registration.RollCall(("alone", "client-1"), np.array([8, 9]), "ward", (1, 2))
-    roster._answers[3] = registration.RollCall((), np.zeros(0, np.int64), "none")
-    roster._index()
-    assert roster.names == ["alone", "client-0", "client-1", "client-2"]
-    assert roster.num_examples(["alone", "client-2"]) == {"alone": 8, "client-2": 3}
-    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+    registry = ClientRegistry(1.0, 1)
+    registry._answers[1] = registration.Registration(ClientNames(3), np.array([1, 2, 3]), "disk")
+    registry._answers[2] = registration.Registration(("alone", "client-1"), np.array([8, 9]), "ward", (1, 2))
+    registry._answers[3] = registration.Registration((), np.zeros(0, np.int64), "none")
+    registry._index()
+    assert registry.names == ["alone", "client-0", "client-1", "client-2"]
+    assert registry.num_examples(["alone", "client-2"]) == {"alone": 8, "client-2": 3}
+    plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     # client-1, number 2 of all, is claimed twice; 2 mod 1 = 0, so that it is the first pool's
     assert plan == {2: ["alone"], 1: ["client-0", "client-1", "client-2"]}
 
@@ -446,17 +447,17 @@ def test_one_that_comes_later_is_refused_by_name_and_said_once(caplog: pytest.Lo
     grid = hosts(owner("ward-1", disk="x"), owner("ward-2"), owner("ward-1", disk="y"))
     late = grid.node(2)
     context = grid.contexts.pop(late)
-    roster = called(grid)
+    registry = called(grid)
     grid.contexts[late] = context
     for t in range(1, 4):
-        roster.refresh(grid, t)
-    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+        RegistrationPhase(registry, t).run(grid)
+    plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     assert by_index(grid, plan) == {0: ["ward-1"], 1: ["ward-2"]}
     line = f"node {late} is refused: it says that it is client 'ward-1', which node {grid.node(0)} is"
     assert caplog.text.count(line) == 1
     grid.leave(0)
-    roster.refresh(grid, 4)  # the one that held the name has gone
-    plan = roster.assign(roster.names, dict.fromkeys(roster.names, 1.0))
+    RegistrationPhase(registry, 4).run(grid)  # the one that held the name has gone
+    plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     assert by_index(grid, plan)[2] == ["ward-1"]
 
 
@@ -475,39 +476,39 @@ def test_somebody_elses_app_on_an_enrolled_node_has_its_name() -> None:
 
 def test_a_ghost_gives_way_to_the_node_that_took_its_place(caplog: pytest.LogCaptureFixture) -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"))
-    roster = called(grid)
+    registry = called(grid)
     ghost = grid.node(0)
     grid.die(0)
     new = join(grid, 0, 0)
-    roster.refresh(grid, 2)
+    RegistrationPhase(registry, 2).run(grid)
     assert ghost in grid.contexts
-    assert roster.names == ["ward-1", "ward-2"]
-    assert roster.assign(["ward-1"], {"ward-1": 1.0}) == {new: ["ward-1"]}
+    assert registry.names == ["ward-1", "ward-2"]
+    assert registry.assign(["ward-1"], {"ward-1": 1.0}) == {new: ["ward-1"]}
     assert f"node {new} takes the place of node {ghost} as client 'ward-1'" in caplog.text
 
 
 def test_a_renamed_node_is_another_client() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"), owner("ward-9"))
     grid.contexts.pop(grid.node(2))
-    roster = called(grid)
+    registry = called(grid)
     grid.leave(0)
     join(grid, 0, 2)
-    roster.refresh(grid, 2)
-    assert roster.names == ["ward-2", "ward-9"]
+    RegistrationPhase(registry, 2).run(grid)
+    assert registry.names == ["ward-2", "ward-9"]
 
 
 def test_a_node_that_is_back_under_its_id_is_asked_again() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"))
-    roster = called(grid)
+    registry = called(grid)
     asked = len(grid.sent)
     grid.leave(0)
-    roster.refresh(grid, 1)
-    assert roster.names == ["ward-2"]
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["ward-2"]
     grid.back(0)
-    roster.refresh(grid, 2)
-    assert roster.names == ["ward-1", "ward-2"]
+    RegistrationPhase(registry, 2).run(grid)
+    assert registry.names == ["ward-1", "ward-2"]
     grid.back(1)  # so quickly that nobody saw it leave
-    roster.refresh(grid, 3)
+    RegistrationPhase(registry, 3).run(grid)
     assert len(grid.sent) == asked + 2
 
 
@@ -518,36 +519,36 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
         called(hosts(one, other))
     grid = hosts(one, one, other)
     tracemalloc.start()
-    roster = called(grid)
+    registry = called(grid)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(roster.names) == 3
+    assert len(registry.names) == 3
     assert peak < 5e6
-    assert "counts 10000000 clients in the partition where others count 3" in roster.left_out()[0].reason
+    assert "counts 10000000 clients in the partition where others count 3" in registry.left_out()[0].reason
     grid.leave(0)
     grid.leave(1)
-    roster.refresh(grid, 2)
-    assert len(roster.names) == 0  # the number that the run began with stays
+    RegistrationPhase(registry, 2).run(grid)
+    assert len(registry.names) == 0  # the number that the run began with stays
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.membership.client_registry.NEW_NODE_S", 1.0)
+    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
     grid = hosts(owner("ward-1"), owner("ward-2"))
-    roster = Roster(30.0, 1)
-    roster.refresh(grid, 1)
+    registry = ClientRegistry(30.0, 1)
+    RegistrationPhase(registry, 1).run(grid)
     join(grid, 2, 1)
     grid.die(2)
     began = time.monotonic()
     for t in range(2, 12):
-        roster.refresh(grid, t)
+        RegistrationPhase(registry, t).run(grid)
     assert 1.0 < time.monotonic() - began < 4  # once, and not in each of ten rounds
-    assert roster.names == ["ward-1", "ward-2"]
+    assert registry.names == ["ward-1", "ward-2"]
 
 
 def lies(**changes: Any) -> RecordDict:
-    """Return an answer to the roll call with some of its parts replaced."""
-    whole = registration.roll_call_content(
-        registration.RollCall(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3)
+    """Return a registration with some of its parts replaced."""
+    whole = registration.registration_content(
+        registration.Registration(("eve",), np.array([5]), "disk/eve", shape=(4,), classes=3)
     )
     counts = changes.pop("counts", [5])
     whole["roll_call"] = ConfigRecord(
@@ -587,9 +588,9 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(LIES))
-def test_a_roll_call_that_lies_leaves_its_node_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_registration_that_lies_leaves_its_node_out(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     grid = hosts(owner("ward-1"), {"content": lambda: lies(**LIES[kind])})
-    roster = called(grid)
-    assert roster.names == ["ward-1"]
+    registry = called(grid)
+    assert registry.names == ["ward-1"]
     assert f"node {grid.node(1)} cannot take part" in caplog.text
     assert all(line.isprintable() for line in caplog.messages)

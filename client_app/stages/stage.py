@@ -1,0 +1,62 @@
+"""What a stage is on the node: the hooks around the training of the clients of one message.
+
+==========  =========================================================================================
+hook        when, and what it may change
+==========  =========================================================================================
+`targets`   before the training of a cohort: the labels that it trains on
+`start`     before the first step: the model that each client starts from
+`finish`    after the last: each client's upload and what it keeps
+`send`      as the uploads of all clients of the node come: which go up, and as what
+==========  =========================================================================================
+
+Clients that train together are a cohort; `start` and `finish` of one come in pairs. What a stage keeps for a
+client between rounds it declares as a record of the contract (`task.spec.stages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from client_app.node import Node
+from client_app.solvers.sgd import Finished
+from client_app.training.loop import LocalTask
+from task.numerics.arrays import Arrays
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
+
+Outcome = tuple[str, wire.ClientUpdate | Exception]
+
+
+class Stage:
+    """A stage that does nothing; the base of every other.
+
+    Args:
+        node: The node.
+        entry: The message's contract.
+        order: The message.
+    """
+
+    adapts: bool = False
+    """Whether `start` needs the client's training data."""
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+
+    def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
+        """Return the labels [N, ...] of a cohort, client after client, with `sizes` rows each."""
+        return y
+
+    def start(
+        self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
+    ) -> None:
+        """Change in place what the cohort starts from, given what each client kept."""
+
+    def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
+        """Return what goes up and what is kept, for each client of the cohort."""
+        return finished
+
+    def send(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
+        """Pass on the clients' uploads as they come, or why there is none."""
+        return outcomes

@@ -1,0 +1,133 @@
+"""The registration phase: new nodes say which clients they host, before a round draws its cohort.
+
+Its query goes to nodes, not to clients, has no content (`task.wire.registration`) and is part of every
+exchange, so that a node that joins while another phase waits is in the next round. Before a round, this phase
+waits:
+
+* before the first for ``min-nodes`` nodes, then for silent ones as long as others keep answering, and
+  `GRACE_S` more once most have; a run begins without nodes that decline or whose partition or data differ, as
+  long as more take part;
+* before a later one for new nodes, `NEW_NODE_S` each;
+* before each for ``min-replies`` clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from flwr.serverapp import Grid
+
+from strategies.engine.exchange import Exchange, Terms
+from strategies.membership.client_registry import ClientRegistry
+from task.errors import NodesError
+
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between checks for nodes
+GRACE_S = 15.0  # without an answer, after which the first round begins without the few silent nodes
+NEW_NODE_S = 5.0  # that a round waits for a new node's answer; it is taken later too
+
+
+class RegistrationPhase:
+    """One run of the phase.
+
+    Args:
+        registry: Takes the clients.
+        server_round: Round t.
+        clients: Clients that must be online to go on; fewer are waited for.
+    """
+
+    def __init__(self, registry: ClientRegistry, server_round: int, clients: int = 0) -> None:
+        self.registry, self.membership = registry, registry.membership
+        self.round, self.clients = server_round, clients
+        self.first = not registry.started
+        self.nodes = registry.min_nodes if self.first else 1  # a run that has begun goes on with those left
+        self.began = time.monotonic()
+
+    def run(self, grid: Grid) -> None:
+        """Register nodes that are new, forget those that left, and wait until the round can begin.
+
+        Raises:
+            ConfigError: Before the first round: as many nodes cannot take part as can, with their reasons, or
+                two nodes bring data of one client.
+            NodesError: Fewer nodes or clients than needed came within the registry's ``timeout_s``.
+        """
+        terms = Terms(self.membership, self.round, most_bytes=0)
+        pause, warned = FIRST_PAUSE_S, False
+        with closing(Exchange(grid, (), self.registry.timeout_s, terms)) as exchange:
+            while True:
+                exchange.look()
+                self._collect(exchange)
+                self.registry.refresh()
+                if self._complete():
+                    break
+                now = time.monotonic()
+                if now > exchange.deadline:
+                    raise self._too_few()
+                if not warned and now - self.began > NEW_NODE_S:
+                    warned = True
+                    logger.warning("%s", self._waits())
+                time.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+        self.membership.confirm()
+        if warned:
+            logger.warning("round %d goes on with %d clients", self.round, len(self.registry.names))
+
+    def _collect(self, exchange: Exchange) -> None:
+        """Take answers for as long as they come or are waited for."""
+        while self.membership.queries:
+            if exchange.due():
+                exchange.look()  # asks again if an answer was lost
+            wait = min(exchange.deadline - time.monotonic(), 0.25) if self._awaits() else 0.0
+            if not exchange.fetch(max(wait, 0.01)) and wait <= 0:
+                break
+        silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
+        if silent:
+            self.membership.log_once(f"no registration yet from {', '.join(silent)}")
+
+    def _awaits(self) -> bool:
+        """Return whether to wait for the nodes that were asked and are silent."""
+        if not self.first:
+            return bool(self.membership.silent(NEW_NODE_S))
+        answered, last = self.membership.num_answered(), self.membership.last_answer_at
+        if answered < self.nodes or answered <= len(self.membership.silent()):
+            return True
+        return time.monotonic() < last + max(GRACE_S, last - self.began)
+
+    def _complete(self) -> bool:
+        answered = self.membership.num_answered() if self.first else len(self.membership.present())
+        if answered < self.nodes:
+            return False
+        if self.round <= 1:
+            self.registry.check()
+        return len(self.registry.names) >= self.clients
+
+    def _waits(self) -> str:
+        names, online = self.registry.names, len(self.membership.nodes)
+        return (
+            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of "
+            f"{self.nodes} or more, with {len(names)} clients, of {self.clients} or more "
+            f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_listed(names)}'
+        )
+
+    def _too_few(self) -> NodesError:
+        names, online = self.registry.names, len(self.membership.nodes)
+        within, answered = f"within {self.registry.timeout_s:g} s", self.membership.num_answered()
+        if answered < self.nodes:
+            registered = "" if online == answered else f", of which {answered} registered"
+            return NodesError(
+                f'expected at least {self.nodes} nodes {within} (run-config keys "min-nodes", '
+                f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
+            )
+        return NodesError(
+            f"round {self.round}: expected at least {self.clients} clients online {within} (run-config keys "
+            f'"min-replies", "roll-call-timeout"); got {len(names)} on {online} nodes: {_listed(names)}. '
+            "Start the others and resume the run."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:9]) or "none"

@@ -1,0 +1,274 @@
+"""Which nodes are online, and what they registered.
+
+`Membership` sends nothing and never waits: `Membership.update` takes the SuperLink's list of nodes and says
+which of them must be asked to register, `Membership.take` takes an answer. So nodes can register at any time,
+also while a round waits for its replies; see `strategies.engine.exchange`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from flwr.app import Message
+
+from strategies.membership.client_identity import Admission, Claim, Node, admit
+from strategies.membership.foreign import as_one_client, foreign_registration
+from task.errors import ConfigError
+from task.population import some
+from task.wire import messages as wire
+from task.wire.registration import REGISTER, Data, Registration, read_registration
+
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
+ASK_AGAIN_S = 15.0  # half of the time after which a silent node is asked again; it doubles each time
+
+Incarnation = tuple[int, str]
+"""A node's id, and what changes each time that it comes back."""
+
+
+class Membership:
+    """The nodes that are online, and those among them that take part.
+
+    Args:
+        timeout_s: How long a query to a node lives, and how long a SuperLink in trouble is asked again.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.nodes: dict[int, Node] = {}  # online
+        self.claims: dict[int, Claim] = {}
+        self.admission = Admission()
+        self.queries: dict[str, tuple[int, float]] = {}  # unanswered, by message id: node, when it was asked
+        # On the monotonic clock:
+        self.empty_since: float | None = None
+        self.troubled_at = -math.inf  # when the SuperLink was last unwell
+        self.last_answer_at = 0.0
+        self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
+        self.whole_nodes = False  # whether a node that hosts several clients counts as one
+        self._times_left = Counter[int]()  # by node
+        self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
+        self._unfit: dict[int, tuple[str, bool]] = {}  # why nodes cannot take part, and whether they said so
+        self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
+        self._size = 0  # clients of the partition
+        self._data: Data | None = None  # that all nodes' own data must be like
+        self._sequence = 0
+        self._logged: set[str] = set()
+
+    # ------------------------------------------------------------------ what the exchange tells
+
+    def update(self, infos: Collection[Any]) -> list[int]:
+        """Take the SuperLink's list of online nodes.
+
+        Args:
+            infos: As `Grid.get_nodes` returns them.
+
+        Returns:
+            The nodes that are to be asked to register: new ones, those that are back, and silent ones again.
+        """
+        now, before = time.monotonic(), self.nodes
+        left = before.keys() - {info.node_id for info in infos}
+        for node in left:
+            self._times_left[node] += 1
+            self._left_at[node] = before[node], now
+            self._unfit.pop(node, None)
+        self.nodes = {}
+        for info in infos:
+            since = f"{info.last_activated_at}/{self._times_left[info.node_id]}"
+            self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
+        over = {n for n, (_, at) in self._left_at.items() if n in self.nodes or now - at >= COME_BACK_S}
+        for node in over:
+            del self._left_at[node]
+        self.empty_since = None if self.nodes else self.empty_since or now
+        back = {n for n, node in self.nodes.items() if n not in before or node.since != before[n].since}
+        if left or back or over:  # a node that is back counts as what it was until it registers again
+            self._admit()
+        # An answer may still come to any query of a node's present incarnation.
+        self.queries = {
+            i: (n, asked) for i, (n, asked) in self.queries.items() if n in self.nodes and n not in back
+        }
+        times = Counter(n for n, _ in self.queries.values())
+        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        lately = {n for n, asked in self.queries.values() if asked + wait[n] > now}
+        unknown = back | (self.nodes.keys() - self.claims.keys() - self._unfit.keys())
+        return sorted(unknown - lately)
+
+    def asked(self, queries: Mapping[str, int]) -> None:
+        """Note the nodes that were asked to register, by message id."""
+        self.queries |= {i: (node, time.monotonic()) for i, node in queries.items()}
+
+    def troubled(self) -> None:
+        """Note that the SuperLink is, or was, unwell."""
+        self.troubled_at = time.monotonic()
+
+    def take(self, message_id: str, reply: Message | Exception) -> None:
+        """Take what came for a query: an answer, or why none can be read."""
+        node_id, _ = self.queries.pop(message_id)
+        self.queries = {i: (n, asked) for i, (n, asked) in self.queries.items() if n != node_id}
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        try:
+            registered = self._read(node, reply)
+        except ConfigError as err:
+            self._leave_out(node, str(err), declined=True)
+        except Exception as err:  # hostile bytes may raise anything
+            why = f"its registration cannot be read: {err or type(err).__name__}"
+            self._leave_out(node, why, declined=False)
+        else:
+            if registered is None:
+                return
+            self._unfit.pop(node_id, None)
+            self._sequence += 1
+            self.claims[node_id] = Claim(node, registered, self._sequence)
+        self.last_answer_at = time.monotonic()
+        self._admit()
+
+    def _read(self, node: Node, reply: Message | Exception) -> Registration | None:
+        """Return what a node registered; None if the node could not answer and is to be asked again.
+
+        Raises:
+            ConfigError: The node declines.
+            Exception: Whatever its bytes lead to.
+        """
+        if isinstance(reply, Exception):
+            raise reply
+        if reply.has_error():
+            why = wire.one_line(reply.error.reason, "no reason given")
+            if why.startswith(wire.POLICY):
+                raise ConfigError(why)
+            if reply.metadata.src_node_id != node.id:
+                return None  # the SuperLink's error: the node left, or its answer did
+        elif REGISTER in reply.content:
+            registered = read_registration(reply.content)
+            whole = self.whole_nodes and len(registered.clients) > 1
+            return as_one_client(node, registered) if whole else registered
+        logger.debug("%s does not know how to register", node)
+        return foreign_registration(node)
+
+    def _leave_out(self, node: Node, why: str, *, declined: bool) -> None:
+        why = wire.one_line(why)
+        self._unfit[node.id] = why, declined
+        self.claims.pop(node.id, None)
+        self.log_once(f"{node} cannot take part: {why}")
+
+    # ------------------------------------------------------------------ who is online
+
+    def silent(self, within_s: float = math.inf) -> list[int]:
+        """Return the nodes that were asked within the last seconds and have not answered."""
+        since = time.monotonic() - within_s
+        return sorted({node for node, asked in self.queries.values() if asked > since})
+
+    def present(self) -> dict[int, Node]:
+        """Return the nodes that are online, and registered ones that were until a moment ago.
+
+        A SuperLink in trouble heard no node, and a process that was killed is started again: an order for
+        such a node waits until it is back (`strategies.engine.exchange`), and no round begins without it.
+        """
+        now = time.monotonic()
+        left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
+        return {n: node for n, node in left.items() if n in self.claims} | self.nodes
+
+    def num_answered(self) -> int:
+        """Return how many of the present nodes have registered, or said why they cannot take part."""
+        return sum(n in self.claims or n in self._unfit for n in self.present())
+
+    def incarnation(self, node: int) -> Incarnation:
+        """Return a node's present incarnation."""
+        return node, self.nodes[node].since if node in self.nodes else ""
+
+    def works(self, incarnation: Incarnation) -> bool:
+        """Return whether a node is still online as it was, and no other has taken its place."""
+        node, _ = incarnation
+        online = node in self.nodes and self.incarnation(node) == incarnation
+        return online and node not in self.admission.replaced
+
+    def substitute(self, clients: Mapping[str, object], pool: str, tried: set[Incarnation]) -> int | None:
+        """Return a node that can train these clients and was not yet asked to in this incarnation, or None.
+
+        Args:
+            clients: All are needed.
+            pool: Of the node that was asked first.
+            tried: Incarnations of the nodes that were asked.
+        """
+        for node in sorted(self.admission.admitted & self.nodes.keys()):
+            claim, names = self.claims[node], self.claims[node].registration.clients
+            mine = claim.registration.pool == pool or claim.own in clients
+            if mine and self.incarnation(node) not in tried and all(c in names for c in clients):
+                return node
+        return None
+
+    # ------------------------------------------------------------------ who takes part
+
+    def admitted(self) -> dict[int, Registration]:
+        """Return the registrations of the nodes that take part, by node."""
+        return {n: self.claims[n].registration for n in sorted(self.admission.admitted)}
+
+    def left_out(self) -> dict[Node, str]:
+        """Return the nodes that are online and take no part, and why; silent ones, too."""
+        found = dict.fromkeys(self.silent(), "has not registered")
+        found |= {n: f"is refused: it {why}" for n, why in self.admission.refused.items()}
+        found |= {n: f"cannot take part: {why}" for n, (why, _) in self._unfit.items()}
+        absent = found.keys() - self.admission.admitted
+        return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
+
+    def outvoted(self) -> str:
+        """Return why no run can begin: most of the nodes that answered cannot take part in one; else ""."""
+        declined = {n for n, (_, said) in self._unfit.items() if said}
+        against = (declined | self.admission.deviating) & self.nodes.keys()
+        if not against or len(self.admission.admitted) > len(against):
+            return ""
+        by_reason: dict[str, list[Node]] = {}
+        for node, why in self.left_out().items():
+            if node.id in against:
+                by_reason.setdefault(why, []).append(node)
+        return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
+
+    def expect_data(self, data: Data) -> None:
+        """Refuse, from now on, nodes whose data have another shape or number of classes."""
+        self._data = data
+        self._admit()
+
+    def count_whole_nodes(self, whole: bool) -> None:
+        """Count a node that hosts several clients as one from now on, or as its clients again."""
+        if whole != self.whole_nodes:
+            self.whole_nodes = whole
+            self.claims.clear()  # all are asked again
+            self._admit()
+
+    def confirm(self) -> None:
+        """Let the present holders keep their clients' names; log once who was refused or replaced."""
+        self._held, self._size = self.admission.held, self.admission.size
+        for node, why in self.left_out().items():
+            if node.id in self.admission.refused:
+                self.log_once(f"{node} {why}")
+        for n in sorted(self.admission.admitted):
+            if self.claims[n].registration.foreign:
+                node = self.claims[n].node
+                self.log_once(
+                    f"{node} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
+                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+                )
+        for n, (by, client) in sorted(self.admission.replaced.items()):
+            new, old = self.claims[by].node, self.claims[n].node
+            self.log_once(f"{new} takes the place of {old} as client {client!r}")
+
+    def log_once(self, line: str) -> None:
+        """Log a line, unless it was logged before."""
+        if line not in self._logged:
+            self._logged.add(line)
+            logger.warning("%s", line)
+
+    def _admit(self) -> None:
+        present = self.present()
+        pools = {c.registration.pool for n, c in self.claims.items() if n in self.nodes}
+        claims = [
+            Claim(present[n], c.registration, c.sequence)
+            for n, c in self.claims.items()  # another node of the pool does the work of one that left
+            if n in self.nodes or (n in present and c.registration.pool not in pools)
+        ]
+        self.admission = admit(claims, self._held, self._size, self._data, self.lost_on_foreign)

@@ -1,0 +1,49 @@
+"""Call a SuperLink that may be in trouble for a while."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from task.wire.messages import one_line
+
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+T = TypeVar("T")
+LONGEST_PAUSE_S = 2.0
+SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away
+
+
+def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
+    """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
+
+    A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
+    the connection fails, which shows in the time that a call takes.
+
+    Args:
+        call: Does it.
+        timeout_s: How long to try.
+        troubled: Called after each sign that the SuperLink is, or was, not well.
+    """
+    began, pause = time.monotonic(), 0.1
+    while True:
+        try:
+            result = call()
+        except Exception as err:
+            if not in_trouble(err) or time.monotonic() + pause > began + timeout_s:
+                raise
+            logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
+            troubled()
+        else:
+            if time.monotonic() - began > SLOW_S:
+                troubled()
+            return result
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def in_trouble(err: Exception) -> bool:
+    """Return whether an error is the SuperLink's own and may pass."""
+    status = getattr(getattr(err, "response", None), "status_code", 0)
+    return isinstance(status, int) and status >= 500

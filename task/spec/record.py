@@ -1,0 +1,127 @@
+"""What a record is: one named thing that travels in a message or that a client keeps between rounds.
+
+A record says which arrays it has (its *layout*), what its numbers are relative to (its *base*), what becomes
+of many clients' records (its *reduction*) and whether a node merges its own clients' (how they are
+*carried*). A scalar is a record of one number with a range. Compression, masks and checks ask the record and
+nothing else.
+
+`task.wire.layouts` gives the arrays of a layout under a model, and those that a record is relative to.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Reduce = Literal["mean", "sum", "collect"]
+Of = Literal["steps", "halves", "batch", "all", "validation"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays a record has.
+
+    Attributes:
+        kind: ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for
+            each of something; ``free``, arrays that only the client knows.
+        of: The part of the model; or what the vector has a number for.
+    """
+
+    kind: Literal["part", "vector", "free"]
+    of: str = ""
+
+
+SHARED = Layout("part", "shared")
+"""The model as the server knows it: parameters and buffers, without what stays at the clients."""
+
+PARAMETERS = Layout("part", "parameters")
+"""The parameters of the shared part."""
+
+BUFFERS = Layout("part", "buffers")
+"""Its buffers; empty for most models."""
+
+TOP = Layout("part", "top")
+"""The parameters of its last layers, those that adaptive local aggregation has weights for."""
+
+PRIVATE = Layout("part", "private")
+"""The part of the model that stays at the client."""
+
+WHOLE = Layout("part", "whole")
+"""Both parts."""
+
+COLUMNS = Layout("vector", "columns")
+"""One number for each input of a first layer that is linear; empty for another first layer."""
+
+CLIENTS = Layout("vector", "clients")
+"""One number for each client that is online, in the order of names."""
+
+FREE = Layout("free")
+"""Arrays of any names and shapes; only for what a client keeps."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Named arrays.
+
+    Attributes:
+        name: Name of the record on the wire or in the client's state.
+        layout: Which arrays it has.
+        meaning: What it is, with the paper's symbol. Dtypes are those of the model.
+        reduce: What becomes of many clients' records: ``mean`` and ``sum`` are weighted by
+            `Algorithm.weight`; ``collect`` keeps every client's.
+        carry: Whether a node sends one ``partial`` reduction of its clients' records, or ``each`` of them as
+            it is. The reduced arrays are the same, to the bit. What is collected is always carried so.
+        base: Name of the downward record that the arrays are relative to, as a local model is to the global
+            one; "" = they are changes or gradients themselves.
+        per: Scalar of the reply by which the client has divided its change of the parameters; these are then
+            changes whatever the base says, which holds for the buffers.
+        to: Of a downward record, whether ``all`` clients get the same or ``each`` gets records of its own, by
+            name.
+        of: Of an upward record, which training examples it is computed from: those of the local ``steps``,
+            the second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation``
+            share that is kept out of the training. `client_app.owner` counts them.
+    """
+
+    name: str
+    layout: Layout
+    meaning: str
+    reduce: Reduce = "mean"
+    carry: Literal["partial", "each"] = "partial"
+    base: str = ""
+    per: str = ""
+    to: Literal["all", "each"] = "all"
+    of: Of = "steps"
+
+    def __post_init__(self) -> None:
+        """Carry what is collected one by one."""
+        if self.reduce == "collect":
+            object.__setattr__(self, "carry", "each")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One number of a message.
+
+    Attributes:
+        name: Name on the wire.
+        meaning: What the number is, with its unit.
+        required: Whether a message without it is refused.
+        low: Smallest value that an honest client can send.
+        high: Largest such value.
+        whole: Whether it is an integer.
+        reduce: What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``,
+            weighted as the arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
+    """
+
+    name: str
+    meaning: str
+    required: bool = True
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    reduce: Literal["mean", "sum", "max", "collect"] = "mean"
+
+
+MODEL_DOWN = Record("arrays", SHARED, "global model w^t")
+MODEL_UP = Record("arrays", SHARED, "local model w_k after local training", base=MODEL_DOWN.name)

@@ -1,0 +1,76 @@
+"""The arrays of a record under a run's model: their form, and what they are relative to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from task.numerics.arrays import Arrays, only
+from task.spec.record import Layout, Record
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What records look like under one model.
+
+    Attributes:
+        shared: The model's shared part: parameters and buffers.
+        parameters: Names of its parameters, in the model's order.
+        clients: Number of clients that are online.
+        others: Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
+    """
+
+    shared: Arrays
+    parameters: tuple[str, ...]
+    clients: int = 0
+    others: Mapping[str, Arrays] = field(default_factory=dict)
+
+    def like(self, layout: Layout) -> Arrays:
+        """Return arrays of the names, shapes and dtypes of a layout.
+
+        Raises:
+            KeyError: The layout is free, or a part that is unknown here.
+        """
+        if layout.kind == "vector":
+            size = self._columns() if layout.of == "columns" else self.clients
+            return {layout.of: np.zeros(size, np.float32)} if size is not None else {}
+        if layout.of == "shared":
+            return self.shared
+        if layout.of == "parameters":
+            return only(self.shared, self.parameters)
+        if layout.of == "buffers":
+            parameters = frozenset(self.parameters)
+            return {n: a for n, a in self.shared.items() if n not in parameters}
+        return self.others[layout.of]
+
+    def _columns(self) -> int | None:
+        """Return the inputs of the first layer; None if it is not linear."""
+        first = self.shared[self.parameters[0]] if self.parameters else np.zeros(0)
+        return first.shape[1] if first.ndim == 2 else None
+
+    def of(self, records: Iterable[Record]) -> dict[str, Arrays]:
+        """Return the arrays of several records by name; those of a free layout are left out."""
+        return {r.name: self.like(r.layout) for r in records if r.layout.kind != "free"}
+
+
+def base_of(
+    record: Record, received: Mapping[str, Mapping[str, np.ndarray]], parameters: Collection[str]
+) -> Arrays | None:
+    """Return, by array, what a record's arrays are relative to; an array without is a change itself.
+
+    Args:
+        record: The record.
+        received: Downward records by name.
+        parameters: Names of the model's parameters.
+
+    Returns:
+        None if the record is relative to one that is not among `received`.
+    """
+    if not record.base:
+        return {}
+    if record.base not in received:
+        return None
+    base = received[record.base]
+    return {n: a for n, a in base.items() if not (record.per and n in parameters)}
