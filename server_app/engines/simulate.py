@@ -26,9 +26,7 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
     same through a local SuperLink, a bundle and Ray. Call it once in a process: see `Workers`.
 
-    Args:
-        run_config: Run-config keys.
-        nodes: Virtual SuperNodes; 0 = one per CPU, so that every core trains.
+    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains.
 
     Raises:
         BouquetError: As `server_app.app.run`.
