@@ -190,7 +190,7 @@ def _clients(lines: Sequence[Row]) -> Plot:
     rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))
     values = [float(row["metrics"][key]) for row in rows]
     mean = float(np.mean(values))
-    rules = [Series(f"mean {short(mean)}", BLUE, [Point(0, mean)], "rule")]
+    rules = [Series(f"mean {short(mean)}", GREEN, [Point(0, mean)], "rule")]
     if key == "accuracy":
         worst = worst_decile(values)
         rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
