@@ -28,6 +28,7 @@ from task.numerics.metrics import monotone, worst_decile
 
 NAMED_CLIENTS = 30  # more bars than this get no names
 LONGEST_NAME = 24
+MOST_CLIENTS = 400  # of more, each bar is the lowest of neighbours
 MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
 MOST_PHASES = 14
 MOST_READOUTS = 120
@@ -194,12 +195,14 @@ def _clients(lines: Sequence[Row]) -> Plot:
     if key == "accuracy":
         worst = worst_decile(values)
         rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
+    step = -(-len(values) // MOST_CLIENTS)
+    bars = [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
     names = [row["name"] for row in rows]
     cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
         f"One bar per client: {what}. The mean is unweighted.",
-        [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars"), *rules],
+        [Series("", SKY, bars, "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
         names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
