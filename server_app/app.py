@@ -112,12 +112,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     folder = RunFolder.create(path, record, resume=output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
-        recorder = Recorder(
-            folder,
-            progress,
-            every=output.checkpoint_every,
-            resume=output.resume,
-        )
+        recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume)
         result = strategy.start(
             grid,
             wire.pack_arrays(shared),

@@ -101,7 +101,7 @@ def local(value: object) -> str:
 
 
 def reason(err: BaseException) -> str:
-    """Return an error of somebody else's as a part of a message: of the system's, what happened is public."""
+    """Return a library's or the system's error as a part of a message: the system's own words are public."""
     text, head = str(err), ""
     if isinstance(err, OSError) and err.errno is not None:
         head = f"[Errno {err.errno}] {os.strerror(err.errno)}"
@@ -113,7 +113,7 @@ def reason(err: BaseException) -> str:
 def public(err: BaseException) -> str:
     """Return what a node may tell the server of an error.
 
-    The text of an error that nobody foresaw may hold data, so only its kind and its place in the code go.
+    The text of an unforeseen error may hold data, so only its kind and its place in the code go.
     """
     if isinstance(err, BouquetError):
         return err.public

@@ -3,12 +3,12 @@
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
 temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new one,
 never half of one. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused
-until somebody puts a backup in its place or deletes the damaged file: fresh values in silence would be a
+until a backup is put in its place or the damaged file is deleted: to start from fresh values would be a
 wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
 it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
-made of that round or of later ones. So a save leaves earlier versions beside the new one, all that a resume
+made of that round or of later ones. So a save leaves earlier versions next to the new one, all that a resume
 from a checkpoint could still ask for, and no more (`client_app.memory.versions`). `StateStore.load` gives the
 newest one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
 """
@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +50,16 @@ class StateStore:
     Args:
         root: ``state-dir``.
         run_name: Name of the run; each run of the name has a folder of its own.
+        scope: Folder in that for what is kept otherwise than by client and run; "" = none.
     """
 
     root: Path
     run_name: str
+    scope: str = ""
 
     def path(self, client: str, run: str = "") -> Path:
         """Return the file of a client in a run."""
-        return folder_of(self.root, self.run_name, run) / f"{safe_name(client)}{SUFFIX}"
+        return folder_of(self.root, self.run_name, run) / self.scope / f"{safe_name(client)}{SUFFIX}"
 
     @contextmanager
     def lock(self, client: str, run: str = "") -> Iterator[None]:
@@ -68,15 +71,13 @@ class StateStore:
         path = self.path(client, run)
         with ExitStack() as held:
             with _writing(path, client):
-                lock, words = (
-                    path.with_name(f"{path.stem}.lock"),
-                    f"process {os.getpid()} on {platform.node()}",
-                )
+                lock = path.with_name(f"{path.stem}.lock")
                 try:
+                    words = f"process {os.getpid()} on {platform.node()}"
                     held.enter_context(locked(lock, words, optional=True))
                 except HeldError as err:
                     raise StateError(
-                        f"client {client}: expected that nobody else trains it; got its lock {local(lock)} "
+                        f"client {client}: expected no other process at it; got its lock {local(lock)} "
                         f"held by {local(err.holder or 'another process')}. Let that process end, or stop it."
                     ) from None
             yield
@@ -91,17 +92,10 @@ class StateStore:
         resumable: int | None = None,
         void: Collection[int] = (),
     ) -> None:
-        """Replace a client's state, atomically.
+        """Replace a client's state, made in round t of the run, atomically.
 
-        Args:
-            client: Its name.
-            algorithm: The catalogue entry whose ``keeps`` this is.
-            server_round: Round t in which the client made it.
-            fields: Arrays by field.
-            run: Identity of the run.
-            resumable: Oldest round from whose end the run may have to be resumed; earlier versions that a
-                resume could ask for are left. None leaves none.
-            void: As of `load`.
+        Earlier versions stay that a resume from the end of round `resumable` or of a later one could ask
+        for; None leaves none. `void` is as of `load`.
 
         Raises:
             StateError: It cannot be written, or the file there is damaged or belongs to something else. All
@@ -139,14 +133,9 @@ class StateStore:
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
 
-        Args:
-            client: Its name.
-            algorithm: The catalogue entry.
-            run: Identity of the run.
-            before: Round to train: what was kept in this round or later belongs to rounds that a resume has
-                abandoned. None = the newest.
-            like: For fields whose form the model sets, arrays of the expected names, shapes and dtypes.
-            void: Rounds that the server has gone back from.
+        What was kept in round `before` or later, or in a round of `void`, is left out: a resume has abandoned
+        these rounds, or the server has gone back from them. `like` has arrays of the expected names, shapes
+        and dtypes for fields whose form the model sets.
 
         Raises:
             StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
@@ -166,11 +155,12 @@ class StateStore:
             found = _read(version, client, algorithm, run, header.previous)
             if found is None:
                 wanted = header.round if header.round in void else before
-                raise StateError(
-                    f"client {client}: kept state {local(path)}: expected a version from before round "
-                    f"{wanted}; got one of round {header.round}, made from one of round {header.previous} "
-                    f"that is not there. Resume from round {header.round} or later, or put "
-                    f"{local(version.name)} back."
+                raise _error(
+                    path,
+                    client,
+                    f": expected a version from before round {wanted}; got one of round {header.round}, made "
+                    f"from one of round {header.previous} that is not there. Resume from round "
+                    f"{header.round} or later, or put {local(version.name)} back.",
                 )
             header, fields = found
         _check_form(path, client, fields, like or {})
@@ -186,27 +176,27 @@ def _read(
     except FileNotFoundError:
         return None
     except OSError as err:
-        said = (
-            f"client {client}: kept state {local(path)} cannot be read: {reason(err)}. Nothing was changed."
-        )
-        raise StateError(said) from err
+        raise _error(path, client, f" cannot be read: {reason(err)}. Nothing was changed.") from err
     except ValueError as err:
         raise _moved_aside(path, client, str(err)) from None
+    made = header.round if version is None else version
     for expected, got in (
         (f"{algorithm} state of {client}", f"{header.algorithm} state of {header.client}"),
         (f"state of run {run!r}", f"state of run {header.run!r}"),
-        (
-            f"a version of round {header.round if version is None else version}",
-            f"a version of round {header.round}",
-        ),
+        (f"a version of round {made}", f"a version of round {header.round}"),
     ):
         if expected != got:
-            raise StateError(
-                f"client {client}: kept state {local(path)}: expected {expected}; got {got}. The file "
-                "was left as "
-                "it is. Put the right one in its place, or move it away to let this client start over."
+            raise _error(
+                path,
+                client,
+                f": expected {expected}; got {got}. The file was left as it is. Put the right one in its "
+                "place, or move it away to let this client start over.",
             )
     return header, fields
+
+
+def _error(path: Path, client: str, what: str) -> StateError:
+    return StateError(f"client {client}: kept state {local(path)}{what}")
 
 
 def _check_form(
@@ -218,11 +208,11 @@ def _check_form(
         for name in sorted(wanted.keys() | kept.keys()):
             expected, got = _form(wanted.get(name)), _form(kept.get(name))
             if expected != got:
-                raise StateError(
-                    f"client {client}: kept state {local(path)}: {field}/{name}: expected {expected}; "
-                    f"got {got}: "
-                    "state of another model. The file was left as it is. Give the run-config keys that it "
-                    "was made under, or start a new run."
+                raise _error(
+                    path,
+                    client,
+                    f": {field}/{name}: expected {expected}; got {got}: state of another model. The file was "
+                    "left as it is. Give the run-config keys that it was made under, or start a new run.",
                 )
 
 
@@ -235,43 +225,33 @@ def _writing(path: Path, client: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as err:
-        raise StateError(
-            f"client {client}: kept state {local(path)} cannot be written: {reason(err)}. What was kept "
-            "before is untouched."
-            ' Free space on that disk, make it writable, or choose another by run-config key "state-dir".'
+        raise _error(
+            path,
+            client,
+            f" cannot be written: {reason(err)}. What was kept before is untouched. Free space on that disk, "
+            'make it writable, or choose another with the run-config key "state-dir".',
         ) from err
 
 
 def _moved_aside(path: Path, client: str, damage: str) -> StateError:
     """Move a damaged file out of the way and return the error that refuses it."""
-    aside, n = path.with_suffix(".damaged"), 0
-    while aside.exists():
-        n += 1
-        aside = path.with_suffix(f".damaged.{n}")
+    suffixes = chain([".damaged"], (f".damaged.{n}" for n in count(1)))
+    aside = next(p for p in map(path.with_suffix, suffixes) if not p.exists())
     try:
         path.rename(aside)
+        then = f"Moved to {local(aside.name)}; put a backup at {local(path)}, or delete {local(aside.name)}"
     except OSError as err:
-        return StateError(
-            f"client {client}: kept state {local(path)}: {local(damage)}. It cannot be moved aside: "
-            f"{reason(err)}. Put a backup in "
-            "its place, or delete it to let this client start over."
-        )
-    return StateError(
-        f"client {client}: kept state {local(path)}: {local(damage)}. Moved to {local(aside.name)}; put "
-        f"a backup at {local(path)}, or "
-        f"delete {local(aside.name)} to let this client start over."
-    )
+        then = f"It cannot be moved aside: {reason(err)}. Put a backup in its place, or delete it"
+    return _error(path, client, f": {local(damage)}. {then} to let this client start over.")
 
 
 def _refuse_what_was_refused(path: Path, client: str) -> None:
     pattern = re.compile(re.escape(path.stem) + r"\.damaged(\.[0-9]+)?")
     names = [p.name for p in path.parent.iterdir()] if path.parent.exists() else []
-    aside = sorted(name for name in names if pattern.fullmatch(name))
-    if aside:
+    if aside := sorted(name for name in names if pattern.fullmatch(name)):
         raise StateError(
-            f"client {client}: kept state was refused before and is at "
-            f"{local(path.with_name(aside[-1]))}. Put a "
-            f"backup at {local(path)}, or delete the damaged file to let this client start over."
+            f"client {client}: kept state was refused before and is at {local(path.with_name(aside[-1]))}. "
+            f"Put a backup at {local(path)}, or delete the damaged file to let this client start over."
         )
 
 
@@ -280,10 +260,7 @@ def oldest_resumable(server_round: int, every: int) -> int:
 
     The checkpoint of round t - 1 may still be in the making while round t trains, so that of round t - 2
     counts, or the one before it that was due.
-
-    Args:
-        server_round: Round t that is trained.
-        every: Run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
+    `every` is the run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
     """
     last = max(server_round - 2, 0)
     return last - last % every if every else last

@@ -1,6 +1,6 @@
 """Earlier versions of a client's kept state, for a run that is resumed.
 
-``<client>@<round>.safetensors`` lies beside the present file. Each file names the one that it was made from,
+``<client>@<round>.safetensors`` lies next to the present file. Each file names the one that it was made from,
 and only this chain counts: after a crash there may be versions of rounds that a resume has abandoned.
 """
 
@@ -27,11 +27,8 @@ def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
     """Return the rounds of the present file and of the versions that led to it, the newest first.
 
     The second value is the round where the chain breaks off, 0 = nowhere. If that version is damaged and
-    somebody puts a backup in its place, those before it count again.
-
-    Args:
-        path: The present file.
-        present: Its header; None = it is not there.
+    a backup is put in its place, those before it count again.
+    `path` is the present file and `present` its header, None if it is not there.
     """
     if present is None:
         return [], 0
@@ -49,7 +46,7 @@ def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
 
 
 def beside(path: Path) -> tuple[list[int], list[Path]]:
-    """Return the rounds of a file's versions, and the temporary folders that killed saves left beside it."""
+    """Return the rounds of a file's versions, and the temporary folders that killed saves left next to it."""
     pattern = re.compile(rf"(\.)?{re.escape(path.stem)}(?:@([0-9]+))?{re.escape(SUFFIX)}(\.[^.]+)?")
     rounds, leftovers = [], []
     with suppress(OSError):  # no folder: the save makes it, or says why not
@@ -66,9 +63,7 @@ def beside(path: Path) -> tuple[list[int], list[Path]]:
 def set_aside(path: Path, server_round: int | None) -> Iterator[None]:
     """Give the present file its version's name too; if the block fails, all is as it was before.
 
-    Args:
-        path: The present file.
-        server_round: Its round; None = there is none.
+    `server_round` is the file's round, None if there is no present file.
     """
     if server_round is None:
         try:

@@ -17,7 +17,7 @@ c_k            ``step-seconds``      measured time of a step; 0 unless ``resourc
 =============  ====================  ===========================================================  ======
 
 The two points are measured without dropout and with fixed statistics, so that the training is not touched.
-(The authors' code takes the last minibatch of the round before for the first step instead, and at tau = 1
+(The authors' code takes the last minibatch of the previous round for the first step instead, and at tau = 1
 keeps one for three rounds, to have both points on one minibatch.)
 """
 
@@ -28,8 +28,8 @@ import time
 import torch
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, full_loss, norms
-from client_app.training.programs import Batch, Gradient
+from client_app.training.loop import LocalTask, full_loss, norms
+from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.wire import messages as wire
 
 FIELD = "local-model"
@@ -39,6 +39,8 @@ SMALLEST_DISTANCE = 1e-10
 class AdaptiveTauSolver(Solver):
     """Plain SGD that measures how smooth its loss is."""
 
+    name = "adaptive-tau"
+
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w)."""
         self._losses = full_loss(task)
@@ -46,7 +48,7 @@ class AdaptiveTauSolver(Solver):
         self._at_start: Tensors = []
         self._began = time.perf_counter()
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the plain gradient; on the first batch measure rho, beta and grad F_k(w)."""
         if not self._at_start:
             task.program.train(False)
@@ -81,12 +83,12 @@ class AdaptiveTauSolver(Solver):
         seconds = 0.0
         if self.config.adaptive_tau.resource == "seconds":
             seconds = (time.perf_counter() - self._began) / max(int(self.scalars[wire.LOCAL_STEPS]), 1)
-        plain = super().finish(task, stats)
-        gradients, models = task.named(self._at_start), task.named(task.params)
-        out: Finished = []
-        for k, (upload, _) in enumerate(plain):
-            rho, beta = self._slopes[k]
-            told = {"rho": rho, "beta": beta, "loss-before": self._losses[k], "step-seconds": seconds}
-            arrays = {**upload.arrays, "gradient": gradients[k]}
-            out.append((wire.ClientUpdate(arrays, {**upload.scalars, **told}), {FIELD: models[k]}))
-        return out
+        rho, beta = zip(*self._slopes, strict=True)
+        measured = {"rho": rho, "beta": beta, "loss-before": self._losses}
+        return self.updates(
+            task,
+            stats,
+            up={"gradient": task.named(self._at_start)},
+            scalars=measured | {"step-seconds": [seconds] * task.clients},
+            keep={FIELD: task.named(task.params)},
+        )

@@ -38,8 +38,8 @@ import torch
 
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.solvers.sgd import Finished
-from client_app.training.loop import LocalTask, Tensors
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.loop import LocalTask
+from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
 
 
@@ -50,6 +50,8 @@ def coefficient(r: int, L: int) -> float:
 
 class AppleSolver(OwnModelSolver):
     """SGD on the client's core model and on its relationships, within the mixture."""
+
+    name = "apple"
 
     def begin(self, task: LocalTask) -> None:
         """Lay the core models side by side."""
@@ -82,12 +84,12 @@ class AppleSolver(OwnModelSolver):
         return [part.view_as(p) for part, p in zip(parts, self.mixed, strict=True)]
 
     def _mix(self) -> None:
-        """Make w^p anew."""
+        """Update w^p."""
         with torch.no_grad():
             mixed = self.p.to(self.core.dtype) @ self.core
             torch._foreach_copy_(self.mixed, self._parts(mixed))
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's loss at w^p and p_ii g; step p."""
         self._mix()
         loss, gradient = task.program.gradient(self.mixed, batch)
@@ -100,10 +102,9 @@ class AppleSolver(OwnModelSolver):
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return the core model; keep w^p and p."""
         assert self.order is not None
-        ((upload, keep),) = super().finish(task, stats)
         pairs = zip(self.order.population, self.p.cpu().numpy(), strict=True)
         ratios: Arrays = self.kept[0].get("ratios", {}) | {name: np.array(p) for name, p in pairs}
-        return [(upload, keep | {"ratios": ratios})]
+        return self.updates(task, stats, keep={"personal": self.own_models(task), "ratios": [ratios]})
 
     def own_models(self, task: LocalTask) -> list[Arrays]:
         """Return w^p, with the buffers."""

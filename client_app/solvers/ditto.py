@@ -1,6 +1,6 @@
 """Ditto, client half. Li, Hu, Beirami and Smith, ICML 2021, arXiv 2012.04221, Algorithm 1.
 
-min_{v_k} F_k(v_k) + lambda/2 |v_k - w*|^2, beside FedAvg of w:
+min_{v_k} F_k(v_k) + lambda/2 |v_k - w*|^2, in addition to FedAvg of w:
 
 v_k <- v_k - eta (grad l(v_k; b) + lambda (v_k - w^t)), for each batch b of ``personal.epochs`` epochs;  then
 w_k <- w_k - eta grad l(w_k; b) from w^t on, for each batch b of E epochs
@@ -24,13 +24,16 @@ selected keep their v_k. With ``ala = true`` what ALA made of w^t stands for it,
 
 from __future__ import annotations
 
-from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, train
+from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import proximal
+from client_app.training.loop import LocalTask, Terms, train
 from task.numerics.arrays import Arrays
 
 
-class DittoSolver(Solver):
+class DittoSolver(OwnModelSolver):
     """SGD on the client's own model, held at the received one; then plain SGD on the global one."""
+
+    name = "ditto"
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train v_k, then w_k."""
@@ -42,19 +45,9 @@ class DittoSolver(Solver):
         task.load(task.own)
         return train(task, self)
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return lambda v_k - lambda w^t, and nothing for w_k."""
-        return [(self._lambda, task.params), (-self._lambda, task.start)] if self._lambda else []
-
-    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
-        """Return w_k; keep v_k."""
-        plain = super().finish(task, stats)
-        return [(up, {"personal": v}) for (up, _), v in zip(plain, self._personal, strict=True)]
-
-    def personalise(self, task: LocalTask) -> None:
-        """Make the parameters v_k as it was kept; a new client's are those that it starts from."""
-        starts = task.own or [{}] * task.clients
-        task.load([fields.get("personal", start) for fields, start in zip(self.kept, starts, strict=True)])
+        return proximal(task, self._lambda)
 
     def own_models(self, task: LocalTask) -> list[Arrays]:
         """Return the v_k."""

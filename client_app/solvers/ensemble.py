@@ -10,8 +10,8 @@ p_m      ``models`` in evaluations    members of all clients that are known     
 =======  ===========================  ==========================================  ====================
 
 Training is local training only, and what is measured at its end (``test-accuracy``) is the client's member.
-An evaluation measures the vote of all members on the client's test data; while nobody sent a member, the
-client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
+An evaluation measures the vote of all members on the client's test data; before any client has sent a
+member, the client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from torch.nn.functional import nll_loss
 
 from client_app.solvers.own_model import OwnModelSolver
+from client_app.training.loop import LocalTask
 from client_app.training.programs import Single
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
@@ -30,6 +31,12 @@ from task.wire import messages as wire
 
 class EnsembleSolver(OwnModelSolver):
     """Plain SGD on the client's member; the members vote."""
+
+    name = "ensemble"
+
+    def begin(self, task: LocalTask) -> None:
+        """Start from the kept member."""
+        task.start_from([fields.get("personal", {}) for fields in self.kept])
 
     def measure(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         """Return loss and accuracy of the members' vote."""

@@ -18,12 +18,15 @@ rounds is its last w_i, and the run's initial model before the first. Neutral va
 from __future__ import annotations
 
 from client_app.solvers.own_model import OwnModelSolver
-from client_app.training.loop import LocalTask, Tensors
+from client_app.solvers.sgd import proximal
+from client_app.training.loop import LocalTask, Terms
 from task.errors import WireError
 
 
 class FedAMPSolver(OwnModelSolver):
     """SGD from the cloud model, held at it."""
+
+    name = "fedamp"
 
     def begin(self, task: LocalTask) -> None:
         """Start from u_i.
@@ -38,7 +41,6 @@ class FedAMPSolver(OwnModelSolver):
             )
         task.start_from([u for u in clouds if u is not None])
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return lambda/alpha (w - u_i)."""
-        pull = self.config.fedamp.lambda_ / self.config.fedamp.alpha
-        return [(pull, task.params), (-pull, task.start)] if pull else []
+        return proximal(task, self.config.fedamp.lambda_ / self.config.fedamp.alpha)

@@ -25,14 +25,15 @@ from __future__ import annotations
 
 import torch
 
-from client_app.solvers.fednova import per_client, step_weights
+from client_app.solvers.fednova import step_weights
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors
-from task.wire import messages as wire
+from client_app.training.loop import LocalTask, Terms, per_client
 
 
 class FedDCSolver(Solver):
     """SGD with the gradient corrected, and pulled to the received model less the drift."""
+
+    name = "feddc"
 
     def begin(self, task: LocalTask) -> None:
         """Form alpha / v_k, and g / v_k - g_k + alpha / v_k (h_k - w^t)."""
@@ -44,7 +45,7 @@ class FedDCSolver(Solver):
         task.memory["pull"] = pulls
         task.memory["fixed"] = [a * (h - w) + (g - own).to(w.dtype) for a, h, w, g, own in held]
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return alpha / v_k (w - w^t + h_k) + g / v_k - g_k."""
         pulled = [a * p for a, p in zip(task.memory["pull"], task.params, strict=True)]
         return [(1.0, pulled), (1.0, task.memory["fixed"])]
@@ -54,16 +55,11 @@ class FedDCSolver(Solver):
         lengths = [a * task.lr for a in step_weights(task)]  # tau_k eta_t
         drift, gradient, deltas = [], [], []
         with torch.no_grad():
-            parts = zip(task.params, task.start, self._drift, self._own, self._pooled, strict=True)
-            for p, w, h, own, g in parts:
-                moved = p.double() - w.double()
+            parts = zip(task.params, task.moved(), self._drift, self._own, self._pooled, strict=True)
+            for p, moved, h, own, g in parts:
                 change = -g - moved / per_client(lengths, p)
                 drift.append((h + moved).to(h.dtype))
                 gradient.append((own + change).to(own.dtype))
                 deltas.append((per_client(self._v, p) * change).to(p.dtype))
-        plain = super().finish(task, stats)
-        named = zip(plain, task.named(drift), task.named(gradient), task.named(deltas), strict=True)
-        return [
-            (wire.ClientUpdate(up.arrays | {"gradient-delta": d}, up.scalars), {"drift": h, "gradient": g})
-            for (up, _), h, g, d in named
-        ]
+        keep = {"drift": task.named(drift), "gradient": task.named(gradient)}
+        return self.updates(task, stats, up={"gradient-delta": task.named(deltas)}, keep=keep)

@@ -21,29 +21,30 @@ from __future__ import annotations
 
 import torch
 
-from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors
+from client_app.solvers.sgd import Finished, Solver, proximal
+from client_app.training.loop import LocalTask, Terms
 
 
 class FedDynSolver(Solver):
     """SGD on the dynamically regularised objective."""
 
+    name = "feddyn"
+
     def begin(self, task: LocalTask) -> None:
         """Take up g_k."""
         task.memory["gradient"] = self.remembered(task, "gradient")
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return alpha theta - alpha theta^{t-1} - g_k."""
         alpha = self.config.feddyn.alpha
         if not alpha:
             return []
-        return [(alpha, task.params), (-alpha, task.start), (-1.0, task.memory["gradient"])]
+        return [*proximal(task, alpha), (-1.0, task.memory["gradient"])]
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return theta_k; keep the new g_k."""
         alpha = self.config.feddyn.alpha
         with torch.no_grad():
-            parts = zip(task.memory["gradient"], task.params, task.start, strict=True)
-            gradient = [(g.double() - alpha * (p.double() - w.double())).to(g.dtype) for g, p, w in parts]
-        plain = super().finish(task, stats)
-        return [(up, {"gradient": g}) for (up, _), g in zip(plain, task.named(gradient), strict=True)]
+            parts = zip(task.memory["gradient"], task.moved(), strict=True)
+            gradient = [(g.double() - alpha * moved).to(g.dtype) for g, moved in parts]
+        return self.updates(task, stats, keep={"gradient": task.named(gradient)})

@@ -5,8 +5,6 @@ Local steps as in FedAvg; ``square-norm``, |w_k - w^t|^2 over all parameters tog
 
 from __future__ import annotations
 
-import torch
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, norms
 
@@ -14,9 +12,8 @@ from client_app.training.loop import LocalTask, norms
 class FedExPSolver(Solver):
     """Plain SGD that also measures how far it went."""
 
+    name = "fedexp"
+
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k and |w_k - w^t|^2."""
-        with torch.no_grad():
-            moved = norms([p.double() - w.double() for p, w in zip(task.params, task.start, strict=True)])
-        measured = [s | {"square-norm": norm**2} for s, norm in zip(stats, moved, strict=True)]
-        return super().finish(task, measured)
+        return self.updates(task, stats, scalars={"square-norm": [n**2 for n in norms(task.moved())]})

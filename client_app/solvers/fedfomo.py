@@ -43,11 +43,12 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
 from task.numerics.seeds import rng_for
-from task.wire import messages as wire
 
 
 class FedFomoSolver(OwnModelSolver):
     """Steps towards the models that are better for the client, then plain SGD."""
+
+    name = "fedfomo"
 
     def begin(self, task: LocalTask) -> None:
         """Weigh the models that came, mix, and set the validation examples aside."""
@@ -86,10 +87,9 @@ class FedFomoSolver(OwnModelSolver):
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return theta_i and the w_n, in the order of the population; keep theta_i and where it began."""
         assert self.order is not None
-        ((upload, keep),) = super().finish(task, stats)
         w = np.array([self.weights.get(name, 0.0) for name in self.order.population], np.float32)
-        upload = wire.ClientUpdate(upload.arrays | {"affinity": {"clients": w}}, upload.scalars)
-        return [(upload, keep | {"before": self.mixed})]
+        keep = {"personal": self.own_models(task), "before": [self.mixed]}
+        return self.updates(task, stats, up={"affinity": [{"clients": w}]}, keep=keep)
 
 
 def mixture(theta: Arrays, models: Mapping[str, Arrays], weights: Mapping[str, float]) -> Arrays:

@@ -18,13 +18,10 @@ Variable local work: tau_k follows from the client's examples and from the epoch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, steps_of
-from task.wire import messages as wire
+from client_app.solvers.sgd import Finished, Solver, proximal
+from client_app.training.loop import LocalTask, Terms, per_client, steps_of
 
 
 def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
@@ -50,31 +47,20 @@ def step_weights(task: LocalTask, mu: float = 0.0) -> list[float]:
     return [step_weight(s, task.config.momentum, task.lr * mu) for s in steps]
 
 
-def per_client(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    """Return one float64 number per client, [K, 1, ...], ready to scale a tensor [K, ...]."""
-    numbers = torch.tensor(values, dtype=torch.float64, device=like.device)
-    return numbers.view(-1, *[1] * (like.dim() - 1))
-
-
 class FedNovaSolver(Solver):
     """SGD whose whole update is divided by the weight of its steps."""
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    name = "fednova"
+
+    def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""
-        mu = self.config.fednova.mu
-        return [(mu, task.params), (-mu, task.start)] if mu else []
+        return proximal(task, self.config.fednova.mu)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return the normalised update and |a_k|_1."""
         weights = step_weights(task, self.config.fednova.mu)
         with torch.no_grad():
-            moved = [
-                ((p.double() - w.double()) / per_client(weights, p)).to(p.dtype)
-                for p, w in zip(task.params, task.start, strict=True)
-            ]
-        plain = super().finish(task, stats)
-        uploads = [
-            wire.ClientUpdate({"update": up.arrays[wire.ARRAYS] | update}, up.scalars | {"step-weight": a})
-            for (up, _), update, a in zip(plain, task.named(moved), weights, strict=True)
-        ]
-        return [(up, {}) for up in uploads]
+            pairs = zip(task.params, task.moved(), strict=True)
+            moved = [(m / per_client(weights, m)).to(p.dtype) for p, m in pairs]
+        whole = [state | u for state, u in zip(task.states(), task.named(moved), strict=True)]
+        return self.updates(task, stats, model=False, up={"update": whole}, scalars={"step-weight": weights})

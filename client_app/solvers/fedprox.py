@@ -19,13 +19,15 @@ Neutral value: mu = 0 is FedAvg.
 
 from __future__ import annotations
 
-from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient, norms
+from client_app.solvers.sgd import Finished, Solver, proximal
+from client_app.training.loop import LocalTask, Terms, full_gradient, norms
 from client_app.training.programs import Dense
 
 
 class FedProxSolver(Solver):
     """SGD on the proximal objective."""
+
+    name = "fedprox"
 
     def begin(self, task: LocalTask) -> None:
         """Measure the received model, for gamma and for the adaptive mu."""
@@ -35,10 +37,9 @@ class FedProxSolver(Solver):
             losses, grads = full_gradient(task)
             self._before = list(zip(losses, norms(grads), strict=True))
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""
-        mu = self.scalars["proximal-mu"]
-        return [(mu, task.params), (-mu, task.start)] if mu else []
+        return proximal(task, self.scalars["proximal-mu"])
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k with gamma and the loss before."""

@@ -13,12 +13,11 @@ from task.wire import messages as wire
 class FedSGDSolver(Solver):
     """Computes the full local gradient and uploads it as ``gradient``."""
 
+    name = "fedsgd"
     trains = False
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return g_k and F_k(w^t)."""
         losses, grads = full_gradient(task, training=self.training)
-        return [
-            (wire.ClientUpdate({"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {})
-            for g, n, loss in zip(task.named(grads), task.num_examples, losses, strict=True)
-        ]
+        up, scalars = {"gradient": task.named(grads)}, {wire.TRAIN_LOSS: losses}
+        return self.updates(task, model=False, up=up, scalars=scalars)

@@ -21,19 +21,19 @@ Neutral value: with mu = 0 the global model is FedAvg's.
 
 from __future__ import annotations
 
-from client_app.solvers.sgd import Solver
-from client_app.training.loop import LocalTask, Tensors, train
+from client_app.solvers.sgd import Solver, proximal
+from client_app.training.loop import LocalTask, Terms, train
 
 
 class FineTuneSolver(Solver):
     """SGD, perhaps with a proximal term; the same once more before a model is measured."""
 
+    name = "fine-tune"
     adapts = True
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""
-        mu = self.config.fine_tune.mu
-        return [(mu, task.params), (-mu, task.start)] if mu else []
+        return proximal(task, self.config.fine_tune.mu)
 
     def personalise(self, task: LocalTask) -> None:
         """Fine-tune the received model."""

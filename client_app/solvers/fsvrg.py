@@ -28,35 +28,32 @@ import torch
 
 from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient
-from task.numerics.arrays import Arrays
+from client_app.training.loop import LocalTask, full_gradient
+from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.wire import messages as wire
 
 
 class GradientSolver(FedSGDSolver):
     """The full local gradient, deterministic: the exchange before the training."""
 
+    name = "gradient"
     training = False
 
 
-class CountingSolver(Solver):
+class CountingSolver(GradientSolver):
     """The same with the counts of the features."""
 
-    trains = False
-    training = False
+    name = "feature-counts"
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return g_k, phi_k and the client's part of omega."""
         losses, grads = full_gradient(task)
-        shares = frequency(task).astype(np.float32)
-        out: Finished = []
-        for k, (g, n, loss) in enumerate(zip(task.named(grads), task.num_examples, losses, strict=True)):
-            present = np.where(shares[k] > 0, np.float32(1.0 / n), np.float32(0.0))
-            arrays: dict[str, Arrays] = {"gradient": g, "frequency": {"columns": shares[k]}}
-            arrays["presence"] = {"columns": present}
-            out.append((wire.ClientUpdate(arrays, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: loss}), {}))
-        return out
+        shares, sizes = frequency(task).astype(np.float32), np.array(task.num_examples)[:, None]
+        present = np.where(shares > 0, (1.0 / sizes).astype(np.float32), np.float32(0.0))
+        columns = {"frequency": shares, "presence": present}
+        up = {name: [{"columns": row} for row in rows] for name, rows in columns.items()}
+        up["gradient"] = task.named(grads)
+        return self.updates(task, model=False, up=up, scalars={wire.TRAIN_LOSS: losses})
 
 
 def frequency(task: LocalTask) -> np.ndarray:
@@ -69,17 +66,17 @@ def frequency(task: LocalTask) -> np.ndarray:
 class FSVRGSolver(Solver):
     """Variance-reduced steps."""
 
+    name = "fsvrg"
     training = False
 
     def begin(self, task: LocalTask) -> None:
         """Put g and n_k into tensors."""
         device = task.start[0].device
-        given = self.arrays["gradient"]
-        self._g: Tensors = [torch.tensor(given[n], device=device).unsqueeze(0) for n in task.program.names]
+        self._g = self.received(task, "gradient")
         self._sizes = torch.tensor(task.num_examples, dtype=torch.float32, device=device)
         self._ratio: torch.Tensor | None = None  # S_k of the first layer, [K, 1, d]
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses and b / n_k times the variance-reduced gradient."""
         loss, here = task.program.gradient(task.params, batch)
         k, decay = len(loss), task.config.weight_decay
@@ -101,6 +98,8 @@ class FSVRGSolver(Solver):
 
 class FSVRGSparseSolver(FSVRGSolver):
     """With the differences scaled by how rare a feature is here and elsewhere."""
+
+    name = "fsvrg-sparse"
 
     def begin(self, task: LocalTask) -> None:
         """Compute S_k."""

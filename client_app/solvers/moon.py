@@ -21,7 +21,7 @@ evaluation mode (no dropout, normalisation by their own running statistics), so 
 the example: they are computed once for all the client's examples, before the first step, and not in each.
 That is one pass over them for each of these models, also where ``local-steps`` is less than a pass.
 
-A client without w_j, as in its first round, trains as in FedAvg, to the last bit, whoever trains beside it;
+A client without w_j, as in its first round, trains as in FedAvg, to the last bit, whoever trains with it;
 so do all with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``train-loss`` is l, so it rises by
 mu l_con in a client's second round; compare accuracies with FedAvg's, not losses.
 """
@@ -36,10 +36,9 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import CHUNK, LocalTask, Tensors
-from client_app.training.programs import Batch, Dense, Gradient, Program
+from client_app.training.loop import CHUNK, LocalTask
+from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Program, Tensors
 from task.numerics.arrays import Arrays
-from task.wire import messages as wire
 from task.wire.checks import check_arrays
 
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
@@ -47,6 +46,8 @@ SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 
 class MoonSolver(Solver):
     """SGD on the supervised and the model-contrastive loss."""
+
+    name = "moon"
 
     def begin(self, task: LocalTask) -> None:
         """Compute what the models that stand still make of the clients' examples.
@@ -79,10 +80,10 @@ class MoonSolver(Solver):
             directions[rows, : units.shape[1]] = units
         return directions
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return losses and gradient of l; clients of like many w_j go together.
 
-        What a client computes then depends on nobody else.
+        So what a client computes does not depend on the others.
         """
         groups = self._by_count(len(batch.x), batch.x.device)
         if len(groups) == 1:
@@ -103,9 +104,7 @@ class MoonSolver(Solver):
             self._groups[k] = [(n, torch.tensor(who, device=device)) for n, who in rows.items()]
         return self._groups[k]
 
-    def _of(
-        self, program: Program, count: int, params: Tensors, batch: Batch
-    ) -> tuple[torch.Tensor, Gradient]:
+    def _of(self, program: Program, count: int, params: Tensors, batch: Batch) -> LossAndGradient:
         """Return losses and gradient of clients that have `count` w_j each."""
         if not count:
             return program.gradient(params, batch)
@@ -122,12 +121,10 @@ class MoonSolver(Solver):
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k; keep it in front of the models before."""
-        finished: Finished = []
-        for (upload, _), before in zip(super().finish(task, stats), self._previous, strict=True):
-            models = [upload.arrays[wire.ARRAYS], *before][: self.config.moon.buffer]
-            record = {f"{i}/{name}": a for i, model in enumerate(models) for name, a in model.items()}
-            finished.append((upload, {"previous": record}))
-        return finished
+        pairs = zip(task.states(), self._previous, strict=True)
+        kept = [[state, *before][: self.config.moon.buffer] for state, before in pairs]
+        records = [{f"{i}/{n}": a for i, model in enumerate(m) for n, a in model.items()} for m in kept]
+        return self.updates(task, stats, keep={"previous": records})
 
 
 def contrastive(z: torch.Tensor, directions: torch.Tensor, temperature: float) -> torch.Tensor:

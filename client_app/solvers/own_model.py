@@ -7,17 +7,13 @@ from client_app.training.loop import LocalTask
 
 
 class OwnModelSolver(Solver):
-    """SGD from the model that the client kept; a client that has none begins with the run's initial model."""
-
-    def begin(self, task: LocalTask) -> None:
-        """Start from the kept model."""
-        task.start_from([fields.get("personal", {}) for fields in self.kept])
+    """SGD that keeps the client's own model; a client that is new has what it starts from in its place."""
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return what plain SGD does; keep the client's own model."""
-        plain = super().finish(task, stats)
-        return [(up, {"personal": own}) for (up, _), own in zip(plain, self.own_models(task), strict=True)]
+        return self.updates(task, stats, keep={"personal": self.own_models(task)})
 
     def personalise(self, task: LocalTask) -> None:
         """Take the kept model."""
-        task.load([fields.get("personal", {}) for fields in self.kept])
+        starts = task.own or [{}] * task.clients
+        task.load([fields.get("personal", start) for fields, start in zip(self.kept, starts, strict=True)])

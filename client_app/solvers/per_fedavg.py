@@ -23,7 +23,7 @@ w_k.
 
 A client's own model, before local training as after it, is w - alpha grad f_k(w), one step on all its
 training examples; its gradient is that of evaluation (no dropout, buffers at rest). Nothing is kept: a client
-that is new adapts the global model as everybody does. alpha = 0 is FedAvg that trains on the second halves.
+that is new adapts the global model as all do. alpha = 0 is FedAvg that trains on the second halves.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.loop import LocalTask, full_gradient
+from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
 
 
 class PerFedAvgSolver(Solver):
     """SGD on the loss after one step."""
 
+    name = "per-fedavg"
     adapts = True
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return f(w~; D') and the meta-gradient."""
         knobs, gradient = self.config.per_fedavg, task.program.gradient
         inner, outer = _halves(batch)

@@ -26,14 +26,16 @@ from __future__ import annotations
 
 import torch
 
-from client_app.solvers.sgd import Finished, Solver
+from client_app.solvers.own_model import OwnModelSolver
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, Gradient
+from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
-class PFedMeSolver(Solver):
+class PFedMeSolver(OwnModelSolver):
     """Steps towards the minimum of the proximal objective, which w follows."""
+
+    name = "pfedme"
 
     def begin(self, task: LocalTask) -> None:
         """Start theta at w^t."""
@@ -41,7 +43,7 @@ class PFedMeSolver(Solver):
         task.memory["theta"] = task.all_params
         task.all_params = task.params = [p.clone() for p in task.all_params]
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Move theta; return f(theta; b) before that, and lambda (w - theta)."""
         knobs, theta, w = self.config.pfedme, task.memory["theta"], task.params
         pull = knobs.inner_lr * knobs.lambda_
@@ -53,15 +55,6 @@ class PFedMeSolver(Solver):
                 torch._foreach_lerp_(theta, w, pull)
                 gradient.add_to(theta, -knobs.inner_lr)
         return first, Dense([knobs.lambda_ * (a - b) for a, b in zip(w, theta, strict=True)])
-
-    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
-        """Return w_k; keep theta."""
-        plain = super().finish(task, stats)
-        return [(up, {"personal": own}) for (up, _), own in zip(plain, self.own_models(task), strict=True)]
-
-    def personalise(self, task: LocalTask) -> None:
-        """Take the theta that was kept."""
-        task.load([fields.get("personal", {}) for fields in self.kept])
 
     def own_models(self, task: LocalTask) -> list[Arrays]:
         """Return theta, with the buffers."""

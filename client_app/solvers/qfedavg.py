@@ -22,8 +22,8 @@ import math
 import torch
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient, full_loss, norms
-from task.numerics.arrays import only
+from client_app.training.loop import LocalTask, full_gradient, full_loss, norms, per_client
+from client_app.training.programs import Tensors
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
 from task.wire import messages as wire
 
@@ -32,6 +32,8 @@ LARGEST = EXPONENT * math.log(2)  # of log a_k, so that it can be added: with mo
 
 class QFedAvgSolver(Solver):
     """Plain SGD whose update goes up weighted by the loss before."""
+
+    name = "qfedavg"
 
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w^t)."""
@@ -43,31 +45,27 @@ class QFedAvgSolver(Solver):
             deltas = [p - s for p, s in zip(task.params, task.start, strict=True)]
         # |Dw|^2 = |w_k - w^t|^2 / eta^2
         squares = [(norm / task.lr) ** 2 for norm in norms(deltas)]
-        stats = [s | extra for s, extra in zip(stats, self.weigh(task, deltas, squares), strict=True)]
-        states = task.program.states(task.params)
-        rest = [only(state, [n for n in state if n not in task.program.names]) for state in states]
-        return [
-            (wire.ClientUpdate({"delta": d, "buffers": b}, {wire.NUM_EXAMPLES: n, **measured}), {})
-            for d, b, n, measured in zip(task.named(deltas), rest, task.num_examples, stats, strict=True)
-        ]
+        scalars = self.weigh(task, deltas, squares)
+        rest = [{n: a for n, a in s.items() if n not in task.program.names} for s in task.states()]
+        up = {"delta": task.named(deltas), "buffers": rest}
+        return self.updates(task, stats, model=False, up=up, scalars=scalars)
 
-    def weigh(self, task: LocalTask, tensors: Tensors, squares: list[float]) -> list[dict[str, float]]:
-        """Multiply each client's tensors by a_k and return its scalars."""
+    def weigh(self, task: LocalTask, tensors: Tensors, squares: list[float]) -> dict[str, list[float]]:
+        """Multiply each client's tensors by a_k and return the clients' scalars."""
         q, reference = self.config.qffl.q, self.scalars["reference-loss"]
-        out, weights = [], []
-        for loss, square in zip(self._losses, squares, strict=True):
-            weights.append(math.exp(min(log_weight(loss, reference, q), LARGEST)))
-            h = weights[-1] * (1.0 + q * task.lr * square / max(loss, SMALLEST_LOSS))
-            out.append({"loss-before": loss, "lipschitz": h})
+        weights = [math.exp(min(log_weight(loss, reference, q), LARGEST)) for loss in self._losses]
         if q:
             for t in tensors:
-                t.mul_(torch.tensor(weights, dtype=t.dtype, device=t.device).view(-1, *[1] * (t.dim() - 1)))
-        return out
+                t.mul_(per_client(weights, t).to(t.dtype))
+        parts = zip(weights, squares, self._losses, strict=True)
+        h = [a * (1.0 + q * task.lr * square / max(loss, SMALLEST_LOSS)) for a, square, loss in parts]
+        return {"loss-before": self._losses, "lipschitz": h}
 
 
 class QFedSGDSolver(QFedAvgSolver):
     """Computes the full local gradient and uploads it weighted by the loss."""
 
+    name = "qfedsgd"
     trains = False
 
     def begin(self, task: LocalTask) -> None:
@@ -77,12 +75,5 @@ class QFedSGDSolver(QFedAvgSolver):
         """Return a_k grad F_k(w^t) and h_k / L."""
         self._losses, grads = full_gradient(task, training=self.training)
         scalars = self.weigh(task, grads, [norm**2 for norm in norms(grads)])
-        return [
-            (
-                wire.ClientUpdate(
-                    {"gradient": g}, {wire.NUM_EXAMPLES: n, wire.TRAIN_LOSS: s["loss-before"], **s}
-                ),
-                {},
-            )
-            for g, n, s in zip(task.named(grads), task.num_examples, scalars, strict=True)
-        ]
+        scalars[wire.TRAIN_LOSS] = self._losses
+        return self.updates(task, model=False, up={"gradient": task.named(grads)}, scalars=scalars)

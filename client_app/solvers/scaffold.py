@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import torch
 
-from client_app.solvers.fednova import per_client, step_weights
+from client_app.solvers.fednova import step_weights
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.loop import LocalTask, Tensors, full_gradient
-from task.wire import messages as wire
+from client_app.training.loop import LocalTask, Terms, full_gradient, per_client
+from client_app.training.programs import Tensors
 
 
 class ScaffoldSolver(Solver):
     """SGD with the gradient corrected by c - c_i."""
+
+    name = "scaffold"
 
     def begin(self, task: LocalTask) -> None:
         """Form c - c_i, and with option I the gradient of the received model."""
@@ -43,7 +45,7 @@ class ScaffoldSolver(Solver):
         task.memory["correction"] = [c - own for c, own in zip(control, self._own, strict=True)]
         self._at_start = full_gradient(task)[1] if self.config.scaffold.option == "I" else None
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return c - c_i."""
         return [(1.0, task.memory["correction"])]
 
@@ -51,20 +53,13 @@ class ScaffoldSolver(Solver):
         if self._at_start is not None:
             return self._at_start
         lengths = [a * task.lr for a in step_weights(task)]  # K eta_l
-        parts = zip(task.start, task.params, task.memory["correction"], strict=True)
-        return [
-            ((x.double() - y.double()) / per_client(lengths, y) - correction.double()).to(y.dtype)
-            for x, y, correction in parts
-        ]
+        parts = zip(task.moved(), task.memory["correction"], strict=True)
+        return [(-moved / per_client(lengths, moved) - c.double()).to(c.dtype) for moved, c in parts]
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return y_i and the change of c_i; keep c_i^+."""
         with torch.no_grad():
             control = self._new_control(task)
             deltas = [new - old for new, old in zip(control, self._own, strict=True)]
-        plain = super().finish(task, stats)
-        kept = zip(plain, task.named(control), task.named(deltas), strict=True)
-        return [
-            (wire.ClientUpdate(up.arrays | {"control-delta": delta}, up.scalars), {"control": new})
-            for (up, _), new, delta in kept
-        ]
+        up, keep = {"control-delta": task.named(deltas)}, {"control": task.named(control)}
+        return self.updates(task, stats, up=up, keep=keep)

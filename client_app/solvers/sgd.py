@@ -2,13 +2,13 @@
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
-A solver has a few hooks of the one loop. It is built anew for each cohort and round from what came down and
+A solver has a few hooks of the one loop. It is built for each cohort and round from what came down and
 what the clients kept; nothing else survives a round.
 
 =============  ========================================================================================
 hook           what it gives
 =============  ========================================================================================
-`begin`        looks at the received model before the first step; fills ``task.memory``
+`begin`        prepares from the received model before the first step; fills ``task.memory``
 `run`          the local training; one with phases calls the loop several times
 `gradient`     the batch gradient; another objective or a variance-reduced gradient goes here
 `terms`        linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
@@ -26,21 +26,26 @@ with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 
-from client_app.training.loop import LocalTask, Tensors, train
-from client_app.training.programs import Batch, Gradient
+from client_app.training.loop import LocalTask, Terms, train
+from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import evaluate
 from task.wire import messages as wire
 
 PerClient = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
+_NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
 
+@dataclass(eq=False)
 class Solver:
     """Plain SGD; the base of every other solver.
 
@@ -53,30 +58,24 @@ class Solver:
         order: The message, for what only few solvers need.
     """
 
-    trains: bool = True
+    name: ClassVar[str] = "sgd"
+    """What catalogue entries call it."""
+
+    trains: ClassVar[bool] = True
     """Whether the loop takes local steps at all."""
 
-    training: bool = True
+    training: ClassVar[bool] = True
     """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
 
-    adapts: bool = False
+    adapts: ClassVar[bool] = False
     """Whether `personalise` needs the client's training data."""
 
-    def __init__(
-        self,
-        config: Config,
-        scalars: Mapping[str, float],
-        arrays: Mapping[str, Arrays],
-        kept: Sequence[Mapping[str, Arrays]],
-        per_client: Sequence[PerClient] = (),
-        order: wire.TrainOrder | None = None,
-    ) -> None:
-        self.config = config
-        self.scalars = scalars
-        self.arrays = arrays
-        self.kept = kept
-        self.per_client = per_client
-        self.order = order
+    config: Config
+    scalars: Mapping[str, float]
+    arrays: Mapping[str, Arrays]
+    kept: Sequence[Mapping[str, Arrays]]
+    per_client: Sequence[PerClient] = ()
+    order: wire.TrainOrder | None = None
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
@@ -93,17 +92,17 @@ class Solver:
         return tensors
 
     def begin(self, task: LocalTask) -> None:
-        """Look at the received model before the first step."""
+        """Prepare from the received model before the first step."""
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train, and return what the loop measured; ``task.params`` are what goes up afterwards."""
         return train(task, self)
 
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses [K] and gradient at ``task.params``."""
         return task.program.gradient(task.params, batch, task.frozen)
 
-    def terms(self, task: LocalTask) -> list[tuple[float, Tensors]]:
+    def terms(self, task: LocalTask) -> Terms:
         """Return linear terms (factor, tensors) that are added to each batch gradient."""
         return []
 
@@ -114,12 +113,39 @@ class Solver:
             task: The training that was done; its parameters are the w_k.
             stats: What the loop measured.
         """
+        return self.updates(task, stats)
+
+    def updates(
+        self,
+        task: LocalTask,
+        stats: Sequence[Mapping[str, float]] = (),
+        *,
+        model: bool = True,
+        up: Mapping[str, Sequence[Arrays]] = _NONE,
+        scalars: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        keep: Mapping[str, Sequence[Arrays]] = _NONE,
+    ) -> Finished:
+        """Put together what `finish` returns, from sequences with an element for each client.
+
+        Args:
+            task: The training that was done.
+            stats: What the loop measured; none without a loop.
+            model: Whether w_k goes up, and its private part is kept.
+            up: Further records that go up, by name.
+            scalars: Further numbers that go up, by name.
+            keep: Further records that are kept, by name.
+        """
         finished: Finished = []
-        for state, n, measured in zip(task.states(), task.num_examples, stats, strict=True):
-            shared, private = _split(state, task.private)
-            keep = {"personal": private} if private else {}
-            arrays = {wire.ARRAYS: shared} if shared or wire.ARRAYS in self.arrays else {}
-            finished.append((wire.ClientUpdate(arrays, {wire.NUM_EXAMPLES: n, **measured}), keep))
+        states = task.states() if model else [{}] * task.clients
+        for k, (state, n) in enumerate(zip(states, task.num_examples, strict=True)):
+            shared = {name: a for name, a in state.items() if name not in task.private}
+            arrays = {wire.ARRAYS: shared} if shared or (model and wire.ARRAYS in self.arrays) else {}
+            arrays |= {name: records[k] for name, records in up.items()}
+            numbers = {wire.NUM_EXAMPLES: n, **(stats[k] if stats else {})}
+            numbers |= {name: values[k] for name, values in scalars.items()}
+            kept = {"personal": only(state, task.private)} if model and task.private else {}
+            kept |= {name: records[k] for name, records in keep.items()}
+            finished.append((wire.ClientUpdate(arrays, numbers), kept))
         return finished
 
     def personalise(self, task: LocalTask) -> None:
@@ -137,9 +163,6 @@ class Solver:
         return evaluate(model, x, y)
 
 
-def _split(state: Arrays, private: Collection[str]) -> tuple[Arrays, Arrays]:
-    """Return the shared and the private part of a model."""
-    if not private:
-        return state, {}
-    shared = {n: a for n, a in state.items() if n not in private}
-    return shared, {n: a for n, a in state.items() if n in private}
+def proximal(task: LocalTask, mu: float) -> Terms:
+    """Return mu w - mu w^t, the terms of the gradient of mu/2 |w - w^t|^2."""
+    return [(mu, task.params), (-mu, task.start)] if mu else []

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
 PADDING = -100
+Terms = list[tuple[float, Tensors]]
+"""Linear terms of a gradient: the sum of factor * tensors."""
 
 
 @dataclass
@@ -91,7 +93,7 @@ class LocalTask:
         self.start_from(self.own)
 
     def start_from(self, own: Sequence[Arrays]) -> None:
-        """Take these values in place of received ones, by client, and begin anew with them."""
+        """Take these values in place of received ones, by client, and start from them."""
         self.own = own
         device, names = self.examples.x.device, self.program.names
         differ = {n for mine in own for n in mine} - self.private
@@ -110,6 +112,11 @@ class LocalTask:
         self.all_params: Tensors = self.program.load(self.received, self.clients, own)
         self.params: Tensors = self.all_params
         """w of the clients that still train, [k, ...]; w_k of all of them after `train`."""
+
+    def moved(self) -> Tensors:
+        """Return w - w^t, float64."""
+        with torch.no_grad():
+            return [p.double() - w.double() for p, w in zip(self.params, self.start, strict=True)]
 
     def states(self) -> list[Arrays]:
         """Return each client's present parameters and buffers."""
@@ -187,11 +194,7 @@ def train(
     Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
     B = 0 (infinity) makes each pass one step on all examples.
 
-    Args:
-        task: The clients, their data and their models.
-        solver: Gives gradients and terms.
-        epochs: Passes in place of ``task.epochs``; 0 = those.
-        frozen: Names of parameters that stay as they are.
+    `epochs` > 0 stands for ``task.epochs``; parameters named in `frozen` stay as they are.
 
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.
@@ -213,7 +216,7 @@ def train(
         loss, gradient = solver.gradient(task, schedule.batch(step))
         losses.append(loss)
         with torch.no_grad():
-            terms: Terms = solver.terms(task)
+            terms = solver.terms(task)
             params = task.params
             if config.weight_decay:
                 terms = [*terms, (config.weight_decay, params)]
@@ -234,9 +237,6 @@ def train(
                     gradient.add_to(params, -task.lr)
     task.params, task.memory, task.start = task.all_params, memory, start
     return _mean_losses(losses, schedule)
-
-
-Terms = Sequence[tuple[float, Tensors]]
 
 
 def _only(moving: Sequence[int], params: Tensors, terms: Terms) -> tuple[Tensors, Terms]:
@@ -329,13 +329,7 @@ def norms(tensors: Tensors) -> list[float]:
     return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
 
 
-__all__ = [
-    "Examples",
-    "LocalTask",
-    "Tensors",
-    "full_gradient",
-    "full_loss",
-    "norms",
-    "steps_of",
-    "train",
-]
+def per_client(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    """Return one float64 number per client, [K, 1, ...], ready to scale a tensor [K, ...]."""
+    numbers = torch.tensor(values, dtype=torch.float64, device=like.device)
+    return numbers.view(-1, *[1] * (like.dim() - 1))

@@ -18,6 +18,7 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -33,6 +34,7 @@ from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, state_of, trainable_names
 
 Tensors = list[torch.Tensor]
+State = Mapping[str, np.ndarray]
 
 
 @dataclass
@@ -102,22 +104,26 @@ class Factored:
         return [t for h, delta in pairs for t in (torch.bmm(delta.transpose(1, 2), h), delta.sum(1))]
 
 
-class Program(Protocol):
-    """What every program offers."""
+LossAndGradient = tuple[torch.Tensor, Gradient]
+
+
+class Program(ABC):
+    """What every program offers.
+
+    Args:
+        model: The module; which numbers its own parameters hold is the program's business.
+    """
 
     stacks: ClassVar[bool]
     """Whether K may exceed 1."""
 
-    names: tuple[str, ...]
-    """Names of the parameters, in the model's order."""
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.names = trainable_names(model)
+        """Names of the parameters, in the model's order."""
 
-    @property
-    def model(self) -> nn.Module:
-        """The module; which numbers its own parameters hold is the program's business."""
-
-    def load(
-        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
-    ) -> Tensors:
+    @abstractmethod
+    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
         """Return fresh parameters [K, ...] that hold the received model.
 
         Args:
@@ -126,9 +132,11 @@ class Program(Protocol):
             own: For each client, what it has instead of the received arrays: its personal part.
         """
 
+    @abstractmethod
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [K, b, C] (text [K, b, C, T]) of inputs [K, b, ...], differentiable."""
 
+    @abstractmethod
     def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the last layer's inputs [K, b, f] and the logits [K, b, C], differentiable.
 
@@ -136,9 +144,8 @@ class Program(Protocol):
             ConfigError: The model is not a chain of layers that ends with a linear one.
         """
 
-    def gradient(
-        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
-    ) -> tuple[torch.Tensor, Gradient]:
+    @abstractmethod
+    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
 
         Args:
@@ -147,11 +154,13 @@ class Program(Protocol):
             frozen: Names of parameters whose part of it is not wanted: what stands there means nothing.
         """
 
+    @abstractmethod
     def states(self, params: Tensors) -> list[Arrays]:
         """Return each client's parameters and buffers as arrays."""
 
     def train(self, training: bool) -> None:
-        """Choose how layers with two ways behave (dropout, moving statistics)."""
+        """Choose how layers that have two ways behave (dropout, moving statistics)."""
+        self.model.train(training)
 
 
 def _leaves(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
@@ -165,7 +174,7 @@ def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
     return [next(found) if p.requires_grad else p.detach() for p in leaves]
 
 
-class Single:
+class Single(Program):
     """Any model, one client at a time, through autograd.
 
     In training, running statistics move if the given parameters lie in the memory of those that `load`
@@ -178,15 +187,12 @@ class Single:
     stacks: ClassVar[bool] = False
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.names = trainable_names(model)
+        super().__init__(model)
         self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
 
-    def load(
-        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
-    ) -> Tensors:
+    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
         state = {**received, **own[0]} if own else received
         with torch.no_grad():
@@ -199,13 +205,11 @@ class Single:
         return all(a.data_ptr() == b.data_ptr() for a, b in zip(params, self._leaves, strict=True))
 
     def _forward(self, leaves: Tensors, x: torch.Tensor) -> torch.Tensor:
-        if all(a is b for a, b in zip(leaves, self._leaves, strict=True)):
-            out: torch.Tensor = self.model(x)
-        else:
-            tensors = dict(zip(self.names, leaves, strict=True))
-            if self._buffers and not self._holds(leaves):
-                tensors |= {name: buffer.clone() for name, buffer in self._buffers.items()}
-            out = functional_call(self.model, tensors, (x,))
+        tensors = dict(zip(self.names, leaves, strict=True))
+        if self._buffers and not self._holds(leaves):
+            tensors |= {name: buffer.clone() for name, buffer in self._buffers.items()}
+        own = all(a is b for a, b in zip(leaves, self._leaves, strict=True))
+        out: torch.Tensor = self.model(x) if own else functional_call(self.model, tensors, (x,))
         return out
 
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
@@ -222,9 +226,7 @@ class Single:
             hook.remove()
         return inputs[0].unsqueeze(0), logits
 
-    def gradient(
-        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
-    ) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return loss [1] and gradient."""
         own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
         leaves = self._leaves if own else _leaves(self.names, [p[0] for p in params], frozen)
@@ -240,31 +242,19 @@ class Single:
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
         return [state]
 
-    def train(self, training: bool) -> None:
-        """Set the model's mode."""
-        self.model.train(training)
 
-
-class Layers:
+class Layers(Program):
     """An ``nn.Sequential`` of `LAYERS`, for any number of clients, through autograd.
 
     Pictures travel as [b, K * channels, height, width], so that a convolution is one with K groups.
     """
 
     stacks: ClassVar[bool] = True
-    LAYERS: ClassVar[tuple[type[nn.Module], ...]] = (
-        nn.Conv2d,
-        Conv2d,
-        nn.Flatten,
-        nn.Linear,
-        nn.MaxPool2d,
-        nn.ReLU,
-    )
+    LAYERS = (nn.Conv2d, Conv2d, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.ReLU)
 
     def __init__(self, model: nn.Sequential) -> None:
-        self.model = model
+        super().__init__(model)
         self.layers = list(model)
-        self.names = trainable_names(model)
         self.device = next(model.parameters()).device
 
     @classmethod
@@ -278,9 +268,7 @@ class Layers:
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
         return plain and all(linear + ungrouped + flat)
 
-    def load(
-        self, received: Mapping[str, np.ndarray], clients: int, own: Sequence[Mapping[str, np.ndarray]] = ()
-    ) -> Tensors:
+    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
         """Return K copies of the received parameters, with each client's personal ones in their place."""
         given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
         params = [t.expand(clients, *t.shape).clone() for t in given]
@@ -322,9 +310,7 @@ class Layers:
                     h = layer(h)
         return h
 
-    def gradient(
-        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
-    ) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return losses [K] and gradient."""
         leaves = _leaves(self.names, params, frozen)
         logits = self.logits(leaves, batch.x)
@@ -336,9 +322,6 @@ class Layers:
         """Return views of each client's slice."""
         whole = [p.cpu().numpy() for p in params]
         return [dict(zip(self.names, (a[k] for a in whole), strict=True)) for k in range(len(whole[0]))]
-
-    def train(self, training: bool) -> None:
-        """Do nothing: these layers have one way to behave."""
 
 
 class Perceptron(Layers):
@@ -353,9 +336,7 @@ class Perceptron(Layers):
         hidden = (len(kinds) - 2) // 2
         return kinds == [nn.Flatten, *[nn.Linear, nn.ReLU] * hidden, nn.Linear]
 
-    def gradient(
-        self, params: Tensors, batch: Batch, frozen: Collection[str] = ()
-    ) -> tuple[torch.Tensor, Gradient]:
+    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
         with torch.no_grad():
             weights, biases = params[::2], params[1::2]

@@ -103,7 +103,7 @@ def _markdown(head: list[str], lines: list[list[str]]) -> str:
 
 
 def with_table(text: str) -> str:
-    """Return the README's text with the table between its two marks made anew."""
+    """Return the README's text with the table between its two marks replaced."""
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{markdown_table()}\n{END}{tail}"

@@ -40,11 +40,7 @@ class KeptRun:
 
 
 def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
-    """Return the runs with kept state, by name and id.
-
-    Args:
-        state_dir: Run-config key ``state-dir``; "" = the default folder.
-        run: Name of the runs to return, or ``name/id`` of one; "" = all.
+    """Return the runs with kept state, by name and id; of one `run`, a name or ``name/id``, or of all.
 
     Raises:
         ConfigError: There is no such run.
@@ -88,7 +84,7 @@ def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
     """Delete the kept state of the one run that was chosen.
 
     Raises:
-        ConfigError: It is not one run, or nobody has said yes.
+        ConfigError: It is not one run, or `yes` is missing.
         StateError: It cannot be deleted.
     """
     if not run or len(runs) != 1:
@@ -98,7 +94,7 @@ def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
     if not yes:
         raise ConfigError(
             f"state --delete: nothing was deleted. Add --yes to delete what {chosen.clients} clients keep of "
-            f"{chosen.name}/{chosen.id}; if that run is resumed, they begin anew."
+            f"{chosen.name}/{chosen.id}; if that run is resumed, they start over."
         )
     try:
         shutil.rmtree(chosen.folder)

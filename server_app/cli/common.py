@@ -24,12 +24,12 @@ Recipe = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
 ]
-RunName = Annotated[str, typer.Option("--run-name", help="Folder below the runs folder.")]
+RunName = Annotated[str, typer.Option("--run-name", help="Name of the run: its folder below --runs-dir.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the last checkpoint of this run; it must be there.")
+    bool, typer.Option("--resume", help="Continue this run from its last checkpoint, which must exist.")
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Delete the run of this --run-name first, finished or not.")
+    bool, typer.Option("--overwrite", help="First delete the run of this --run-name, finished or not.")
 ]
 RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
 
@@ -44,11 +44,10 @@ def read_keys(
 ) -> dict[str, object]:
     """Return the run-config keys of a recipe, of ``-c`` and of the options, in this order."""
     with importing():
-        from flwr.common.config import parse_config_args
-
         from task.config.read import fuse, read_recipe
+        from task.flower.app import parse_options
 
-    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_config_args(pairs))
+    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_options(pairs))
     if unread:
         listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
         typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)

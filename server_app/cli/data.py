@@ -19,8 +19,8 @@ def listing() -> list[Table]:
     for name, spec in DATASETS.items():
         sets.add_row(name, spec.description, spec.source, spec.model)
     parts = Table("partition", "how examples are dealt", title="partitions")
-    for name, text in PARTITIONS.items():
-        parts.add_row(name, text)
+    for name, partition in PARTITIONS.items():
+        parts.add_row(name, partition.description)
     return [sets, parts]
 
 

@@ -46,18 +46,14 @@ def run(
     help_keys: Annotated[
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
-    link: Annotated[
-        Path | None, typer.Option("--link", help="Kit of a link: run on its nodes instead of here.")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="With --link: submit only; the run goes on by itself.")
-    ] = False,
+    link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="With --link: submit the run and return.")] = False,
     attach: Annotated[str, typer.Option("--attach", help="With --link: follow the run of this name.")] = "",
-    stop: Annotated[str, typer.Option("--stop", help="With --link: end the run of this name.")] = "",
+    stop: Annotated[str, typer.Option("--stop", help="With --link: stop the run of this name.")] = "",
 ) -> None:
     """Run a federation in Flower's simulation engine, on this machine, or on the nodes of a link.
 
-    On a link the run goes on whatever happens to this command: Ctrl-C only ends the watching.
+    A run on a link does not depend on this command: Ctrl-C only stops following it.
     """
     if help_keys:
         _list_keys()
@@ -109,13 +105,13 @@ def _run_at_link(
 def federation(
     recipe: Recipe = "",
     config: Set = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 3,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 3,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Run it on a link and nodes with TLS and node keys, real processes on this machine."""
+    """Run a link and nodes with TLS and node keys as processes on this machine, and a run on them."""
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
     checked = check(keys)
     from server_app.engines.federation import federation as start

@@ -9,13 +9,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import (
-    Recipe,
-    Set,
-    check,
-    console,
-    read_keys,
-)
+from server_app.cli.common import Recipe, Set, check, console, read_keys
 from task.errors import ConfigError
 from task.text import plain
 
@@ -26,7 +20,7 @@ app = typer.Typer()
 def list_algorithms(
     as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
 ) -> None:
-    """List the algorithms: the catalogue, with what goes over the wire."""
+    """List the algorithms, and what each of them sends and keeps."""
     from server_app.cli.catalogue import as_dict, terminal_table
 
     if as_json:
@@ -40,7 +34,7 @@ def list_algorithms(
     epilog="Run one with [bold]bouquet run --recipe NAME[/bold] or [bold]flwr run . -c FILE.toml[/bold]",
 )
 def list_recipes() -> None:
-    """List the bundled recipes: published set-ups by name."""
+    """List the bundled recipes: published experiments by name."""
     from rich.table import Table
 
     from task.config.read import recipes
@@ -67,7 +61,7 @@ def data(
         str, typer.Option(help="Where to write the plot of label counts per client.")
     ] = "label-counts.png",
 ) -> None:
-    """Show what a data set is, where it comes from and how it is partitioned; plot its labels by client."""
+    """Describe a data set and its partition among clients, and plot the label counts per client."""
     from server_app.cli import data as datacard
 
     if listing:
@@ -81,7 +75,10 @@ def data(
 def report(
     run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
 ) -> None:
-    """Write report.html and its plots from a result folder, finished or not."""
+    """Write report.html and its plots for a run, finished or not.
+
+    RUN is a result folder, or the name of a run below runs/.
+    """
     from server_app.results.report import write_report
 
     folder = run if run.exists() else Path("runs") / run
@@ -100,18 +97,21 @@ def compare(
         str | None,
         typer.Option(
             click_type=click.Choice(["server", "clients"]),
-            help="Whose evaluations; without it the server's, or the clients' if a run has only those.",
+            help="Whose evaluations to compare; default: the server's, else the clients'.",
         ),
     ] = None,
     target: Annotated[
-        float, typer.Option(min=0, max=1, help="Accuracy to count rounds, bytes and seconds to.")
+        float, typer.Option(min=0, max=1, help="Accuracy to which rounds, bytes and seconds are counted.")
     ] = 0.9,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
     plot: Annotated[
         str, typer.Option(help="Where to write accuracy and loss by round, and the clients' accuracies.")
     ] = "",
 ) -> None:
-    """Compare runs: a table, mean and deviation over seeds, and one plot of their curves."""
+    """Compare runs in a table, with mean and deviation over seeds, and plot their curves.
+
+    RUNS are result folders; those whose names differ only in a last -number are seeds of one experiment.
+    """
     from server_app.results import compare as side_by_side
 
     curves = side_by_side.groups(runs)
@@ -138,14 +138,12 @@ def state(
         str, typer.Argument(help="A run's name, or name/id where runs share a name; none = all runs.")
     ] = "",
     state_dir: Annotated[
-        str, typer.Option("--state-dir", help="Run-config key state-dir of the runs; none = its default.")
+        str, typer.Option("--state-dir", help="Folder of the kept state, as the run-config key state-dir.")
     ] = "",
-    delete: Annotated[
-        bool, typer.Option("--delete", help="Delete what the clients keep of one run.")
-    ] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the kept state of one run.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm --delete.")] = False,
 ) -> None:
-    """List what the clients of this machine keep between rounds, such as personal models, run by run.
+    """List the state, such as personal models, that clients on this machine keep between rounds, by run.
 
     RUN is a run's name, or name/id where several runs share a name.
     """

@@ -57,7 +57,7 @@ class Checkpoint:
                 old.unlink(missing_ok=True)
 
     def read(self) -> tuple[Snapshot, dict[str, Any]] | None:
-        """Return the last snapshot and what `commit` was given beside it; None if there is none.
+        """Return the last snapshot and the `extra` of its `commit`; None if there is none.
 
         Raises:
             StateError: The checkpoint is damaged; nothing is changed on disk.
@@ -118,5 +118,5 @@ def _number(text: str) -> bool | int | float:
 def _damaged(path: Path, expected: str, got: str) -> StateError:
     return StateError(
         f"{path}: expected {expected}; got {got}. Nothing was changed. Put a backup in its place, or start "
-        "the run anew under another --run-name."
+        "the run again under another --run-name."
     )

@@ -114,11 +114,7 @@ def check_free(path: Path) -> None:
 
 
 def remove_run(runs: Path, name: str) -> None:
-    """Delete the result folder of a run, if it is there.
-
-    Args:
-        runs: Folder of the result folders.
-        name: Of the run.
+    """Delete the result folder of a run below the folder `runs`, if it is there.
 
     Raises:
         BouquetError: A run writes into it.

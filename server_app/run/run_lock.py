@@ -19,12 +19,7 @@ LOCK = ".lock"
 
 @contextmanager
 def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) -> Iterator[None]:
-    """Hold a result folder for the block; it is made.
-
-    Args:
-        folder: The folder.
-        wait_s: How long to wait for whoever holds it.
-        tell: Takes one line if there is somebody to wait for.
+    """Make a result folder and hold it for the block; wait up to `wait_s` seconds for another holder.
 
     Raises:
         BouquetError: Another process still holds it.

@@ -46,12 +46,7 @@ class Cohorts:
     ) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss.
 
-        Args:
-            server_round: Round t.
-            state: The server's state.
-            trainable: Names of the model's parameters.
-            context: The round, still without a cohort.
-            run: Runs a phase.
+        `context` is still without a cohort; `run` runs a phase.
         """
 
         def times(names: Sequence[str]) -> Times:
@@ -68,7 +63,7 @@ class Cohorts:
         drawn = self.selector.select(pool, candidates, losses)
         if self.entry.pooled:
             drawn = list(drawn)[:1]  # the data of all, once
-        plan = plan_round(self.config, self.registry, server_round, drawn)
+        plan = plan_round(self.config, server_round, drawn)
         plan = replace(plan, groups=self.selector.groups(plan.cohort))
         for group in plan.groups:
             self.simulated_s += self._seconds(self._times(group, state, trainable, plan.epochs))

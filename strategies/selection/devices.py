@@ -125,13 +125,8 @@ def work_of(entry: Algorithm, train: TrainConfig, num_examples: int, epochs: int
 def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: int = 1) -> tuple[int, int]:
     """Return the bytes of arrays that a contract moves per client and round, (down, up).
 
-    What precedes the training counts too.
-
-    Args:
-        entry: The contract.
-        state: The model.
-        trainable: Names of its parameters.
-        given: Records that a client gets of a downward field that differs by client.
+    What precedes the training counts too. `given` is how many records a client gets of a downward field that
+    differs by client.
     """
     forms = Forms(state, tuple(trainable))
     size = {r: sum(a.nbytes for a in forms.like(r.layout).values()) for r in (*entry.down, *entry.up)}

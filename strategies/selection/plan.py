@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
@@ -46,25 +45,20 @@ class RoundPlan:
         return len(self.clients) - len(self.dropped)
 
 
-def plan_round(
-    config: Config, registry: ClientRegistry, server_round: int, drawn: Sequence[str] | None = None
-) -> RoundPlan:
-    """Return the cohort, as a policy has drawn it or else uniformly, and draw the stragglers among it.
+def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> RoundPlan:
+    """Draw the stragglers among the clients that a policy has drawn.
 
     Of the selected, round(stragglers * |S_t|) are slow. Each has time for x ~ U{1..E} epochs (Li et al.,
     FedProx, section 5.2; the authors' code draws from {1..E-1}, the paper says [1, E]). A strategy that
-    waits for nobody drops them, FedProx takes their partial work.
+    does not wait drops them, FedProx takes their partial work.
     """
     server = config.server
-    rng = rng_for(config.seed, seeds.SELECTION, server_round)
-    clients = registry.draw(server.fraction_train, rng) if drawn is None else drawn
     slow = round(server.stragglers * len(clients))
     if slow == 0:
         return RoundPlan(server_round, tuple(clients), {}, ())
     rng = rng_for(config.seed, seeds.STRAGGLERS, server_round)
     late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
     draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
-    epochs = dict(zip(late, draws, strict=True))
     if server.drop_stragglers:
         return RoundPlan(server_round, tuple(clients), {}, tuple(late))
-    return RoundPlan(server_round, tuple(clients), epochs, ())
+    return RoundPlan(server_round, tuple(clients), dict(zip(late, draws, strict=True)), ())

@@ -94,7 +94,7 @@ class Selector:
     """What is remembered of a client, one number each."""
 
     series: ClassVar[tuple[str, ...]] = ()
-    """What is remembered beside, a list of numbers each."""
+    """What else is remembered, a list of numbers each."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -102,14 +102,14 @@ class Selector:
         self.lists: dict[str, list[float]] = {name: [] for name in self.series}
 
     def candidates(self, pool: Pool) -> list[str]:
-        """Return who is asked for the loss of the received model before the draw; sorted, empty = nobody."""
+        """Return who is asked for the loss of the received model before the draw; sorted, perhaps empty."""
         return []
 
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Return the cohort, sorted.
 
         Args:
-            pool: Who is there.
+            pool: The clients that are online.
             candidates: What `candidates` returned.
             losses: Loss by candidate, of those that answered.
         """
@@ -240,7 +240,7 @@ class Oort(Selector):
     Clients that never took part are explored with probability proportional to their speed, 1 / t_k.
 
     Completions of the paper, as in the authors' code: U is scaled to 0..1, without which the staleness term,
-    below 1, means nothing beside n_k times a loss; T and Delta are quantiles instead of seconds. Of our own:
+    below 1, means nothing next to n_k times a loss; T and Delta are quantiles instead of seconds. Of our own:
     epsilon m is rounded up or down by lot, so that small cohorts explore as well.
     Deviations: l is of the received model, measured with one forward pass over the training examples (upward
     scalar ``loss-rms``), where the authors' clients average l^2 over the training; the pacer compares the
@@ -311,7 +311,7 @@ class FedCS(Selector):
         max_S download + Theta,   Theta <- Theta + upload_k + max(0, update_k - Theta),
 
     with links of their own at the slowest client's own seconds: then all stay who are done in time. So m, by
-    fraction-train, is how many compete, and m or fewer train; none if nobody is fast enough. The paper's time
+    fraction-train, is how many compete, and m or fewer train; none if none is fast enough. The paper's time
     for selection and aggregation is 0, as in its experiments; its clients tell their rates, here they are the
     trace's.
     """

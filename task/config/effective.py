@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from task.config.sections import AttackConfig, Value
 from task.datasets import DATASETS
-from task.datasets.partition import KEYS
+from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
 from task.spec.algorithms import ALGORITHMS
 
@@ -40,18 +40,9 @@ class When:
 
     def __str__(self) -> str:
         """Return the condition in words."""
-        if not self.values:
-            words = f'"{self.key}" set'
-        else:
-            listed = ", ".join(_toml(v) for v in self.values)
-            some = (
-                f"other than {listed}"
-                if self.but
-                else listed
-                if len(self.values) == 1
-                else f"one of {listed}"
-            )
-            words = f"{self.key} = {listed}" if some == listed else f"{self.key} {some}"
+        how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
+        words = f"{self.key} {how} {', '.join(_toml(v) for v in self.values)}"
+        words = words if self.values else f'"{self.key}" set'
         return f"{words}, or {self.other}" if self.other else words
 
 
@@ -67,6 +58,8 @@ _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items()
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
+_OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip",
+         "pace", "pacer-step", "pacer-window")  # fmt: skip
 _ONE_GRADIENT = ("fedsgd", "qfedsgd")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
@@ -80,7 +73,6 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # single keys; all conditions must hold, those of the section too
     "data-path": (_OWN_DATA,),
     "num-classes": (_OWN_DATA,),
-    "examples-per-client": (When("partition", ("bootstrap",)),),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),
@@ -107,15 +99,11 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "select.candidates": (_selection("power-of-choice"),),
     "select.losses": (_selection("power-of-choice"),),
     "select.deadline": (_selection("fedcs"),),
+    **dict.fromkeys((f"select.{name}" for name in _OORT), (_selection("oort"),)),
     **{
-        f"select.{name}": (_selection("oort"),)
-        for name in ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip")
-    },
-    **{f"select.{name}": (_selection("oort"),) for name in ("pace", "pacer-step", "pacer-window")},
-    **{
-        key.replace("_", "-"): (When("partition", tuple(p for p in KEYS if key in KEYS[p])),)
-        for keys in KEYS.values()
-        for key in keys
+        key.replace("_", "-"): (When("partition", tuple(p for p in PARTITIONS if key in PARTITIONS[p].keys)),)
+        for spec in PARTITIONS.values()
+        for key in spec.keys
     },
 }
 
@@ -129,12 +117,7 @@ def conditions(key: str) -> tuple[When, ...]:
 
 
 def unmet(key: str, run: Mapping[str, Value]) -> When | None:
-    """Return why a run does not read a key, None if it does.
-
-    Args:
-        key: The key.
-        run: All keys of the run with their values.
-    """
+    """Return why a run, given by all its keys, does not read a key; None if it does."""
     return next((when for when in conditions(key) if not when.holds(run)), None)
 
 

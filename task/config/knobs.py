@@ -88,7 +88,7 @@ class AdaptiveTauConfig:
         "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
     )
     step_cost: float = knob(0.013, "c of resource=model, cost of a local step", low=0)
-    round_cost: float = knob(0.1316, "b of resource=model, cost of a round beside its steps", above=0)
+    round_cost: float = knob(0.1316, "b of resource=model, cost of a round without its steps", above=0)
     phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
     tau_max: int = knob(100, "largest tau", low=1)
     fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)

@@ -20,6 +20,6 @@ def data_dir(config: DataConfig) -> Path:
 
 
 def state_root(config: Config) -> Path:
-    """Return the folder of what clients keep: the key, else beside the decoded data."""
+    """Return the folder of what clients keep: the key, else a folder next to the decoded data."""
     chosen = config.output.state_dir
     return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"

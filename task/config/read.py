@@ -10,6 +10,7 @@ travel.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,7 @@ class Knob:
     type: type
     default: Value
     doc: str
-    low: float | None
-    high: float | None
-    above: float | None
-    below: float | None
+    bounds: Mapping[str, float]  # by `SIGNS`
     choices: tuple[str, ...]
 
 
@@ -124,10 +123,6 @@ def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str,
 
     A recipe may set the knobs of several algorithms, so that they can be run one after the other.
 
-    Args:
-        recipe: Keys of the recipe.
-        own: The user's keys.
-
     Returns:
         All keys without those of the recipe that nothing in the run reads, and by key of these, why.
 
@@ -159,35 +154,16 @@ def _checked(k: Knob, raw: object) -> Value:
         raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, k.choices))
     if k.type in (int, float):
         number = float(cast(float, raw))
-        ok = (
-            number == number
-            and (k.low is None or number >= k.low)
-            and (k.high is None or number <= k.high)
-            and (k.above is None or number > k.above)
-            and (k.below is None or number < k.below)
-        )
-        if not ok:
-            raise ConfigError(f'run-config key "{k.key}": expected {_range(k)} ({k.doc}); got {raw!r}')
+        if number != number or not all(SIGNS[sign](number, bound) for sign, bound in k.bounds.items()):
+            limits = " and ".join(f"{sign} {bound:g}" for sign, bound in k.bounds.items())
+            wanted = f"{k.type.__name__} {limits} ({k.doc})"
+            raise ConfigError(f'run-config key "{k.key}": expected {wanted}; got {raw!r}')
     return cast(Value, raw)
-
-
-def _range(k: Knob) -> str:
-    parts = [
-        f">= {k.low:g}" if k.low is not None else "",
-        f"> {k.above:g}" if k.above is not None else "",
-        f"<= {k.high:g}" if k.high is not None else "",
-        f"< {k.below:g}" if k.below is not None else "",
-    ]
-    return f"{k.type.__name__} " + " and ".join(p for p in parts if p)
 
 
 def as_run_config(config: Config) -> dict[str, Value]:
     """Return every key with its value: the inverse of `read_config`."""
-    out: dict[str, Value] = {}
-    for k in knobs():
-        owner = getattr(config, k.section) if k.section else config
-        out[k.key] = getattr(owner, k.name)
-    return out
+    return {k.key: getattr(getattr(config, k.section) if k.section else config, k.name) for k in knobs()}
 
 
 def recipes() -> dict[str, Path]:

@@ -24,7 +24,7 @@ def knob(
     """Declare one run-config key.
 
     Args:
-        default: Its value when nobody sets it; its type is the type of the key.
+        default: Its value unless it is set; its type is the type of the key.
         doc: One line: meaning, paper symbol, unit, neutral value.
         low: Smallest allowed value.
         high: Largest allowed value.
@@ -32,8 +32,9 @@ def knob(
         below: The value must be strictly less than this.
         choices: The allowed words, for a key that names something.
     """
-    meta = {"doc": doc, "low": low, "high": high, "above": above, "below": below, "choices": choices}
-    return field(default=default, metadata=meta)
+    bounds = {">=": low, ">": above, "<=": high, "<": below}
+    bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
+    return field(default=default, metadata={"doc": doc, "bounds": bounds, "choices": choices})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ class SelectConfig:
     clip: float = knob(0.95, "oort: utilities are cut at this quantile", above=0, high=1)
     pace: float = knob(0.3, "oort: T at first, as a quantile of the clients' seconds", low=0, high=1)
     pacer_step: float = knob(0.05, "oort: Delta by which the quantile T rises", low=0, high=1)
-    pacer_window: int = knob(20, "oort: W, rounds between looks at the utility", low=1)
+    pacer_window: int = knob(20, "oort: W, rounds between comparisons of the utility", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ needed, and only the process that decodes pays for the last three.
 from __future__ import annotations
 
 import zipfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,93 +32,60 @@ __all__ = [
     "load_owned",
 ]
 
+_CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
+
 DATASETS: dict[str, DatasetSpec] = {
     "cifar10": DatasetSpec(
-        "60,000 colour photographs 32x32 of 10 classes",
-        "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision",
-        "cnn",
-        images.locate_cifar,
-        images.decode_cifar,
+        "60,000 colour photographs 32x32 of 10 classes", _CIFAR,
+        "cnn", images.locate_cifar, images.decode_cifar,
     ),
     "cifar100": DatasetSpec(
-        "60,000 colour photographs 32x32 of 100 classes",
-        "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision",
-        "cnn",
-        images.locate_cifar,
-        images.decode_cifar,
+        "60,000 colour photographs 32x32 of 100 classes", _CIFAR,
+        "cnn", images.locate_cifar, images.decode_cifar,
     ),
     "csv": DatasetSpec(
         'your own table: numbers and a "label", optionally "client" and "split"; or a folder of them',
-        "data-path",
-        "mlp",
-        tables.locate_csv,
-        tables.decode_csv,
-        natural="maybe",
-        own=True,
+        "data-path", "mlp", tables.locate_csv, tables.decode_csv, own=True,
     ),
     "digits": DatasetSpec(
         "1,797 handwritten digits 8x8, comes with scikit-learn",
         "UCI optical recognition of handwritten digits, CC BY 4.0; bundled with scikit-learn",
-        "mlp",
-        generated.locate_digits,
-        generated.decode_digits,
+        "mlp", generated.locate_digits, generated.decode_digits,
     ),
     "emnist": DatasetSpec(
         "131,600 handwritten digits and letters 28x28, the balanced split of 47 classes",
         "Cohen et al. 2017, NIST; public domain, downloaded by torchvision",
-        "cnn",
-        idx.locate,
-        idx.decode,
+        "cnn", idx.locate, idx.decode,
     ),
     "fashion-mnist": DatasetSpec(
         "70,000 pictures of clothes 28x28 of 10 classes",
         "Xiao et al. 2017, Zalando Research; MIT, downloaded by torchvision",
-        "cnn",
-        idx.locate,
-        idx.decode,
+        "cnn", idx.locate, idx.decode,
     ),
     "imagefolder": DatasetSpec(
         "your own pictures: train/<class>/*, test/<class>/* or <class>/*, a folder or a zip file",
-        "data-path",
-        "cnn",
-        images.locate_folder,
-        images.decode_folder,
-        own=True,
+        "data-path", "cnn", images.locate_folder, images.decode_folder, own=True,
     ),
     "mnist": DatasetSpec(
         "70,000 handwritten digits 28x28",
         "LeCun, Cortes and Burges; CC BY-SA 3.0, downloaded by torchvision",
-        "2nn",
-        idx.locate,
-        idx.decode,
+        "2nn", idx.locate, idx.decode,
     ),
     "npz": DatasetSpec(
         "your own NumPy arrays: x, y, optionally x_test, y_test, client",
-        "data-path",
-        "mlp",
-        tables.locate_npz,
-        tables.decode_npz,
-        natural="maybe",
-        own=True,
+        "data-path", "mlp", tables.locate_npz, tables.decode_npz, own=True,
     ),
     "shakespeare": DatasetSpec(
         "next-byte prediction; the speaking roles of the plays are the owners",
         "roles.jsonl.gz or LEAF's JSON in <data-dir>/shakespeare; public domain",
-        "char-lstm",
-        shakespeare.locate,
-        shakespeare.decode,
-        targets=shakespeare.WINDOW,
-        natural="yes",
+        "char-lstm", shakespeare.locate, shakespeare.decode, targets=shakespeare.WINDOW,
     ),
     "synthetic": DatasetSpec(
         "Synthetic(alpha, beta): 60 features, 10 classes, one model and input law per device",
         "Li et al. 2020 (FedProx); generated from the seed",
-        "logistic",
-        generated.locate_synthetic,
-        generated.decode_synthetic,
-        natural="yes",
+        "logistic", generated.locate_synthetic, generated.decode_synthetic,
     ),
-}
+}  # fmt: skip
 
 
 def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> Dataset:
@@ -159,11 +126,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
     The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
     a share ``local_test_fraction``, drawn by the client's name.
 
-    Args:
-        config: The run's; ``dataset`` tells the form and ``num_classes`` must be given.
-        data_path: The node's own file or folder.
-        client_name: The owner's stable name.
-        seed: The run's seed.
+    The run's `config` names the form as ``dataset`` and must give ``num_classes``.
 
     Raises:
         ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
@@ -174,8 +137,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         forms = sorted(name for name, s in DATASETS.items() if s.own)
         raise ConfigError(
             f'run-config key "dataset": a node brings its own data (data-path "{local(data_path)}"), so '
-            "expected "
-            f'one of {", ".join(forms)}; got "{config.dataset}"'
+            f'expected one of {", ".join(forms)}; got "{config.dataset}"'
         )
     if config.num_classes < 1:
         raise ConfigError(
@@ -184,26 +146,18 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         )
     if config.pool_test:
         raise ConfigError(
-            f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), '
-            "whose test "
-            "part is the client's own; expected false"
+            f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), whose '
+            "test part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
     return _cached(request, spec.locate(request))
 
 
 def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
-    """Read a node's own data before a run says its keys; what is read is kept for the runs.
+    """Read a node's own data before there is a run, and return one line that describes them.
 
-    The form is found from the file. What only a run can say is not checked: how many classes there are.
-
-    Args:
-        data_path: The node's own file or folder, absolute.
-        client_name: The owner's stable name.
-        folder: The cache folder of the node's runs.
-
-    Returns:
-        What the data are, one line.
+    The form is found from the absolute path `data_path`, and what is read is kept in `folder`, the cache of
+    the node's runs. The number of classes is not checked: only a run says it.
 
     Raises:
         DataError: The data are missing, damaged or not of a form that a node can bring.
@@ -299,28 +253,17 @@ def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
     rng = seeds.rng_for(seed, seeds.PARTITION, client="max-examples")
     rows = np.sort(rng.choice(whole.num_train, max_examples, replace=False))
     rows = np.concatenate([rows, np.arange(whole.num_train, len(whole.y))])
-    return Decoded(
+    return replace(
+        whole,
         x=whole.x[rows],
         y=whole.y[rows],
         num_train=max_examples,
         description=f"{whole.description}, of which {max_examples} training examples are used",
-        **{name: getattr(whole, name) for name in _SCALARS if name not in ("num_train", "description")},
     )
 
 
-_SCALARS = (
-    "num_train",
-    "num_classes",
-    "input_shape",
-    "kind",
-    "scale",
-    "mean",
-    "std",
-    "classes",
-    "description",
-    "source",
-)
-_OWNER_ARRAYS = ("train_offsets", "train_rows", "test_offsets", "test_rows")
+_SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners")]
+_OWNER_ARRAYS = [f.name for f in fields(Owners) if f.name != "names"]
 
 
 def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
@@ -340,6 +283,6 @@ def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Datase
     owners = None
     if "owners" in meta:
         owners = Owners(tuple(meta["owners"]), **{key: arrays[key] for key in _OWNER_ARRAYS})
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
-    fields.pop("owners", None)
-    return Dataset(name=name, x=arrays["x"], y=arrays["y"], owners=owners, **fields)
+    scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
+    scalars.pop("owners", None)
+    return Dataset(name=name, x=arrays["x"], y=arrays["y"], owners=owners, **scalars)

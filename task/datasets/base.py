@@ -58,6 +58,23 @@ class Owners:
         return Owners(tuple(names), *stack_rows(train), *stack_rows(test))
 
 
+def by_owner(
+    names: Sequence[str],
+    train: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    test: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+) -> dict[str, Any]:
+    """Return x, y, num_train and owners of a `Decoded` from inputs and targets of each owner."""
+    parts = [*train, *test]
+    ends = np.cumsum([len(x) for x, _ in parts])
+    rows = [np.arange(end - len(x), end) for (x, _), end in zip(parts, ends, strict=True)]
+    return {
+        "x": np.concatenate([x for x, _ in parts]),
+        "y": np.concatenate([y for _, y in parts]),
+        "num_train": sum(len(x) for x, _ in train),
+        "owners": Owners.from_lists(names, rows[: len(train)], rows[len(train) :]),
+    }
+
+
 class Names:
     """Hands out owners' names that are unique and can be file names, and stay readable."""
 
@@ -126,11 +143,9 @@ class Decoded:
             digest.update(np.ascontiguousarray(array).data)
         fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
         digest.update(repr((*fields, self.std, self.classes)).encode())
-        if self.owners:
-            digest.update("\x1f".join(self.owners.names).encode())
-            for rows in (self.owners.train_offsets, self.owners.train_rows):
-                digest.update(rows.tobytes())
-            for rows in (self.owners.test_offsets, self.owners.test_rows):
+        if owners := self.owners:
+            digest.update("\x1f".join(owners.names).encode())
+            for rows in (owners.train_offsets, owners.train_rows, owners.test_offsets, owners.test_rows):
                 digest.update(rows.tobytes())
         return digest.hexdigest()
 
@@ -188,31 +203,18 @@ def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a loader is asked for: the parts of the run config that concern it, resolved.
+    """What a loader is asked for: the parts of the run config that concern it, resolved."""
 
-    Args:
-        name: Data set.
-        data_dir: Folder with raw data.
-        cache_dir: Where decoded data go.
-        data_path: File or folder of imagefolder, csv and npz, or "".
-        num_classes: Number of classes; 0 = from the data.
-        num_clients: Population K; 0 = as many as there are owners.
-        seed: The run's seed.
-        synthetic: Knobs of the generated data.
-        owner: Name of the one client who owns all rows; "" for pooled data.
-        local_test_fraction: Share of the owner's rows that are its own test set.
-    """
-
-    name: str
+    name: str  # of the data set
     data_dir: Path
     cache_dir: Path
-    data_path: str = ""
-    num_classes: int = 0
-    num_clients: int = 0
+    data_path: str = ""  # file or folder of imagefolder, csv and npz
+    num_classes: int = 0  # 0 = from the data
+    num_clients: int = 0  # population K; 0 = as many as there are owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
-    owner: str = ""
-    local_test_fraction: float = 0.0  # of pooled data the partition takes care
+    owner: str = ""  # the one client who owns all rows; "" for pooled data
+    local_test_fraction: float = 0.0  # the owner's own test set; of pooled data the partition takes care
 
 
 @dataclass(frozen=True)
@@ -225,24 +227,14 @@ class Source:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """One entry of `DATASETS`.
+    """One entry of `DATASETS`."""
 
-    Args:
-        description: One line for listings.
-        source: Where the data come from and under which terms.
-        model: A model that fits.
-        locate: Finds (or downloads) the raw files and names what the result depends on.
-        decode: Turns them into arrays; runs once, the heavy imports are inside.
-        natural: Whether the data have natural owners ("maybe": it depends on the file).
-        own: Whether a node can bring data of its own in this form.
-        targets: Most targets of one row: of text, each byte that is predicted counts as an example.
-    """
-
-    description: str
-    source: str
-    model: str
-    locate: Callable[[Request], Source]
-    decode: Callable[[Request, Source], Decoded]
-    natural: str = "no"
-    own: bool = False
-    targets: int = 1
+    description: str  # one line for listings
+    source: str  # where the data come from and under which terms
+    model: str  # one that fits
+    locate: Callable[
+        [Request], Source
+    ]  # finds (or downloads) the raw files, names what the result depends on
+    decode: Callable[[Request, Source], Decoded]  # turns them into arrays; runs once, heavy imports inside
+    own: bool = False  # whether a node can bring data of its own in this form
+    targets: int = 1  # most of one row: of text, each byte that is predicted counts as an example

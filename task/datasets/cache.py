@@ -1,7 +1,7 @@
 """Arrays on disk that are written once, whole or not at all, and read by memory mapping.
 
 An entry is a folder: one ``.npy`` file per array and ``meta.json``, which records what the files must
-look like. It is written beside its place and renamed, so that no reader ever sees half of one; of several
+look like. It is written next to its place and renamed, so that no reader ever sees half of one; of several
 writers the first wins and the others use its entry.
 """
 
@@ -65,8 +65,7 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
     return DataError(
         f"{local(path)}: damaged cache file: expected {expected}; got {got}. Delete the folder "
-        f"{local(folder)} and run "
-        "again; it is made anew from the source."
+        f"{local(folder)} and run again; it is made again from the source."
     )
 
 
@@ -80,10 +79,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
         with building(folder) as temporary:
             _write(temporary, arrays, meta)
     except OSError as err:  # if another process was first, its entry is as good
-        if err.errno not in (
-            errno.ENOTEMPTY,
-            errno.EEXIST,
-        ):
+        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise _unwritable(folder, err) from err
     entry = load(folder)
     if entry is None:
@@ -93,9 +89,8 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
 
 def _unwritable(folder: Path, err: OSError) -> DataError:
     return DataError(
-        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "
-        "the run-config key "
-        '"cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
+        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set the "
+        'run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
     )
 
 

@@ -1,4 +1,4 @@
-"""Fetching raw data that are not there: whole or not at all, beside what the user put there."""
+"""Fetching raw data that are not there: whole or not at all, next to what the user put there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ from task.storage.files import FILE, make_folder
 
 
 def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:
-    """Download a data set to ``place/folder`` for the first place that can be written.
+    """Download a data set to ``place/folder`` of the first place that can be written; return that folder.
 
-    Args:
-        name: Data set, for messages.
-        places: Folders with raw data, in the order of preference.
-        folder: Folder that the download makes.
-        fetch: Downloads below the folder that it is given.
-
-    Returns:
-        The folder with the files.
+    `fetch` makes `folder` in the folder that it is given.
 
     Raises:
         DataError: The download failed; it says what to put where by hand.
@@ -41,11 +34,9 @@ def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[st
                 path.replace(goal)
     except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
         raise DataError(
-            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the "
-            "download failed: "
-            f"{local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or set "
-            "the run-config key "
-            '"data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
+            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the download "
+            f"failed: {local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or "
+            'set the run-config key "data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
         ) from err
     finally:
         if temporary:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Owners, Request, Source
+from task.datasets.base import Decoded, Request, Source, by_owner
 from task.numerics import seeds
 
 Floats = npt.NDArray[np.float64]
@@ -28,11 +28,9 @@ def decode_digits(request: Request, source: Source) -> Decoded:
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    order = np.argsort(labels, kind="stable")
-    rank = np.empty(len(labels), dtype=np.int64)  # the how-manieth of its class
+    test = np.zeros(len(labels), dtype=bool)
     for label in range(10):
-        rank[order[labels[order] == label]] = np.arange((labels == label).sum())
-    test = rank % 5 == 4
+        test[np.flatnonzero(labels == label)[4::5]] = True
     rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
     num_train = int((~test).sum())
     return Decoded(
@@ -83,7 +81,7 @@ def devices(request: Request) -> list[Device]:
     ========  =====================================================================
 
     Kept as published, though u_k shifts the ten scores of an example alike, so that the labels do not
-    depend on alpha: models differ because W_k and b_k are drawn anew for each device.
+    depend on alpha: models differ because W_k and b_k are drawn for each device.
 
     iid: one W, b with entries N(0, 1) for all and v_k = 0; the sizes have the same law. Inputs are
     rounded to float32 before they are labelled, so that the labels are exact for the stored inputs.
@@ -116,22 +114,17 @@ def decode_synthetic(request: Request, source: Source) -> Decoded:
     """
     drawn = devices(request)
     cuts = [int(0.9 * len(d.y)) for d in drawn]
-    parts = [(d, slice(None, cut)) for d, cut in zip(drawn, cuts, strict=True)]
-    parts += [(d, slice(cut, None)) for d, cut in zip(drawn, cuts, strict=True)]
-    ends = np.cumsum([len(d.y[rows]) for d, rows in parts])
-    rows_of = [np.arange(end - len(d.y[rows]), end) for (d, rows), end in zip(parts, ends, strict=True)]
+    train = [(d.x[:cut], d.y[:cut]) for d, cut in zip(drawn, cuts, strict=True)]
+    test = [(d.x[cut:], d.y[cut:]) for d, cut in zip(drawn, cuts, strict=True)]
     digits = len(str(len(drawn) - 1))
     names = [f"device-{k:0{digits}d}" for k in range(len(drawn))]
     knobs = request.synthetic
     law = "iid" if knobs.iid else f"({knobs.alpha:g}, {knobs.beta:g})"
     return Decoded(
-        x=np.concatenate([d.x[rows] for d, rows in parts]),
-        y=np.concatenate([d.y[rows] for d, rows in parts]),
-        num_train=sum(cuts),
+        **by_owner(names, train, test),
         num_classes=CLASSES,
         input_shape=(FEATURES,),
         kind="features",
-        owners=Owners.from_lists(names, rows_of[: len(drawn)], rows_of[len(drawn) :]),
-        description=f"Synthetic{law}: {len(drawn)} devices, {ends[-1]} examples",
+        description=f"Synthetic{law}: {len(drawn)} devices, {sum(len(d.y) for d in drawn)} examples",
         source="generated",
     )

@@ -6,6 +6,7 @@ The files are parsed here; torchvision is only imported to download them. Pixels
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
 from dataclasses import dataclass
@@ -71,9 +72,8 @@ def locate(request: Request) -> Source:
             folder = place / family.folder / "raw"
             missing = [name for name, path in zip(family.files, found, strict=True) if not path]
             raise DataError(
-                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with "
-                ".gz) missing. "
-                "Add what is missing, or remove the others to download all."
+                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with .gz) "
+                "missing. Add what is missing, or remove the others to download all."
             )
     try:
         target = download(request.name, places, f"{family.folder}/raw", partial(_fetch, family))
@@ -109,7 +109,7 @@ def decode(request: Request, source: Source) -> Decoded:
         if len(parts[images]) != len(parts[labels]):
             raise DataError(
                 f"{local(source.files[labels])}: expected {len(parts[images])} labels, one for each image of "
-                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files anew."
+                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files again."
             )
     x = np.concatenate([parts[0], parts[2]])
     y = np.concatenate([parts[1], parts[3]]).astype(np.int64)
@@ -140,40 +140,31 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: Not such a file, or not of the length that its header tells.
     """
-    raw, complete = _read(path)
+    raw = _read(path)
     header = 4 + 4 * ndim
     if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
             f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; it begins with "
-            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file anew."
+            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file again."
         )
     shape = struct.unpack(f">{ndim}I", raw[4:header])
     expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(raw) != expected or not complete:
+    if len(raw) != expected:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
             f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
-            f"{len(raw)}"
-            f"{'' if complete else ', where the gzip file breaks off'}. Fetch the file anew."
+            f"{len(raw)}. Fetch the file again."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _read(path: Path) -> tuple[bytes, bool]:
-    """Return the content, unpacked, and whether the file is complete."""
-    rest = path.read_bytes()
+def _read(path: Path) -> bytes:
+    """Return the content, unpacked."""
     if path.suffix != ".gz":
-        return rest, True
-    content = b""
-    while rest:  # a gzip file may have several members
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            content += unpacker.decompress(rest)
-        except zlib.error as err:
-            raise DataError(
-                f"{local(path)}: expected a gzip file; got {local(err)}. Fetch the file anew."
-            ) from err
-        if not unpacker.eof:  # unlike the gzip module, this keeps what there is
-            return content, False
-        rest = unpacker.unused_data
-    return content, True
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as err:
+        raise DataError(
+            f"{local(path)}: expected a whole gzip file; got {local(err)}. Fetch the file again."
+        ) from err

@@ -7,8 +7,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,13 +60,8 @@ def locate_cifar(request: Request) -> Source:
         )
     if pictures:
         return Source(pictures)
-    target = download(
-        request.name,
-        places,
-        family.folder,
-        lambda root: _torchvision(family, root, train=True, download=True),
-    )
-    return Source(_batches(target))
+    fetch = partial(_torchvision, family, train=True, download=True)
+    return Source(_batches(download(request.name, places, family.folder, fetch)))
 
 
 def _batches(folder: Path) -> tuple[Path, ...]:
@@ -89,9 +85,8 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         parts = [_torchvision(family, str(root), train) for train in (True, False)]
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
-            f"{local(root / family.folder)}: the batches of {request.name} cannot be read: "
-            f"{local(err)}. Delete the folder "
-            "and run again to download them anew."
+            f"{local(root / family.folder)}: the batches of {request.name} cannot be read: {local(err)}. "
+            "Delete the folder and run again to download them."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
     num_train = len(parts[0].targets)
@@ -129,18 +124,16 @@ def _decode_copy(request: Request, path: Path, family: _Cifar) -> Decoded:
     )
 
 
-@dataclass(frozen=True)
-class _Picture:
+class _Picture(NamedTuple):
+    test: bool
     name: str  # path within the tree
     label: str
-    test: bool
 
 
-@dataclass(frozen=True)
-class _Tree:
-    """A tree of class folders: its classes (also those without pictures) and its pictures."""
+class _Tree(NamedTuple):
+    """A tree of class folders."""
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # also those without pictures
     pictures: tuple[_Picture, ...]
     split: bool  # it has a test folder
 
@@ -180,9 +173,9 @@ def _tree(names: list[str]) -> _Tree:
             continue
         classes.add(parts[skip])
         if Path(name).suffix.lower() in _SUFFIXES:
-            pictures.append(_Picture(name, parts[skip], divided and parts[0] == "test"))
-    pictures.sort(key=lambda picture: (picture.test, picture.name))  # "the first" is a training picture
-    return _Tree(tuple(sorted(classes)), tuple(pictures), divided and "test" in tops)
+            pictures.append(_Picture(divided and parts[0] == "test", name, parts[skip]))
+    # sorted, so that "the first" is a training picture
+    return _Tree(tuple(sorted(classes)), tuple(sorted(pictures)), divided and "test" in tops)
 
 
 @contextmanager
@@ -197,7 +190,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
     except zipfile.BadZipFile as err:
         raise DataError(
             f"{local(path)}: expected a folder of class folders or a zip file of one; got {local(err)}. "
-            "Fetch it anew."
+            "Fetch it again."
         ) from err
 
 
@@ -212,23 +205,20 @@ def _decode_tree(request: Request, path: Path) -> Decoded:
         if not tree.pictures:
             raise DataError(
                 f"{local(path)}: expected train/<class>/<picture> and test/<class>/<picture>, or "
-                "<class>/<picture>; "
-                f"found no picture ({', '.join(sorted(_SUFFIXES))})."
+                f"<class>/<picture>; found no picture ({', '.join(sorted(_SUFFIXES))})."
             )
         if request.num_classes and len(tree.classes) != request.num_classes:
             raise DataError(
                 f"{local(path)}: expected num-classes = {request.num_classes} class folders (every node "
-                "needs "
-                f"all of them, empty ones too, so that all number the classes alike); got "
+                "needs all of them, empty ones too, so that all number the classes alike); got "
                 f"{len(tree.classes)}: {local(', '.join(tree.classes))}. Add the missing folders or correct "
                 "num-classes."
             )
         x = _pixels(path, tree, read)
-    number = {name: i for i, name in enumerate(tree.classes)}
     return assemble(
         request,
         x=x,
-        y=np.array([number[p.label] for p in tree.pictures], dtype=np.int64),
+        y=np.searchsorted(tree.classes, [p.label for p in tree.pictures]),
         test=np.array([p.test for p in tree.pictures]) if tree.split else None,
         owners=(),
         classes=tree.classes,

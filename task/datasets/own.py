@@ -8,7 +8,6 @@ says how many classes there are: then every class number from 0 on is good.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def data_path(request: Request) -> Path:
 
 
 def keys_of(request: Request) -> dict[str, Any]:
-    """Return what, beside the files, the decoded form of a user's own files depends on."""
+    """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
     return keys | {"fraction": request.local_test_fraction}
 
@@ -169,18 +168,11 @@ def _cut(owners: npt.NDArray[Any], count: int, seed: int) -> Mask:
 
 def _owners(labels: npt.NDArray[Any], num_train: int) -> Owners:
     """Group ordered rows by owner, sorted by name; owners of test rows alone are left out."""
-    raw = sorted(set(labels[:num_train]))
-    number = {name: i for i, name in enumerate(raw)}
-    codes = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
+    rows: dict[str, tuple[list[int], list[int]]] = {
+        name: ([], []) for name in sorted(set(labels[:num_train]))
+    }
+    for row, name in enumerate(labels):
+        if name in rows:
+            rows[name][row >= num_train].append(row)
     names = Names()
-    return Owners.from_lists(
-        [names.new(name) for name in raw],
-        _group(codes[:num_train], len(raw), 0),
-        _group(codes[num_train:], len(raw), num_train),
-    )
-
-
-def _group(codes: Rows, count: int, first: int) -> list[Rows]:
-    order = np.argsort(codes, kind="stable")
-    bounds = np.searchsorted(codes[order], np.arange(count + 1))
-    return [first + order[a:b] for a, b in itertools.pairwise(bounds)]
+    return Owners.from_lists([names.new(name) for name in rows], *zip(*rows.values(), strict=True))

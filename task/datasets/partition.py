@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ import numpy.typing as npt
 from task.config.paths import cache_dir
 from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
+from task.datasets import partitioners as deals
 from task.datasets.base import stack_rows
 from task.datasets.own import local_test
-from task.datasets.partitioners import DEALS, Deal
+from task.datasets.partitioners import Deal
 from task.errors import ConfigError, DataError, choose_from
 from task.numerics import seeds
 from task.population import ClientNames, numbering
@@ -29,32 +30,61 @@ __all__ = ["PARTITIONS", "Partition", "label_counts", "load_partition"]
 
 Rows = npt.NDArray[np.int64]
 
-PARTITIONS: dict[str, str] = {
-    "bootstrap": "each client draws examples-per-client rows for itself; clients overlap; any num-clients",
-    "classes": "exactly classes-per-client classes each, a class split evenly among its holders (NIID-Bench)",
-    "classes-unbalanced": "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
-    "dirichlet": "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
-    "dirichlet-capped": "the same, who has n/K examples gets no further class (NIID-Bench, MOON, PFLlib)",
-    "dirichlet-client": "equal sizes, each client's class mix from Dir(dirichlet-alpha p) (Hsu et al. 2019)",
-    "half-labels": "half the classes dealt evenly to half the clients, the rest by class (Wang et al. 2019)",
-    "iid": "shuffled and dealt evenly",
-    "labels": "whole classes: client k has those that are k modulo K (Wang et al. 2019)",
-    "natural": "the data set's own owners; num-clients = 0 takes all, fewer a sample by seed",
-    "power-law": "two classes each, sizes after a lognormal law (FedProx's MNIST split)",
-    "quantity": "shuffled, sizes proportional to 1..K to the power size-skew",
-    "shards": "sorted by class, shards-per-client shards each (McMahan et al. 2017)",
-}
 
-# What a partition depends on beside the data, the seed and the keys common to all.
-KEYS = {
-    "classes": ("classes_per_client",),
-    "classes-unbalanced": ("classes_per_client",),
-    "dirichlet": ("dirichlet_alpha",),
-    "dirichlet-capped": ("dirichlet_alpha",),
-    "dirichlet-client": ("dirichlet_alpha",),
-    "quantity": ("size_skew",),
-    "shards": ("shards_per_client",),
-}
+class PartitionSpec(NamedTuple):
+    """One entry of `PARTITIONS`."""
+
+    description: str
+    deal: Callable[[Deal], list[Rows]] | None = None  # None: the pool is not dealt
+    keys: tuple[str, ...] = ()  # fields of `DataConfig` that it depends on, besides `_COMMON`
+
+
+PARTITIONS: dict[str, PartitionSpec] = {
+    "bootstrap": PartitionSpec(
+        "each client draws examples-per-client rows for itself; clients overlap; any num-clients",
+        keys=("examples_per_client",),
+    ),
+    "classes": PartitionSpec(
+        "exactly classes-per-client classes each, a class split evenly among its holders (NIID-Bench)",
+        deals.classes, ("classes_per_client",),
+    ),
+    "classes-unbalanced": PartitionSpec(
+        "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
+        deals.classes_unbalanced, ("classes_per_client",),
+    ),
+    "dirichlet": PartitionSpec(
+        "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
+        deals.dirichlet, ("dirichlet_alpha",),
+    ),
+    "dirichlet-capped": PartitionSpec(
+        "the same, who has n/K examples gets no further class (NIID-Bench, MOON, PFLlib)",
+        deals.dirichlet_capped, ("dirichlet_alpha",),
+    ),
+    "dirichlet-client": PartitionSpec(
+        "equal sizes, each client's class mix from Dir(dirichlet-alpha p) (Hsu et al. 2019)",
+        deals.dirichlet_client, ("dirichlet_alpha",),
+    ),
+    "half-labels": PartitionSpec(
+        "half the classes dealt evenly to half the clients, the rest by class (Wang et al. 2019)",
+        deals.half_labels,
+    ),
+    "iid": PartitionSpec("shuffled and dealt evenly", deals.iid),
+    "labels": PartitionSpec(
+        "whole classes: client k has those that are k modulo K (Wang et al. 2019)", deals.labels
+    ),
+    "natural": PartitionSpec("the data set's own owners; num-clients = 0 takes all, fewer a sample by seed"),
+    "power-law": PartitionSpec(
+        "two classes each, sizes after a lognormal law (FedProx's MNIST split)", deals.power_law
+    ),
+    "quantity": PartitionSpec(
+        "shuffled, sizes proportional to 1..K to the power size-skew", deals.quantity, ("size_skew",)
+    ),
+    "shards": PartitionSpec(
+        "sorted by class, shards-per-client shards each (McMahan et al. 2017)",
+        deals.shards, ("shards_per_client",),
+    ),
+}  # fmt: skip
+
 _COMMON = ("partition", "num_clients", "min_client_examples", "local_test_fraction")
 _VERSION = 1  # raise it when a deal changes, so that older cache entries are not used
 
@@ -72,11 +102,7 @@ class Partition:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        train: tuple[Rows, Rows],
-        test: tuple[Rows, Rows],
-        skew: dict[str, float],
+        self, names: Sequence[str], train: tuple[Rows, Rows], test: tuple[Rows, Rows], skew: dict[str, float]
     ) -> None:
         self.names = names
         self._train = train
@@ -188,7 +214,7 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
         partition = _Bootstrap(dataset, config, seed)
         _check_sizes(partition.names, partition.num_train()[:1], config)
         return partition
-    keys = {name: getattr(config, name) for name in (*_COMMON, *KEYS.get(config.partition, ()))}
+    keys = {name: getattr(config, name) for name in (*_COMMON, *PARTITIONS[config.partition].keys)}
     keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint}
     folder = cache_dir(config) / "partitions" / f"{dataset.name}-{config.partition}-{cache.key_of(keys)}"
     entry = cache.load(folder)
@@ -235,13 +261,14 @@ def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arr
     """Return the arrays and the meta data of a cache entry."""
     names: Sequence[str]
     tests: list[Rows] | None = None
-    if config.partition == "natural":
+    deal = PARTITIONS[config.partition].deal
+    if deal is None:
         names, parts, tests = _natural(dataset, config, seed)
     else:
         names = ClientNames(config.num_clients)
         labels = None if dataset.kind == "text" else dataset.y[: dataset.num_train]
-        deal = Deal(dataset.num_train, labels, dataset.num_classes, config, seed)
-        parts = [np.sort(part) for part in DEALS[config.partition](deal)]
+        pool = Deal(dataset.num_train, labels, dataset.num_classes, config, seed)
+        parts = [np.sort(part) for part in deal(pool)]
     if tests is None:
         masks = [
             local_test(len(part), config.local_test_fraction, seed, name)

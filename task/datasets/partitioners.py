@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,26 +25,18 @@ from task.numerics import seeds
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-BASE = 5  # power-law: examples of a digit that everybody who holds it gets first
+BASE = 5  # power-law: examples of a digit that each of its holders gets first
 
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """What is dealt.
+    """What is dealt to K = ``config.num_clients`` clients."""
 
-    Args:
-        size: Rows 0 .. size - 1 are dealt.
-        labels: Their classes; None for data without one class per example.
-        num_classes: Number of classes C.
-        config: The run's, with ``num_clients`` K.
-        seed: The run's seed.
-    """
-
-    size: int
-    labels: Rows | None
+    size: int  # rows 0 .. size - 1
+    labels: Rows | None  # their classes; None for data without one class per example
     num_classes: int
     config: DataConfig
-    seed: int
+    seed: int  # the run's
 
     def rng(self) -> np.random.Generator:
         """Return the generator of the partition."""
@@ -166,7 +157,7 @@ def classes(deal: Deal) -> list[Rows]:
     """Give every client exactly c classes, each class split evenly among its holders (NIID-Bench, "#C=c").
 
     Client k holds class k mod C and c - 1 others at random. With fewer clients than classes some classes may
-    belong to nobody and stay unused.
+    belong to no client and stay unused.
     """
     from flwr_datasets.partitioner import PathologicalPartitioner
 
@@ -190,7 +181,7 @@ def classes_unbalanced(deal: Deal) -> list[Rows]:
     c, and so on. Of a class of n examples, shuffled, each of its m holders but the last gets u, drawn
     uniformly from low .. high, both included, and the last gets the rest, at least as many as any other:
     high = floor(n / m) and low = max(floor(high / 10), least), at most high; least is the c-th part, rounded
-    up, of what a client needs to keep ``min-client-examples`` for training. Classes that nobody needs any
+    up, of what a client needs to keep ``min-client-examples`` for training. Classes that no client needs any
     more stay unused.
 
     Deviations from PFLlib: it deals a class in the order of the file; its least is
@@ -332,18 +323,3 @@ def apportion(shares: Floats, total: int) -> Rows:
     order = np.argsort(parts - exact, kind="stable")
     parts[order[: total - int(parts.sum())]] += 1
     return parts
-
-
-DEALS: dict[str, Callable[[Deal], list[Rows]]] = {
-    "classes": classes,
-    "classes-unbalanced": classes_unbalanced,
-    "dirichlet": dirichlet,
-    "dirichlet-capped": dirichlet_capped,
-    "dirichlet-client": dirichlet_client,
-    "half-labels": half_labels,
-    "iid": iid,
-    "labels": labels,
-    "power-law": power_law,
-    "quantity": quantity,
-    "shards": shards,
-}

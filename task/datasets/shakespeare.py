@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import PADDING, Decoded, Names, Owners, Request, Source
+from task.datasets.base import PADDING, Decoded, Names, Request, Source, by_owner
 from task.errors import DataError, local
 
 WINDOW = 80
@@ -40,10 +40,9 @@ def locate(request: Request) -> Source:
     if leaf:
         return Source(leaf)
     raise DataError(
-        f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or "
-        "LEAF's JSON files "
-        "(users, user_data); got neither. Put them there, or set the run-config key "
-        '"data-dir" (or $BOUQUET_DATA) to the folder above.'
+        f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's "
+        'JSON files (users, user_data); got neither. Put them there, or set the run-config key "data-dir" '
+        "(or $BOUQUET_DATA) to the folder above."
     )
 
 
@@ -56,20 +55,13 @@ def decode(request: Request, source: Source) -> Decoded:
     kept = [o for o in everyone if len(o[1][0]) and len(o[2][0])]
     if not kept:
         raise DataError(f"{local(source.files[0])}: no role has both training and test text")
-    parts = [train for _, train, _ in kept] + [test for _, _, test in kept]
-    ends = np.cumsum([len(x) for x, _ in parts])
-    rows = [np.arange(end - len(x), end) for (x, _), end in zip(parts, ends, strict=True)]
-    y = np.concatenate([y for _, y in parts])
-    num_train = sum(len(train[0]) for _, train, _ in kept)
-    counted = int((y[:num_train] != PADDING).sum()), int((y[num_train:] != PADDING).sum())
+    names, train, test = zip(*kept, strict=True)
+    counted = [sum(int((y != PADDING).sum()) for _, y in parts) for parts in (train, test)]
     return Decoded(
-        x=np.concatenate([x for x, _ in parts]),
-        y=y,
-        num_train=num_train,
+        **by_owner(names, train, test),
         num_classes=CLASSES,
         input_shape=(WINDOW,),
         kind="text",
-        owners=Owners.from_lists([name for name, _, _ in kept], rows[: len(kept)], rows[len(kept) :]),
         description=(
             f"{len(kept)} roles ({len(everyone) - len(kept)} left out: no training or no test text), "
             f"{counted[0]} training and {counted[1]} test characters"
@@ -113,7 +105,7 @@ def _read_roles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
                     raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
                 yield str(entry["play"]), str(entry["role"]), lines
     except EOFError as err:
-        raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it anew.") from err
+        raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it again.") from err
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
             f"{local(path)}, line {number}: expected a JSON object with play, role and lines (strings); "
@@ -154,9 +146,8 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, Windows]]:
             yield str(user), _leaf_windows(data["x"], data["y"])
     except (ValueError, KeyError, TypeError, OSError) as err:
         raise DataError(
-            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} "
-            "characters and y: "
-            f"the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
+            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} characters "
+            f"and y: the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
             "repair this one."
         ) from err
 

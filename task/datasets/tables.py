@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _read_csv(path: Path, header: list[str], table: _Table, owner: str) -> list[
                     _read_row(path, reader.line_num, own, cells, table, owner)
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise DataError(
-            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it anew."
+            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
         ) from err
     return own
 
@@ -109,14 +110,12 @@ def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
     special = {_label_column(own), "client", "split"}
     if not [name for name in own if name not in special]:
         raise DataError(
-            f"{local(path)}, line 1: expected at least one feature column beside {local(own)}; got none"
+            f"{local(path)}, line 1: expected at least one feature column besides {local(own)}; got none"
         )
 
 
 def _label_column(header: list[str]) -> str:
-    if "label" in header:
-        return "label"
-    return [name for name in header if name not in ("client", "split")][-1]
+    return "label" if "label" in header else [n for n in header if n not in ("client", "split")][-1]
 
 
 def _read_row(path: Path, line: int, header: list[str], cells: list[str], table: _Table, owner: str) -> None:
@@ -158,38 +157,35 @@ def _cell(path: Path, line: int, header: list[str], column: str) -> str:
 
 
 def _number(path: Path, line: int, header: list[str], column: str, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(
-            f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". '
-            "Fill it in, code it as a number, or remove the line or column."
-        )
-    return value
+    with suppress(ValueError):
+        if math.isfinite(value := float(cell)):
+            return value
+    raise DataError(
+        f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". Fill it in, code it '
+        "as a number, or remove the line or column."
+    )
 
 
 def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
     """Return class numbers and class names; pooled labels are numbered in sorted order."""
     fixed = request.num_classes > 0
+    values: list[int] = []
     try:
-        values = [int(label) for label in table.labels]
+        for label in table.labels:
+            values.append(int(label))
     except ValueError:
         if request.owner:
-            place = next(i for i, label in enumerate(table.labels) if not _is_int(label))
-            path, line = table.places[place]
+            path, line = table.places[len(values)]
             raise DataError(
                 f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data '
                 f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-                f'"{local(table.labels[place])}". Replace the names by the numbers that all nodes agreed on.'
+                f'"{local(label)}". Replace the names by the numbers that all nodes agreed on.'
             ) from None
         names = sorted(set(table.labels))
         if fixed and len(names) > request.num_classes:
             raise DataError(
                 f"{local(table.places[0][0])}: expected at most num-classes = {request.num_classes} "
-                "different "
-                f'labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
+                f'different labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
             ) from None
         number = {name: i for i, name in enumerate(names)}
         return np.array([number[label] for label in table.labels], dtype=np.int64), tuple(names)
@@ -212,14 +208,6 @@ def _range(request: Request) -> str:
     if not request.num_classes:
         return "from 0 to the run's num-classes - 1"
     return f"0..{request.num_classes - 1} (num-classes = {request.num_classes})"
-
-
-def _is_int(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 def decode_npz(request: Request, source: Source) -> Decoded:
@@ -270,7 +258,7 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
         raise DataError(
-            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it anew."
+            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."
         ) from err
     for name in ("x", "y"):
         if name not in arrays:

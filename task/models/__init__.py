@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from task.errors import ConfigError, choose_from
@@ -24,134 +25,75 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One entry of `MODELS`.
+    """One entry of `MODELS`; `build` and `fits` take the shape of an example and the number of classes."""
 
-    Args:
-        description: One line for listings.
-        inputs: What it can read, in words, for error messages.
-        build: ``(input_shape, num_classes) -> model``; draws from torch's CPU generator.
-        fits: ``(input_shape, num_classes) -> bool``.
-        kinds: Kinds of data set it can read (`task.datasets.Dataset.kind`).
-    """
-
-    description: str
-    inputs: str
-    build: Callable[[Shape, int], nn.Module]
+    description: str  # one line for listings
+    inputs: str  # what it can read, for error messages
+    build: Callable[[Shape, int], nn.Module]  # draws from torch's CPU generator
     fits: Callable[[Shape, int], bool]
-    kinds: frozenset[str]
+    kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
 
 
-def _perceptron(*hidden: int) -> Callable[[Shape, int], nn.Module]:
-    """Return a builder of Flatten, then Linear and ReLU for each hidden width, then Linear."""
+def _perceptron(description: str, *hidden: int, norm: bool = False) -> ModelSpec:
+    """Return the entry of a perceptron with hidden layers of these widths."""
 
     def build(shape: Shape, num_classes: int) -> nn.Module:
         from torch import nn
 
-        layers: list[nn.Module] = [nn.Flatten()]
-        width = math.prod(shape)
-        for size in hidden:
-            layers += [nn.Linear(width, size), nn.ReLU()]
-            width = size
-        return nn.Sequential(*layers, nn.Linear(width, num_classes))
+        return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, num_classes, norm=norm))
 
-    return build
+    return ModelSpec(description, "images or feature vectors", build, lambda shape, _: len(shape) >= 1)
 
 
-def _mlp_bn(shape: Shape, num_classes: int) -> nn.Module:
-    """Return the small perceptron with batch normalisation before its ReLU."""
+def _convolutional(
+    description: str,
+    channels: tuple[int, int],
+    *hidden: int,
+    pad: int = 0,
+    norm: bool = False,
+    bare: bool = False,
+) -> ModelSpec:
+    """Return the entry of two 5x5 convolutions, each with pooling and ReLU, and of `_dense` layers."""
+
+    def sides(shape: Shape) -> list[int]:
+        # height and width of the second pooled map; 0 or less if the image is too small
+        return [((side + 2 * pad - 4) // 2 + 2 * pad - 4) // 2 for side in shape[1:]]
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
+        from task.models.layers import Conv2d
+
+        layers: list[nn.Module] = []
+        for before, width in pairwise((shape[0], *channels)):
+            middle = [nn.BatchNorm2d(width)] if norm else []
+            layers += [Conv2d(before, width, 5, padding=pad), *middle, nn.MaxPool2d(2), nn.ReLU()]
+        dense = _dense(channels[-1] * math.prod(sides(shape)), hidden, num_classes, norm=norm, bare=bare)
+        return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+    least = "4x4" if pad else "16x16"
+    return ModelSpec(
+        description,
+        f"images (channels, height, width) of at least {least}",
+        build,
+        lambda shape, _: len(shape) == 3 and min(sides(shape)) >= 1,
+    )
+
+
+def _dense(
+    inputs: int, hidden: tuple[int, ...], num_classes: int, *, norm: bool, bare: bool = False
+) -> list[nn.Module]:
+    """Return linear layers with ReLU after each hidden one; `bare`: but not after the last of these."""
     from torch import nn
 
     from task.models.layers import BatchNorm1d
 
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(shape), 64),
-        BatchNorm1d(64),
-        nn.ReLU(),
-        nn.Linear(64, num_classes),
-    )
-
-
-def _cnn(pad: int) -> Callable[[Shape, int], nn.Module]:
-    """Return a builder of two 5x5 convolutions (32, 64) with pooling and a hidden layer of 512."""
-
-    def build(shape: Shape, num_classes: int) -> nn.Module:
-        from torch import nn
-
-        from task.models.layers import Conv2d
-
-        height, width = _after_convolutions(shape, pad)
-        return nn.Sequential(
-            Conv2d(shape[0], 32, 5, padding=pad),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            Conv2d(32, 64, 5, padding=pad),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(64 * height * width, 512),
-            nn.ReLU(),
-            nn.Linear(512, num_classes),
-        )
-
-    return build
-
-
-def _cnn_bn(shape: Shape, num_classes: int) -> nn.Module:
-    """Return the padded CNN with batch normalisation before each ReLU."""
-    from torch import nn
-
-    from task.models.layers import BatchNorm1d, Conv2d
-
-    height, width = _after_convolutions(shape, 2)
-    return nn.Sequential(
-        Conv2d(shape[0], 32, 5, padding=2),
-        nn.BatchNorm2d(32),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        Conv2d(32, 64, 5, padding=2),
-        nn.BatchNorm2d(64),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * height * width, 512),
-        BatchNorm1d(512),
-        nn.ReLU(),
-        nn.Linear(512, num_classes),
-    )
-
-
-def _lenet(*projection: int) -> Callable[[Shape, int], nn.Module]:
-    """Return a builder of two 5x5 convolutions (6, 16) with pooling and hidden layers of 120 and 84.
-
-    Args:
-        projection: Widths of a projection head before the last layer; no ReLU follows it.
-    """
-
-    def build(shape: Shape, num_classes: int) -> nn.Module:
-        from torch import nn
-
-        from task.models.layers import Conv2d
-
-        height, width = _after_convolutions(shape, 0)
-        layers: list[nn.Module] = [
-            Conv2d(shape[0], 6, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            Conv2d(6, 16, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-        ]
-        features = 16 * height * width
-        for size in (120, 84, *projection):
-            layers += [nn.Linear(features, size), nn.ReLU()]
-            features = size
-        if projection:
-            layers.pop()
-        return nn.Sequential(*layers, nn.Linear(features, num_classes))
-
-    return build
+    layers: list[nn.Module] = []
+    for before, width in pairwise((inputs, *hidden)):
+        layers += [nn.Linear(before, width), *([BatchNorm1d(width)] if norm else []), nn.ReLU()]
+    if bare:
+        layers.pop()
+    return [*layers, nn.Linear((inputs, *hidden)[-1], num_classes)]
 
 
 def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
@@ -160,102 +102,41 @@ def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
     return CharLSTM(num_classes)
 
 
-def _after_convolutions(shape: Shape, pad: int) -> tuple[int, int]:
-    """Return height and width of the second pooled map; 0 or less if the image is too small."""
-    sides = []
-    for side in shape[1:]:
-        for _ in range(2):
-            side = (side + 2 * pad - 4) // 2
-        sides.append(side)
-    return sides[0], sides[1]
-
-
-def _is_image(pad: int) -> Callable[[Shape, int], bool]:
-    return lambda shape, _: len(shape) == 3 and min(_after_convolutions(shape, pad)) >= 1
-
-
-def _is_numbers(shape: Shape, num_classes: int) -> bool:
-    return len(shape) >= 1
-
-
-def _is_bytes(shape: Shape, num_classes: int) -> bool:
-    return len(shape) == 1 and num_classes == 256
-
-
-_NUMBERS = frozenset({"image", "features"})
-
 MODELS: dict[str, ModelSpec] = {
-    "2nn": ModelSpec(
-        "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)",
-        "images or feature vectors",
-        _perceptron(200, 200),
-        _is_numbers,
-        _NUMBERS,
+    "2nn": _perceptron(
+        "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)", 200, 200
     ),
     "char-lstm": ModelSpec(
         "byte embedding 8, 2 x 256 LSTM (McMahan et al. 2017; 866,560 parameters)",
         "text windows (T,) of 256 byte classes",
         _char_lstm,
-        _is_bytes,
+        lambda shape, num_classes: len(shape) == 1 and num_classes == 256,
         frozenset({"text"}),
     ),
-    "cnn": ModelSpec(
+    "cnn": _convolutional(
         "two padded 5x5 convolutions, 512 ReLU (McMahan et al. 2017; 1,663,370 on MNIST)",
-        "images (channels, height, width) of at least 4x4",
-        _cnn(pad=2),
-        _is_image(pad=2),
-        _NUMBERS,
+        (32, 64), 512, pad=2,
     ),
-    "cnn-bn": ModelSpec(
+    "cnn-bn": _convolutional(
         "cnn with batch normalisation after each hidden layer (for FedBN; 1,664,586 on MNIST)",
-        "images (channels, height, width) of at least 4x4",
-        _cnn_bn,
-        _is_image(pad=2),
-        _NUMBERS,
+        (32, 64), 512, pad=2, norm=True,
     ),
-    "lenet": ModelSpec(
+    "lenet": _convolutional(
         "two unpadded 5x5 convolutions, 120 and 84 ReLU (NIID-Bench's CNN; 44,426 on MNIST)",
-        "images (channels, height, width) of at least 16x16",
-        _lenet(),
-        _is_image(pad=0),
-        _NUMBERS,
+        (6, 16), 120, 84,
     ),
-    "logistic": ModelSpec(
-        "one linear layer: multinomial logistic regression",
-        "images or feature vectors",
-        _perceptron(),
-        _is_numbers,
-        _NUMBERS,
-    ),
-    "mlp": ModelSpec(
-        "one hidden layer of 64 ReLU",
-        "images or feature vectors",
-        _perceptron(64),
-        _is_numbers,
-        _NUMBERS,
-    ),
-    "mlp-bn": ModelSpec(
-        "mlp with batch normalisation (for FedBN; 51,018 on MNIST)",
-        "images or feature vectors",
-        _mlp_bn,
-        _is_numbers,
-        _NUMBERS,
-    ),
-    "moon-cnn": ModelSpec(
+    "logistic": _perceptron("one linear layer: multinomial logistic regression"),
+    "mlp": _perceptron("one hidden layer of 64 ReLU", 64),
+    "mlp-bn": _perceptron("mlp with batch normalisation (for FedBN; 51,018 on MNIST)", 64, norm=True),
+    "moon-cnn": _convolutional(
         "lenet with a projection head of 84 ReLU and 256 (Li, He and Song 2021, MOON; 92,626 on CIFAR-10)",
-        "images (channels, height, width) of at least 16x16",
-        _lenet(84, 256),
-        _is_image(pad=0),
-        _NUMBERS,
+        (6, 16), 120, 84, 84, 256, bare=True,
     ),
-    "pfl-cnn": ModelSpec(
+    "pfl-cnn": _convolutional(
         "two unpadded 5x5 convolutions, 512 ReLU (PFLlib's and FedALA's CNN; 582,026 on MNIST)",
-        "images (channels, height, width) of at least 16x16",
-        _cnn(pad=0),
-        _is_image(pad=0),
-        _NUMBERS,
+        (32, 64), 512,
     ),
-}
+}  # fmt: skip
 
 
 def build_model(

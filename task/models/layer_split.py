@@ -23,22 +23,19 @@ def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
     return [tuple(names) for names in owners.values()]
 
 
-def private_names(
-    model: nn.Module, private: Private, layers: int = 0, key: str = "personal.layers"
-) -> frozenset[str]:
+def private_names(model: nn.Module, private: Private, layers: int = 0) -> frozenset[str]:
     """Return the names of the tensors, parameters and buffers, that stay at the clients.
 
     Args:
         model: The model.
         private: Which part, as in `task.spec.entry.Algorithm.private`.
         layers: How many of the last layers are the "head": 0 = none, all of them = the whole model.
-        key: The run-config key that says so, for the error message.
 
     Raises:
         ConfigError: The model has no such part.
     """
     if private == "head":
-        return _last_layers(model, layers, key)
+        return _last_layers(model, layers)
     if private == "norm":
         names = {
             f"{path}.{name}" if path else name
@@ -61,35 +58,32 @@ def private_names(
     return frozenset(model.state_dict() if private == "all" else ())
 
 
-def _last_layers(model: nn.Module, layers: int, key: str) -> frozenset[str]:
+def _last_layers(model: nn.Module, layers: int) -> frozenset[str]:
     parameters = {name for name, _ in model.named_parameters()}
     owners = layers_of(model)
     starts = [i for i, names in enumerate(owners) if parameters & {*names}]
-    _check(layers, len(starts), "the model", key)
+    _check("personal.layers", layers, len(starts), "the model")
     if layers == 0:
         return frozenset()
     first = starts[-layers] if layers < len(starts) else 0
     return frozenset(n for names in owners[first:] for n in names)
 
 
-def top_parameters(names: Sequence[str], layers: int, key: str = "fedala.layers") -> tuple[str, ...]:
+def top_parameters(names: Sequence[str], layers: int) -> tuple[str, ...]:
     """Return those of the last layers among parameter names in the model's order.
 
-    Args:
-        names: The names; those of one layer are alike up to the last dot.
-        layers: How many layers: 0 = none.
-        key: The run-config key that says so, for the error message.
+    Names of one layer are alike up to the last dot.
 
     Raises:
         ConfigError: There are not so many layers.
     """
     owners = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    _check(layers, len(owners), "the part of the model that clients share", key)
+    _check("fedala.layers", layers, len(owners), "the part of the model that clients share")
     top = owners[len(owners) - layers :]
     return tuple(name for name in names if name.rpartition(".")[0] in top)
 
 
-def _check(layers: int, most: int, of: str, key: str) -> None:
+def _check(key: str, layers: int, most: int, of: str) -> None:
     if not 0 <= layers <= most:
         raise ConfigError(
             f'run-config key "{key}": expected 0 to {most}, the layers of {of}; got {layers}. '

@@ -55,7 +55,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     """
     entry = contract_of(config)
     layers = config.personal.layers if entry.private == "head" else 0
-    private = private_names(model, entry.private, layers, "personal.layers")
+    private = private_names(model, entry.private, layers)
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)

@@ -25,7 +25,7 @@ from task.storage.files import write_safetensors
 
 FORMAT = 1
 SUFFIX = ".safetensors"
-NO_RUN = "no-run-id"  # folder of somebody else's strategy, which does not say which run it is
+NO_RUN = "no-run-id"  # folder for a strategy of another library, which gives no run id
 LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
 
 
@@ -89,19 +89,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
             number = int(meta["format"])
             if number > FORMAT:
                 raise StateError(
-                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a "
-                    "newer Bouquet. "
-                    "Nothing was changed. Update Bouquet on this machine."
+                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a newer "
+                    "Bouquet. Nothing was changed. Update Bouquet on this machine."
                 )
             wanted = str(meta.pop("sha256"))
-            header = Header(
-                str(meta["client"]),
-                str(meta["algorithm"]),
-                str(meta["run"]),
-                int(meta["round"]),
-                int(meta["previous"]),
-                tuple(str(f) for f in meta["fields"]),
-            )
+            client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))
+            fields = tuple(str(f) for f in meta["fields"])
+            header = Header(client, algorithm, run, int(meta["round"]), int(meta["previous"]), fields)
             if not 0 <= header.previous <= header.round:
                 raise ValueError(f"round {header.round} made from round {header.previous}")
             yield file, header, meta, wanted

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: write beside, sync, rename; and nobody else's to read.
+"""Files that are whole or not there: write, sync, rename; readable by their owner only.
 
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
@@ -32,7 +32,7 @@ def private(path: str, flags: int) -> int:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path near `path`; when the block ends well, sync it and rename it to `path`.
 
-    It lies in a folder of its own beside `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
+    It lies in a folder of its own near `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
     temporary files too: whatever a killed process leaves is in there, and shows whose it is.
     """
     make_folder(path.parent)
@@ -51,13 +51,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def building(folder: Path, prefix: str = "") -> Iterator[Path]:
-    """Give a temporary folder beside `folder`; when the block ends well, sync it and rename it to `folder`.
+    """Give a temporary folder next to `folder`; when the block ends well, sync it and rename it to `folder`.
 
-    What is in it is not synced; `synced` writes files that are.
-
-    Args:
-        folder: It must not be there when the block ends, unless it is empty.
-        prefix: Of the temporary folder's name; "" = ``.NAME.``.
+    What is in it is not synced; `synced` writes files that are. The temporary folder's name begins with
+    `prefix`, or with ``.NAME.``.
 
     Raises:
         OSError: The folder cannot be made; ENOTEMPTY or EEXIST if another one was there first.

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from server_app.deploy.flower.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.kit import LinkKit
-from server_app.deploy.link.control import NodeState
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.monitor import server as module

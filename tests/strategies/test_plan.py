@@ -14,6 +14,8 @@ from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.plan import RoundPlan, plan_round
 from task.config.knobs import Config
 from task.config.sections import ServerConfig, TrainConfig
+from task.numerics import seeds
+from task.numerics.seeds import rng_for
 from task.spec.algorithms import ALGORITHMS
 from task.wire import registration
 
@@ -44,6 +46,12 @@ def config(
     return Config(seed=seed, train=TrainConfig(local_epochs=epochs), server=server)
 
 
+def planned(config: Config, registry: ClientRegistry, t: int) -> RoundPlan:
+    """Return the plan of a round whose clients are drawn uniformly."""
+    rng = rng_for(config.seed, seeds.SELECTION, t)
+    return plan_round(config, t, registry.draw(config.server.fraction_train, rng))
+
+
 @pytest.mark.parametrize(
     ("share", "slow"), [(0.0, 0), (0.02, 0), (0.03, 1), (0.1, 2), (0.5, 10), (0.9, 18), (1.0, 20)]
 )
@@ -53,7 +61,7 @@ def test_the_number_of_stragglers_is_the_rounded_share_of_the_cohort(
 ) -> None:
     # 0.02 * 20 = 0.4 -> 0;  0.03 * 20 = 0.6 -> 1
     for t in range(1, 6):
-        plan = plan_round(config(share, drop=drop), REGISTRY, t)
+        plan = planned(config(share, drop=drop), REGISTRY, t)
         assert len(plan.stragglers) == slow
         assert set(plan.stragglers) <= set(plan.clients)
         assert plan.asked == (20 - slow if drop else 20)
@@ -63,30 +71,30 @@ def test_the_number_of_stragglers_is_the_rounded_share_of_the_cohort(
 def test_stragglers_have_time_for_one_to_all_epochs() -> None:
     drawn: Counter[int] = Counter()
     for t in range(1, 201):
-        drawn.update(plan_round(config(0.5), REGISTRY, t).epochs.values())
+        drawn.update(planned(config(0.5), REGISTRY, t).epochs.values())
     # 2000 draws of x ~ U{1..5}: 400 each, standard deviation sqrt(2000 * 0.2 * 0.8) = 18
     assert sorted(drawn) == [1, 2, 3, 4, 5]
     assert all(abs(n - 400) < 5 * 18 for n in drawn.values())
 
 
 def test_with_one_epoch_a_straggler_still_does_it() -> None:
-    assert set(plan_round(config(0.5, epochs=1), REGISTRY, 1).epochs.values()) == {1}
+    assert set(planned(config(0.5, epochs=1), REGISTRY, 1).epochs.values()) == {1}
 
 
 def test_everybody_is_slow_equally_often() -> None:
     slow: Counter[str] = Counter()
     for t in range(1, 401):
-        slow.update(plan_round(config(0.25), REGISTRY, t).stragglers)
+        slow.update(planned(config(0.25), REGISTRY, t).stragglers)
     # 5 of 20 in 400 rounds: 100 each, standard deviation sqrt(400 * 0.25 * 0.75) = 8.7
     assert len(slow) == 20
     assert all(abs(n - 100) < 5 * 8.7 for n in slow.values())
 
 
 def test_the_plan_depends_on_seed_and_round_alone() -> None:
-    plans = [plan_round(config(0.5, fraction=0.5), REGISTRY, t) for t in range(1, 9)]
-    again = [plan_round(config(0.5, fraction=0.5), registry_of(CLIENTS, nodes=3), t) for t in range(1, 9)]
+    plans = [planned(config(0.5, fraction=0.5), REGISTRY, t) for t in range(1, 9)]
+    again = [planned(config(0.5, fraction=0.5), registry_of(CLIENTS, nodes=3), t) for t in range(1, 9)]
     assert plans == again
-    other = [plan_round(config(0.5, fraction=0.5, seed=2), REGISTRY, t) for t in range(1, 9)]
+    other = [planned(config(0.5, fraction=0.5, seed=2), REGISTRY, t) for t in range(1, 9)]
     for key in ("clients", "epochs"):
         mine, theirs = [getattr(p, key) for p in plans], [getattr(p, key) for p in other]
         assert mine != theirs
@@ -95,9 +103,9 @@ def test_the_plan_depends_on_seed_and_round_alone() -> None:
 
 def test_dropping_and_stragglers_do_not_change_who_is_selected() -> None:
     for t in range(1, 6):
-        selected = plan_round(config(0.0, fraction=0.5), REGISTRY, t).clients
-        kept = plan_round(config(0.5, fraction=0.5), REGISTRY, t)
-        dropped = plan_round(config(0.5, fraction=0.5, drop=True), REGISTRY, t)
+        selected = planned(config(0.0, fraction=0.5), REGISTRY, t).clients
+        kept = planned(config(0.5, fraction=0.5), REGISTRY, t)
+        dropped = planned(config(0.5, fraction=0.5, drop=True), REGISTRY, t)
         assert selected == kept.clients == dropped.clients
         assert kept.stragglers == dropped.stragglers == dropped.dropped
         assert kept.dropped == ()
@@ -118,7 +126,7 @@ def test_a_straggler_counts_as_the_share_of_work_that_it_does() -> None:
     registry = registry_of({"a": 100, "b": 100, "c": 100}, nodes=2)
     seen = 0
     for seed in range(40):
-        plan = plan_round(config(0.34, epochs=10, seed=seed), registry, 1)
+        plan = planned(config(0.34, epochs=10, seed=seed), registry, 1)
         ((slow, epochs),) = plan.epochs.items()
         if epochs > 3:
             continue

@@ -105,13 +105,13 @@ def test_gzip_cut_short_and_foreign_files_are_refused(tmp_path):
     path = tmp_path / "data/MNIST/raw/train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-200])
-    with pytest.raises(DataError, match=r"train-images.*expected 816 bytes unpacked.* got \d+, where"):
+    with pytest.raises(DataError, match=r"train-images.*a whole gzip file; got Compressed file ended"):
         load(dataset="mnist")
     path.write_bytes(whole[:-4])  # all bytes are there but the checksum is not
-    with pytest.raises(DataError, match=r"got 816, where the gzip file breaks off"):
+    with pytest.raises(DataError, match=r"expected a whole gzip file; got Compressed file ended"):
         load(dataset="mnist")
     path.write_bytes(b"<html>404</html>")
-    with pytest.raises(DataError, match=r"train-images.*expected a gzip file"):
+    with pytest.raises(DataError, match=r"train-images.*expected a whole gzip file; got Not a gzipped"):
         load(dataset="mnist")
     path.write_bytes(gzip.compress(b"\0\0\x0d\3" + bytes(12)))
     with pytest.raises(DataError, match="idx file of unsigned bytes with 3 dimensions"):

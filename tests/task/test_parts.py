@@ -74,9 +74,9 @@ def test_the_head_is_the_last_layers(name: str, layers: int, wanted: set[str]) -
 def test_all_layers_are_the_whole_model_and_no_more_are_there(name: str, most: int) -> None:
     model = model_of(name)
     assert private_names(model, "head", most) == private_names(model, "all") == set(model.state_dict())
-    says = f'"fedrep.layers": expected 0 to {most}, the layers of the model; got {most + 1}'
+    says = f'"personal.layers": expected 0 to {most}, the layers of the model; got {most + 1}'
     with pytest.raises(ConfigError, match=says):
-        private_names(model, "head", most + 1, key="fedrep.layers")
+        private_names(model, "head", most + 1)
 
 
 def test_a_layer_without_parameters_goes_with_the_one_before_it() -> None:
@@ -126,8 +126,8 @@ def test_top_parameters_by_layers() -> None:
     assert top_parameters(names, 3) == names
     with pytest.raises(ConfigError, match=r'"fedala.layers": expected 0 to 3, .* got 4'):
         top_parameters(names, 4)
-    with pytest.raises(ConfigError, match='"other": expected 0 to 0'):
-        top_parameters((), 1, key="other")
+    with pytest.raises(ConfigError, match=r'"fedala.layers": expected 0 to 0'):
+        top_parameters((), 1)
 
 
 @pytest.mark.parametrize("name", ["2nn", "cnn-bn", "char-lstm"])
