@@ -137,8 +137,11 @@ def _curves(
 
 
 def _seconds(rows: Sequence[Row]) -> Plot:
-    known = dict.fromkeys(phase for row in rows for phase in row["seconds"] if phase != "total")
-    columns = [(phase, k, _spent(phase)) for k, phase in enumerate(list(known)[:MOST_PHASES])]
+    known = dict.fromkeys(
+        phase for row in rows for phase in row["seconds"] if phase not in ("round", "total")
+    )
+    rows = [{"round": row["round"], **row["seconds"]} for row in rows]
+    columns: list[Column] = [(phase, k, phase) for k, phase in enumerate(list(known)[:MOST_PHASES])]
     if not columns:
         return Plot("seconds", "Time", "", "Time: nothing was measured.", [])
     group = -(-len(rows) // MOST_BARS)
@@ -158,10 +161,6 @@ def _seconds(rows: Sequence[Row]) -> Plot:
         axis=lambda y, highest: f"{y * 1000:.6g} ms" if highest < 0.5 else f"{y:.6g} s",
         readouts=_readouts(rows, columns, _time), zero=True,
     )  # fmt: skip
-
-
-def _spent(phase: str) -> Callable[[Row], Any]:
-    return lambda row: row["seconds"].get(phase)
 
 
 def _readouts(
