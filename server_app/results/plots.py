@@ -137,10 +137,8 @@ def _curves(
 
 
 def _seconds(rows: Sequence[Row]) -> Plot:
-    known = dict.fromkeys(
-        phase for row in rows for phase in row["seconds"] if phase not in ("round", "total")
-    )
-    rows = [{"round": row["round"], **row["seconds"]} for row in rows]
+    rows = [{**row["seconds"], "round": row["round"]} for row in rows]
+    known = dict.fromkeys(phase for row in rows for phase in row if phase not in ("round", "total"))
     columns: list[Column] = [(phase, k, phase) for k, phase in enumerate(list(known)[:MOST_PHASES])]
     if not columns:
         return Plot("seconds", "Time", "", "Time: nothing was measured.", [])
