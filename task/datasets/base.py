@@ -36,7 +36,7 @@ class Owners:
         test_rows: Row numbers from `Dataset.num_train` on; empty if the data came without.
     """
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     train_offsets: Rows
     train_rows: Rows
     test_offsets: Rows
@@ -55,7 +55,11 @@ class Owners:
         names: Sequence[str], train: Sequence[npt.ArrayLike], test: Sequence[npt.ArrayLike]
     ) -> Owners:
         """Build the offset form from one list of rows per owner."""
-        return Owners(tuple(names), *stack_rows(train), *stack_rows(test))
+        return Owners(names, *_stacked(train), *_stacked(test))
+
+    def arrays(self) -> dict[str, Rows]:
+        """Return the four arrays by name: with them and the names, `Owners` makes the same object."""
+        return {key: value for key, value in vars(self).items() if key != "names"}
 
 
 def by_owner(
@@ -92,7 +96,7 @@ class Names:
             safe = f"{safe}-{self._seen[safe.lower()]}"
 
 
-def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
+def _stacked(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
     """Return ``(offsets, rows)`` of one list of row numbers per owner."""
     arrays = [np.asarray(rows, dtype=np.int64) for rows in lists]
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
@@ -145,7 +149,7 @@ class Decoded:
         digest.update(repr((*fields, self.std, self.classes)).encode())
         if owners := self.owners:
             digest.update("\x1f".join(owners.names).encode())
-            for rows in (owners.train_offsets, owners.train_rows, owners.test_offsets, owners.test_rows):
+            for rows in owners.arrays().values():
                 digest.update(rows.tobytes())
         return digest.hexdigest()
 
