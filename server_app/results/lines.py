@@ -49,11 +49,8 @@ class Chunk:
 def read_lines(path: Path, after: int = 0, mark: str = "", most: int = CHUNK_BYTES) -> Chunk:
     """Return the lines after an offset; a half-written last line is left for the next call.
 
-    Args:
-        path: A file of one JSON object a line; it need not exist.
-        after: As in the last chunk; 0 = from the start.
-        mark: As in the last chunk. If the file was replaced or cut, reading starts from its beginning.
-        most: About how many bytes to read.
+    The file need not exist. `after` and `mark` are those of the last chunk, `most` is about how many bytes
+    to read.
     """
     try:
         with path.open("rb") as file:
@@ -133,11 +130,7 @@ def last_rows(path: Path) -> Iterator[Row]:
 
 
 def parse(data: bytes, *, strict: bool = False) -> Row:
-    """Return a JSON object.
-
-    Args:
-        data: Its text.
-        strict: Refuse NaN and infinity, which Python would take.
+    """Return a JSON object; `strict` refuses NaN and infinity, which Python would take.
 
     Raises:
         ValueError: It is none; says why, and does not repeat what was in the file. Its cause, if any, does.

@@ -170,11 +170,7 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
 
 
 def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
-    """Return how often clients took part.
-
-    Args:
-        rounds: Rows of rounds.jsonl.
-        times: As in `ClientHistory`.
+    """Return how often clients took part; `times` is as in `ClientHistory`.
 
     Returns:
         ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
@@ -233,12 +229,12 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     personal = result.get("measured_on") == "clients"
     where = " (clients)" if personal else ""
     reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
-    best = result.get("best_accuracy")
+    best, skipped = result.get("best_accuracy"), result.get("skipped")
     took = result.get("participation") or {}
     chosen = result.get("selection") not in (None, "uniform")
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
-        ("Rounds", f"{result.get('rounds', 0)}" + _more(result.get("skipped"), "skipped")),
+        ("Rounds", f"{result.get('rounds', 0)}" + (f" ({skipped} skipped)" if skipped else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
         ("Loss, final", _add(short(result.get("loss")), where)),
@@ -273,10 +269,6 @@ def _share(took: Mapping[str, Any]) -> str:
 
 def _add(text: str, more: str) -> str:
     return text + more if text else ""
-
-
-def _more(count: object, what: str) -> str:
-    return f" ({count} {what})" if count else ""
 
 
 def short(value: float | None) -> str:

@@ -25,11 +25,7 @@ from task.storage.files import write_json, write_safetensors
 
 
 class Checkpoint:
-    """The checkpoint of one run.
-
-    Args:
-        folder: The run's ``checkpoint/``.
-    """
+    """The checkpoint of one run, in its folder ``checkpoint/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

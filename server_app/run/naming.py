@@ -12,20 +12,15 @@ from server_app.results.folder import CONFIG, RunFolder
 from server_app.run.run_lock import LOCK, holding, is_held
 from task.config.knobs import Config
 from task.errors import ConfigError
-
-MOST_LISTED = 9
+from task.population import some
 
 
 def folder_of_run(config: Config, runs: Path, busy: Callable[[str], bool] = lambda name: False) -> Path:
     """Return the folder of a run that starts or goes on.
 
     A run that was given no name takes that of its algorithm, data set and seed; the next ones are called
-    NAME.2, NAME.3, ... With ``resume`` it is the last of them.
-
-    Args:
-        config: The run.
-        runs: Folder of the result folders.
-        busy: Whether a name will be taken by a run that has not begun.
+    NAME.2, NAME.3, ... With ``resume`` it is the last of them. `busy` says whether a run that has not begun
+    will take a name.
 
     Raises:
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
@@ -88,12 +83,10 @@ def check_there(path: Path) -> None:
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, 1)
-    listed = ", ".join(names[:MOST_LISTED]) or "no runs"
-    listed += f" and {len(names) - MOST_LISTED} more" if names[MOST_LISTED:] else ""
     meant = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(
         f"--resume (resume=true): expected a run to go on with in {path}; got none. {path.parent} has "
-        f"{listed}.{meant} A new run starts without --resume."
+        f"{some(names) or 'no runs'}.{meant} A new run starts without --resume."
     )
 
 

@@ -18,11 +18,9 @@ from task.wire.messages import RejectedReply
 
 
 class Recorder(Journal):
-    """Writes what the round loop tells.
+    """Writes a run's journal into its result folder, and shows it as live progress.
 
     Args:
-        folder: The run's result folder.
-        progress: The live progress.
         every: Rounds between checkpoints; 0 = only after the last.
         resume: Whether to go on from the folder's checkpoint.
     """

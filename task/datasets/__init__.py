@@ -21,16 +21,7 @@ from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
 
-__all__ = [
-    "DATASETS",
-    "PADDING",
-    "Dataset",
-    "DatasetSpec",
-    "Owners",
-    "check_owned",
-    "load_dataset",
-    "load_owned",
-]
+__all__ = ["DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned"]
 
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
 

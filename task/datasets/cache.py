@@ -80,18 +80,14 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
             _write(temporary, arrays, meta)
     except OSError as err:  # if another process was first, its entry is as good
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _unwritable(folder, err) from err
+            raise DataError(
+                f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "
+                'the run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
+            ) from err
     entry = load(folder)
     if entry is None:
         raise DataError(f"{local(folder)}: the cache entry vanished while it was written. Run again.")
     return entry
-
-
-def _unwritable(folder: Path, err: OSError) -> DataError:
-    return DataError(
-        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set the "
-        'run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
-    )
 
 
 def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Request, Source
+from task.datasets.base import Decoded, Request, Source, decoded_images
 from task.datasets.download import download
 from task.datasets.own import assemble, data_path, keys_of
 from task.errors import DataError, local
@@ -22,8 +22,7 @@ from task.errors import DataError, local
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-@dataclass(frozen=True)
-class _Cifar:
+class _Cifar(NamedTuple):
     torchvision: str
     folder: str
     num_classes: int
@@ -89,18 +88,14 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
             "Delete the folder and run again to download them."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
-    num_train = len(parts[0].targets)
-    return Decoded(
-        x=np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
-        y=np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]),
-        num_train=num_train,
+    return decoded_images(
+        np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
+        np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]),
+        len(parts[0].targets),
         num_classes=family.num_classes,
-        input_shape=(3, 32, 32),
-        kind="image",
         mean=family.mean,
         std=family.std,
         classes=tuple(parts[0].classes),
-        description=f"{num_train} training and {len(x) - num_train} test images 32x32",
         source=str(root / family.folder),
     )
 

@@ -81,7 +81,7 @@ def test_a_resume_without_a_name_goes_on_with_the_last_run(tmp_path: Path) -> No
 def test_a_resume_under_a_wrong_name_is_refused_with_the_near_ones(tmp_path: Path) -> None:
     for name in ("ward-trial", *(f"a{i}" for i in range(12))):
         put(tmp_path / name)
-    message = r'expected a run .*ward-trail; got none.* a0, .* and 4 more.*"ward-trial"'
+    message = r'expected a run .*ward-trail; got none.* a0, .* and 8 more.*"ward-trial"'
     with pytest.raises(ConfigError, match=message):
         where(tmp_path, "ward-trail", resume=True)
     assert not (tmp_path / "ward-trail").exists()
