@@ -41,8 +41,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Flower's entry point.
 
-    Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node, and
-    both from a full disk.
+    Flower reports an error's text only; whoever watches the run must distinguish a wrong key,
+    a lost node and a full disk.
     """
     try:
         kit = os.environ.get(KIT)
@@ -60,7 +60,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     """
     config = read_config(run_config)
     check_measured(config)
-    run_path(config)
+    folder_of_run(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -84,10 +84,10 @@ def run(
         wait_s: How long to wait for another run that writes into the result folder.
 
     Raises:
-        BouquetError: The run cannot start or go on; what was written so far stays.
+        BouquetError: The run cannot start or continue; what was written so far stays.
     """
     check_measured(config)
-    path = run_path(config)
+    path = folder_of_run(config)
     with holding(path, wait_s):
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
@@ -167,12 +167,7 @@ def check_measured(config: Config) -> None:
         )
 
 
-def run_path(config: Config) -> Path:
-    """Return the result folder of a run that starts or goes on; see `server_app.run.naming.folder_of_run`."""
-    return folder_of_run(config, Path(config.output.runs_dir).expanduser())
-
-
-# What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
+# What may differ when a run is resumed: it changes where, how long and how fast, not what is computed.
 FREE_ON_RESUME = frozenset(
     {"num-server-rounds", "target-accuracy", "resume", "progress", "runs-dir", "run-name", "checkpoint-every"}
     | {"cache-dir", "data-dir", "state-dir", "round-timeout", "roll-call-timeout", "min-nodes"}
@@ -180,7 +175,7 @@ FREE_ON_RESUME = frozenset(
 
 
 def check_same_run(folder: RunFolder, config: Config) -> None:
-    """Refuse to go on with a run under other keys than it was started with.
+    """Refuse to resume a run under other keys than it was started with.
 
     Raises:
         ConfigError: Naming the first key that differs, with both values.
@@ -223,4 +218,4 @@ def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
     return strategy.registry.shape_of_data()
 
 
-__all__ = ["app", "run", "run_path"]
+__all__ = ["app", "run"]

@@ -63,7 +63,7 @@ class Federation:
             raise
 
     def check(self) -> None:
-        """Refuse to go on if a process has ended.
+        """Raise if a process has ended.
 
         Raises:
             BouquetError: Naming the process, with the end of what it printed.

@@ -246,10 +246,10 @@ def figure(curves: Groups, on: str) -> Figure:
     single = any(run.clients.before for runs in curves.values() for run in runs)
     out = Figure(figsize=(15 if single else 10, 4.4), layout="constrained")
     panels = out.subplots(1, 3 if single else 2)
-    looks = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
     where = "server's test set" if on == "server" else "clients' own test data"
     for i, (name, runs) in enumerate(curves.items()):
-        colour, dash = looks[i % len(looks)]
+        colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
         label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
         _by_round(panels[0], runs, accuracy, 100, style | {"label": label})

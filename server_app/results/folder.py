@@ -62,10 +62,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
-        """Make the folder of a run that starts, or take up the one of a run that goes on.
+        """Make the folder of a run that starts, or take the one of a run that is resumed.
 
-        `server_app.run.naming` chooses the folder: one without a run that has begun, or the run to go on
-        with.
+        `server_app.run.naming` chooses the folder: one without a run that has begun, or that of the
+        run to resume.
 
         Args:
             path: The folder, runs-dir/run-name.
@@ -249,8 +249,8 @@ def _size(path: Path) -> int:
 def _changed(path: Path, length: int) -> StateError:
     return StateError(
         f"{path}: expected at least the {length} bytes, whole lines, that the checkpoint counts on; got "
-        f"{_size(path)} bytes or a line that goes on there: the file was changed after the checkpoint. "
-        f"Put it back, or start anew under another --run-name"
+        f"{_size(path)} bytes or an unfinished line: the file was changed after the checkpoint. "
+        f"Put it back, or start again under another --run-name"
     )
 
 

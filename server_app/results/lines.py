@@ -31,7 +31,7 @@ class Chunk:
 
     Attributes:
         rows: The JSON objects.
-        after: Where the next call goes on, in bytes.
+        after: Where the next call continues, in bytes.
         mark: Fingerprint of the file up to `after`, for the next call.
         restarted: The file was cut or replaced since the last call: the rows are its first ones.
         more: The file holds further whole lines.

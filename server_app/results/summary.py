@@ -94,7 +94,7 @@ def summarise(
     """Return what result.json holds.
 
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
-    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" tell how the
+    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" say how the
     clients differ, before and after local training. The x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
     and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
@@ -152,7 +152,7 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
     """Return how the clients of the last round with accuracies differ, and which round was best.
 
     "mean", "std", "worst_decile" and "jain" count every client once, "weighted_mean" every test example.
-    The best round is the first with the highest weighted mean; both its means are told.
+    The best round is the first with the highest weighted mean; both its means are given.
     """
     means = {number: rounds[number].weighted_mean for number in sorted(rounds)}
     last = max(rounds, default=None)

@@ -45,8 +45,8 @@ class Checkpoint:
         if good is not None:
             # With a checkpoint after every round its file is there.
             meta[good.round] = self._known.get(good.round) or _meta(good, self.write_arrays(good))
-        told = {**meta[snapshot.round], "extra": dict(extra)}
-        write_json(self.latest, told if good is None else {**told, "good": meta[good.round]})
+        latest = {**meta[snapshot.round], "extra": dict(extra)}
+        write_json(self.latest, latest if good is None else {**latest, "good": meta[good.round]})
         self._known = meta
         for old in self.folder.glob("round-*.safetensors"):
             if old.name not in {m["file"] for m in meta.values()}:

@@ -138,14 +138,12 @@ class Progress:
             self.bar.show(done, "  ".join([words, *replies]), "  ".join(measured), ends=ends)
         elif self.mode == "log":
             took = [] if seconds is None else [f"{seconds:.2f} s"]
-            self._print("  ".join([words, *measured, *replies, *took, _left(left)]))
+            self.message("  ".join([words, *measured, *replies, *took, _left(left)]))
 
     def message(self, text: str, style: str = "") -> None:
         """Print a line, above the bar if there is one; nothing if the mode is "none"."""
-        if self.mode != "none":
-            self._print(text, style)
-
-    def _print(self, text: str, style: str = "") -> None:
+        if self.mode == "none":
+            return
         # Soft wrap: a log line is one line however narrow the console that rich assumes.
         self._console.print(Text(text, style), soft_wrap=True)
 

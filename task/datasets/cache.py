@@ -50,16 +50,18 @@ def load(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
 def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
     path = folder / f"{name}.npy"
     try:
-        size = path.stat().st_size
-        if size != want["bytes"]:
-            raise _damaged(folder, path, f"{want['bytes']} bytes", f"{size}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        got = _facts(path, array)
     except (OSError, ValueError) as err:
-        raise _damaged(folder, path, "a NumPy array", local(repr(err))) from err
-    got = [str(array.dtype), list(array.shape)]
-    if got != [want["dtype"], want["shape"]]:
-        raise _damaged(folder, path, f"{want['dtype']} {want['shape']}", f"{got[0]} {got[1]}")
+        raise _damaged(folder, path, f"an array of {want}", local(repr(err))) from err
+    if got != want:
+        raise _damaged(folder, path, f"{want}", f"{got}")
     return np.asarray(array)  # a plain view of the map: what is picked from it is a plain array
+
+
+def _facts(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
+    shape = [int(n) for n in array.shape]
+    return {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
 
 
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
@@ -96,7 +98,6 @@ def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         path = folder / f"{name}.npy"
         with synced(path) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        shape = [int(n) for n in array.shape]
-        expected[name] = {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
+        expected[name] = _facts(path, array)
     with synced(folder / "meta.json") as file:
         file.write(json.dumps({"arrays": expected, "meta": dict(meta)}).encode())

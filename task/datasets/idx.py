@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,10 +55,9 @@ def locate(request: Request) -> Source:
     for place in places:
         if files := _find(request.name, place / family.folder / "raw"):
             return Source(files)
-    try:
-        target = download(request.name, places, f"{family.folder}/raw", partial(_fetch, family))
-    except DataError as err:
-        raise DataError(f"{err.args[0]} The files are {', '.join(family.files)}, plain or .gz.") from err
+    options = {"split": "balanced"} if request.name == "emnist" else {}
+    advice = f" The files are {', '.join(family.files)}, plain or .gz."
+    target = download(request.name, places, f"{family.folder}/raw", family.folder, advice, **options)
     return Source(_find(request.name, target, fetched=True))
 
 
@@ -74,13 +72,6 @@ def _find(data_set: str, folder: Path, fetched: bool = False) -> tuple[Path, ...
             "missing. Add what is missing, or remove the others to download all."
         )
     return () if missing else tuple(paths[0] for paths in found.values())
-
-
-def _fetch(family: _Family, root: str) -> None:
-    from torchvision import datasets
-
-    more = {"split": "balanced"} if family.folder == "EMNIST" else {}
-    getattr(datasets, family.folder)(root, download=True, **more)
 
 
 def decode(request: Request, source: Source) -> Decoded:
@@ -110,7 +101,7 @@ def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     """Read an idx file of unsigned bytes.
 
     Raises:
-        DataError: Not such a file, or not of the length that its header tells.
+        DataError: Not such a file, or not of the length that its header gives.
     """
     raw = _read(path)
     header = 4 + 4 * ndim

@@ -7,9 +7,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,19 +58,12 @@ def locate_cifar(request: Request) -> Source:
         )
     if pictures:
         return Source(pictures)
-    fetch = partial(_torchvision, family, train=True, download=True)
-    return Source(_batches(download(request.name, places, family.folder, fetch)))
+    return Source(_batches(download(request.name, places, family.folder, family.torchvision)))
 
 
 def _batches(folder: Path) -> tuple[Path, ...]:
     names = ("*_batch*", "train", "test")
     return tuple(sorted(path for name in names for path in folder.glob(name) if path.is_file()))
-
-
-def _torchvision(family: _Cifar, root: str, train: bool, download: bool = False) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, family.torchvision)(root, train=train, download=download)
 
 
 def decode_cifar(request: Request, source: Source) -> Decoded:
@@ -81,7 +73,9 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         return _decode_copy(request, source.files[0], family)
     root = source.files[0].parent.parent
     try:
-        parts = [_torchvision(family, str(root), train) for train in (True, False)]
+        from torchvision import datasets
+
+        parts = [getattr(datasets, family.torchvision)(str(root), train=train) for train in (True, False)]
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
             f"{local(root / family.folder)}: the batches of {request.name} cannot be read: {local(err)}. "

@@ -121,7 +121,7 @@ def test_the_command_line_refuses_a_resume_under_a_wrong_name(tmp_path: Path) ->
     words = ["run", "--resume", "--run-name", "typo", "--runs-dir", str(tmp_path), "-c", 'progress="none"']
     done = CliRunner().invoke(cli.app, words)
     assert isinstance(done.exception, ConfigError)
-    assert "expected a run to go on with" in str(done.exception)
+    assert "expected a run to continue" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,7 +134,7 @@ def kit(tmp_path: Path) -> LinkKit:
 
 
 def test_a_link_refuses_a_resume_of_nothing_and_a_name_that_is_taken(kit: LinkKit) -> None:
-    with pytest.raises(ConfigError, match="expected a run to go on with"):
+    with pytest.raises(ConfigError, match="expected a run to continue"):
         follow.submit(kit, {"run-name": "typo", "resume": True})
     put(kit.runs / "mine", result=True)
     with pytest.raises(ConfigError, match="a finished run"):
