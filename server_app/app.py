@@ -13,8 +13,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server_app.deploy.link.confined import KIT, confined
-from server_app.results.folder import RunFolder, summarise
+from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
+from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.progress import Progress, closing_table

@@ -29,15 +29,10 @@ from task.storage.files import make_folder, private, write_text
 
 @dataclass
 class Federation:
-    """A running federation.
+    """A running federation."""
 
-    Attributes:
-        kit: The link's.
-        processes: ``bouquet link`` and each ``bouquet node``, by name.
-    """
-
-    kit: LinkKit
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    kit: LinkKit  # the link's
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # the commands, by name
 
     def start(self, name: str, *command: str) -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""

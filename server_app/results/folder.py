@@ -37,11 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server_app.results.lines import Row, parse, split
-from server_app.results.summary import summarise
 from task.errors import ConfigError, StateError
 from task.storage.files import private, write_bytes, write_safetensors
-
-__all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
 
 CONFIG = "config.json"
 ROUNDS = "rounds.jsonl"

@@ -51,16 +51,13 @@ class Scores:
 
 @dataclass
 class ClientHistory:
-    """What the lines of clients.jsonl come to.
+    """What the lines of clients.jsonl amount to."""
 
-    Attributes:
-        before: By round, the clients' accuracies in its evaluation, before the next local training.
-        after: By round, those of the models that clients ended their local training of this round with.
-        times: By client, in how many rounds it took part: its training reply was used.
-    """
-
+    # By round, the clients' accuracies in its evaluation, before the next local training.
     before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    # By round, those of the models that clients ended their local training of this round with.
     after: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    # By client, in how many rounds it took part: its training reply was used.
     times: Counter[str] = field(default_factory=Counter)
 
 
@@ -190,11 +187,8 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
 
 def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
     """Return the rows of the last round in which clients reported this metric in this phase."""
-    rows = [
-        row
-        for row in clients
-        if row.get("phase") == phase and _number(row.get("metrics", {}).get(metric)) is not None
-    ]
+    rows = [row for row in clients if row.get("phase") == phase]
+    rows = [row for row in rows if _number(row.get("metrics", {}).get(metric)) is not None]
     last = max((row["round"] for row in rows), default=None)
     return [row for row in rows if row["round"] == last]
 
