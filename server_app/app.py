@@ -24,7 +24,7 @@ from server_app.run.run_lock import holding
 from strategies import STRATEGIES, Strategy
 from strategies.transport.packed import PackingGrid
 from task import timing
-from task.config.knobs import Config
+from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
 from task.datasets import DATASETS, Dataset, load_dataset
 from task.datasets.partition import load_partition
@@ -168,11 +168,8 @@ def check_measured(config: Config) -> None:
         )
 
 
-# What may differ when a run is resumed: it changes where, how long and how fast, not what is computed.
-FREE_ON_RESUME = frozenset(
-    {"num-server-rounds", "target-accuracy", "resume", "progress", "runs-dir", "run-name", "checkpoint-every"}
-    | {"cache-dir", "data-dir", "state-dir", "round-timeout", "roll-call-timeout", "min-nodes"}
-)
+# Keys that may differ when a run is resumed.
+FREE_ON_RESUME = CHANGE_NO_RESULT | {"num-server-rounds", "target-accuracy"}
 
 
 def check_same_run(folder: RunFolder, config: Config) -> None:

@@ -24,6 +24,7 @@ from server_app.results.summary import (
     scale_bytes,
     summarise,
 )
+from task.config.knobs import CHANGE_NO_RESULT
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.storage.files import make_folder
@@ -40,11 +41,8 @@ WHERE = {
     "clients": "on the clients' own test data before local training, mean over the examples",
 }
 
-# Keys in which runs of one set-up may differ: the seed, and what changes no number.
-FREE = frozenset(
-    {"seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir"}
-    | {"state-dir", "min-nodes", "min-replies", "round-timeout", "roll-call-timeout", "device", "stack"}
-)
+# Keys in which runs of one set-up may differ.
+FREE = CHANGE_NO_RESULT | {"seed", "min-replies", "device", "stack"}
 
 
 @dataclass(frozen=True)

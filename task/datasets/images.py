@@ -58,7 +58,7 @@ def locate_cifar(request: Request) -> Source:
         )
     if pictures:
         return Source(pictures)
-    return Source(_batches(download(request.name, places, family.folder, family.torchvision)))
+    return Source(_batches(download(request.name, places, family.folder, family.torchvision, train=True)))
 
 
 def _batches(folder: Path) -> tuple[Path, ...]:

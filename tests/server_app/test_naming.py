@@ -141,7 +141,7 @@ def test_a_link_refuses_a_resume_of_nothing_and_a_name_that_is_taken(kit: LinkKi
         follow.submit(kit, {"run-name": "mine"})
     assert Jobs(kit.jobs, kit.runs).all() == []
     assert follow.submit(kit, {"run-name": "mine", "resume": True}).keys["resume"] is True
-    with pytest.raises(ConfigError, match="which is queued"):
+    with pytest.raises(ConfigError, match="no queued or running job"):
         follow.submit(kit, {"run-name": "mine"}, overwrite=True)
     assert (kit.runs / "mine" / "result.json").exists()
 
