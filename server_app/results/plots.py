@@ -15,7 +15,7 @@ import numpy as np
 from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
-    Clients,
+    ClientHistory,
     Scores,
     human_bytes,
     human_seconds,
@@ -37,7 +37,7 @@ CENTRAL, OWN = "central test set", "clients' own test data"
 Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or value of a row
 
 
-def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None = None) -> list[Plot]:
+def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory | None = None) -> list[Plot]:
     """Return accuracy, loss, time, traffic and replies by round.
 
     Args:
@@ -70,7 +70,7 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None
         lambda y: f"{y:,.0f}", zero=True, note="A quarantined reply is dropped before it reaches the model.",
     )  # fmt: skip
     seconds = _seconds([row for row in rows if row.get("seconds")])
-    return [_accuracy(rows, target, clients or Clients()), loss, seconds, traffic, replies]
+    return [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
 
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
@@ -83,7 +83,7 @@ def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
     return [_clients(lines), _participation(participation)]
 
 
-def _accuracy(rows: Sequence[Row], target: float, clients: Clients) -> Plot:
+def _accuracy(rows: Sequence[Row], target: float, clients: ClientHistory) -> Plot:
     def of(scores: Mapping[int, Scores], value: Callable[[Scores], float]) -> Callable[[Row], float | None]:
         return lambda row: value(scores[row["round"]]) if row["round"] in scores else None
 
