@@ -170,6 +170,8 @@ def against_reference(
     reference = reference_of(case, kind, **(given(case) if callable(given) else given or {}))
     tolerance = kind.tolerance
     trace = reference(case.cohorts)
+    size = max(int(case.keys["fraction-train"] * len(case.played.names)), 1)
+    assert {len(cohort) for cohort in case.played.selected()} == {size}
     came = {c for cohort in case.cohorts for c in cohort}
     assert not any(close(trace.personal[-1][c], trace.personal[0][c], 1e-2) for c in came)  # they moved
     for t, s in enumerate(trace.at):
