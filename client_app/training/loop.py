@@ -272,10 +272,8 @@ def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[floa
 
     Accumulated over chunks, so that memory does not grow with n_k. Clients of equal size go together.
 
-    Args:
-        task: The model and the data.
-        training: Take it as a training step would, with dropout and moving statistics. Without, it is a
-            measurement: nothing is drawn and no buffer moves.
+    With `training` it is that of a training step, with dropout and moving statistics. Without, it is a
+    measurement: nothing is drawn and no buffer moves.
     """
     grads = [torch.zeros_like(p) for p in task.params]
     sizes = task.examples.sizes
