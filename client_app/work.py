@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from client_app.memory.state import oldest_resumable
+from client_app.memory.memory import Memory
 from client_app.node import Node, OneClient
 from client_app.owner import check_basis
 from client_app.solvers import SOLVERS
@@ -27,7 +27,6 @@ from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
 from task.numerics.seeds import rng_for, seed_for
 from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
-from task.wire import checks
 from task.wire import messages as wire
 
 
@@ -114,6 +113,7 @@ class Training:
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
         self.stages = stages_of(node, entry, order)
+        self.memory = Memory(node, entry, order)
         self.config = _train_config(node, order)
 
     def run(self) -> Iterator[Outcome]:
@@ -160,7 +160,7 @@ class Training:
         x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
         for stage in self.stages:
             y = stage.targets(y, cohort, sizes)
-        kept = self._kept(cohort, server_round)
+        kept = self.memory.load(cohort, server_round)
         received = order.arrays.get(wire.ARRAYS, {})
         task = LocalTask(
             program,
@@ -178,23 +178,12 @@ class Training:
         solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
 
-    def _kept(self, cohort: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
-        """Return what each client keeps, by record; nothing of one that is new."""
-        if not self.entry.keeps:
-            return [{} for _ in cohort]
-        store, forms, order = self.node.store(), self.node.forms().of(self.entry.keeps), self.order
-        before = server_round or None  # another strategy than ours may not say which round it is
-        found = [store.load(c, self.entry.name, order.run, before, forms, order.void) for c in cohort]
-        return [k.fields if k else {} for k in found]
-
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together and keep what the entry says they keep."""
         node, entry, order, program = self.node, self.entry, self.order, self.program
         devices = [node.device] if node.device.type == "cuda" else []
         with ExitStack() as stack:
-            if entry.keeps:  # from before the old state is read until the new one is there
-                for client in cohort:
-                    stack.enter_context(node.store().lock(client, order.run))
+            stack.enter_context(self.memory.locked(cohort))
             rows, epochs = [self.rows[c] for c in cohort], [self.epochs[c] for c in cohort]
             task, solver, kept = self.task(program, cohort, rows, epochs, order.round)
             # What trains together draws nothing; dropout and the like are of clients that train alone.
@@ -215,7 +204,7 @@ class Training:
             if not entry.keeps:
                 return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
             pairs = zip(cohort, finished, strict=True)
-            return [(client, _keep(node, entry, order, client, *made)) for client, made in pairs]
+            return [(client, self.memory.keep(client, *made)) for client, made in pairs]
 
 
 def _add_tests(
@@ -235,26 +224,6 @@ def _add_tests(
             upload.scalars[TEST_LOSS.name] = found["loss"]
             upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
             upload.scalars[TEST_EXAMPLES.name] = found[wire.NUM_EXAMPLES]
-
-
-def _keep(
-    node: Node,
-    entry: Algorithm,
-    order: wire.TrainOrder,
-    client: str,
-    upload: wire.ClientUpdate,
-    keep: dict[str, Arrays],
-) -> wire.ClientUpdate | Exception:
-    """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
-    try:
-        checks.check_scalars(entry, upload.scalars)
-        for name, arrays in (*upload.arrays.items(), *keep.items()):
-            checks.check_arrays(name, arrays, arrays)
-    except FieldError as err:
-        return err
-    resumable = oldest_resumable(order.round, node.config.output.checkpoint_every)
-    node.store().save(client, entry.name, order.round, keep, order.run, resumable, order.void)
-    return upload
 
 
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:

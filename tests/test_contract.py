@@ -1,9 +1,14 @@
-"""The contract of every algorithm: what is declared is sent and read; what is damaged is quarantined."""
+"""The contract of every algorithm: what is declared is sent and read; what is damaged is quarantined.
+
+Code treats fields by what they declare, never by whose they are: of all the fields in the catalogue that
+declare the same, one stands for the others. A new algorithm with a field of a new kind adds its own cases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ from client_app.node import open_node
 from task.config.read import read_config
 from task.errors import WireError
 from task.spec.algorithms import ALGORITHMS
-from task.spec.record import BUFFERS
+from task.spec.entry import NUM_EXAMPLES, Algorithm
+from task.spec.record import BUFFERS, Record, Scalar
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ANSWERED, METRICS
@@ -26,10 +32,11 @@ from tests.test_catalogue import ACTIVE, NAMES
 CLIENTS = sorted(SIZES)
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
+@pytest.fixture(scope="module")
+def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("contract") / "owners.npz"
+    write_owners(path)
+    return path
 
 
 def config(owners: Path, name: str, **keys: Any) -> dict[str, Any]:
@@ -44,11 +51,20 @@ def forms_of(owners: Path, name: str) -> Forms:
     return replace(node.forms(), clients=len(SIZES))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_declared_scalar_is_sent(name: str, owners: Path) -> None:
-    told = [set(c["metrics"]) for c in play(config(owners, name)).keep.clients]
-    asked = 1 if ALGORITHMS[name].pooled else len(SIZES)
-    assert told == [{"train-loss", *(s.name for s in ALGORITHMS[name].up_scalars)}] * asked
+def declares(entry: Algorithm, field: Record | Scalar) -> Hashable:
+    """Return what a field declares, and what its algorithm says of arrays, as far as messages show it."""
+    if isinstance(field, Scalar):
+        return replace(field, name="", meaning="")
+    relative = bool(field.base), bool(field.per)
+    return field.layout, field.reduce, field.carry, field.to, *relative, entry.weight, bool(entry.private)
+
+
+def distinct(fields: Iterable[tuple[str, Record | Scalar]]) -> list[tuple[str, str]]:
+    """Return (algorithm, name of a field), one for all fields that declare the same."""
+    found: dict[Hashable, tuple[str, str]] = {}
+    for name, field in fields:
+        found.setdefault(declares(ALGORITHMS[name], field), (name, field.name))
+    return list(found.values())
 
 
 # ------------------------------------------------------------------------------------------- down
@@ -75,10 +91,10 @@ def records_of(content: RecordDict, field: str) -> list[str]:
     return [name for name in content.array_records if name.partition(".")[0] == field]
 
 
-DOWN = [(n, f.name) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n].down_scalars)]
+DOWN = [(n, f) for n in NAMES for f in (*ALGORITHMS[n].down, *ALGORITHMS[n].down_scalars)]
 
 
-@pytest.mark.parametrize(("name", "field"), DOWN)
+@pytest.mark.parametrize(("name", "field"), distinct(DOWN))
 def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: str, owners: Path) -> None:
     node, content = order(owners, name)
     assert answer(node, content).metric_records
@@ -92,9 +108,12 @@ def test_a_declared_downward_field_that_is_missing_is_named(name: str, field: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: Path) -> None:
-    entry = ALGORITHMS[name]
-    messages = play(config(owners, name, num_server_rounds=2)).messages()
+def test_every_declared_field_is_sent_and_no_other_goes_down(name: str, owners: Path) -> None:
+    entry, played = ALGORITHMS[name], play(config(owners, name, num_server_rounds=2))
+    told = [set(c["metrics"]) for c in played.keep.clients]
+    asked = 1 if entry.pooled else len(SIZES)
+    assert told == [{"train-loss", *(s.name for s in entry.up_scalars)}] * asked * 2
+    messages = played.messages()
     for message in messages[len(messages) // 2 :]:  # in round 1 nobody's model is known
         assert {r.partition(".")[0] for r in message.content.array_records} == {f.name for f in entry.down}
         told = message.content.config_records["config"]
@@ -103,7 +122,7 @@ def test_every_declared_downward_field_is_sent_and_no_other(name: str, owners: P
         assert set(told) == {"server-round", "run", "lr", "clients", "epochs"} | names
 
 
-@pytest.mark.parametrize(("name", "field"), [(n, f) for n, f in DOWN if f != "arrays"])
+@pytest.mark.parametrize(("name", "field"), [(n, f.name) for n, f in DOWN if f.name != "arrays"])
 def test_a_downward_field_changes_what_the_client_does(name: str, field: str, owners: Path) -> None:
     """It is not only demanded: its value counts."""
     node, content = order(owners, name)
@@ -155,6 +174,7 @@ def trained(reply: Message) -> bool:
     return reply.metadata.message_type == "train"
 
 
+@cache
 def without_node_0(owners: Path, name: str, nodes: int) -> Played:
     """Run with a first node whose training fails as a whole: what a quarantine must amount to."""
 
@@ -169,7 +189,7 @@ def without_node_0(owners: Path, name: str, nodes: int) -> Played:
 # The model here has no buffers: that record is empty, and there is nothing to damage.
 # Of pooled data only one client answers, so that nothing is left to compare with.
 SEVERAL = [name for name in NAMES if not ALGORITHMS[name].pooled]
-UP = [(n, f.name) for n in SEVERAL for f in ALGORITHMS[n].up if f.layout != BUFFERS]
+UP = distinct((n, f) for n in SEVERAL for f in ALGORITHMS[n].up if f.layout != BUFFERS)
 
 
 def parts_of(name: str, field: str, clients: list[str]) -> list[str]:
@@ -205,7 +225,7 @@ def test_a_damaged_upward_field_is_quarantined(
         assert (row["model_sha256"], row["answered"]) == (want["model_sha256"], want["answered"])
 
 
-SCALARS = [(n, s) for n in SEVERAL for s in ("num-examples", *(u.name for u in ALGORITHMS[n].up_scalars))]
+SCALARS = distinct((n, s) for n in SEVERAL for s in (NUM_EXAMPLES, *ALGORITHMS[n].up_scalars))
 
 
 @pytest.mark.parametrize(("name", "scalar"), SCALARS)

@@ -115,7 +115,7 @@ def test_flowers_bundle_would_not_drop_a_file() -> None:
         assert not path.name.endswith("_test.py")
 
 
-def test_only_the_wire_touches_records() -> None:
+def test_within_task_only_the_wire_and_the_flower_room_import_flower() -> None:
     for path in (ROOT / "task").rglob("*.py"):
-        if path.parent.name != "wire":
+        if path.parent.name not in ("wire", "flower"):
             assert not {n for n in imported(path) if n.split(".")[0] == "flwr"}, path

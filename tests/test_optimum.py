@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from task.spec.algorithms import ALGORITHMS
-from tests.reference.fedsgd import loss_and_gradient
+from tests.support.federation import loss_and_gradient
 from tests.support.optimum import RUNS, centred, distances, optimum, write_problem
 
 EXACT = [name for name in RUNS if name != "fedavg" and name.split()[0] in ALGORITHMS]

@@ -50,14 +50,16 @@ class StateStore:
     Args:
         root: ``state-dir``.
         run_name: Name of the run; each run of the name has a folder of its own.
+        scope: Folder in that for what is kept otherwise than by client and run; "" = none.
     """
 
     root: Path
     run_name: str
+    scope: str = ""
 
     def path(self, client: str, run: str = "") -> Path:
         """Return the file of a client in a run."""
-        return folder_of(self.root, self.run_name, run) / f"{safe_name(client)}{SUFFIX}"
+        return folder_of(self.root, self.run_name, run) / self.scope / f"{safe_name(client)}{SUFFIX}"
 
     @contextmanager
     def lock(self, client: str, run: str = "") -> Iterator[None]:

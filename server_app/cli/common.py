@@ -44,11 +44,10 @@ def read_keys(
 ) -> dict[str, object]:
     """Return the run-config keys of a recipe, of ``-c`` and of the options, in this order."""
     with importing():
-        from flwr.common.config import parse_config_args
-
         from task.config.read import fuse, read_recipe
+        from task.flower.app import parse_options
 
-    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_config_args(pairs))
+    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_options(pairs))
     if unread:
         listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
         typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)

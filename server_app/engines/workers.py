@@ -28,12 +28,11 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import cast
 
-from flwr.app import Context, Message
-from flwr.app.error import Error
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import ClientAppException
-from flwr.common.constant import ErrorCode
-from flwr.server.superlink.fleet.vce.backend import Backend
+
+from task.flower.messages import ErrorCode
+from task.flower.simulation import Backend, ClientAppException
 
 MakeApp = Callable[[], ClientApp]
 

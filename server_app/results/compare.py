@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.results.folder import RunFolder
+from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
     Clients,
-    Row,
     gather,
     has_accuracy,
     measured_on,

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server_app.results.lines import parse, split
-from server_app.results.summary import Row, summarise
+from server_app.results.lines import Row, parse, split
+from server_app.results.summary import summarise
 from task.errors import ConfigError, StateError
 from task.storage.files import private, write_bytes, write_safetensors
 

@@ -1,15 +1,16 @@
 """Files of one JSON object a line (rounds.jsonl, clients.jsonl), read while a run may be writing them.
 
-A line counts once its newline is there: a half-written last line is left for the next reading. Who follows a
-file gives back `Chunk.after` and `Chunk.mark`, and is sent to the start if it was cut or replaced since. A
-damaged line hides no other: `read_lines` names it as a *problem*, `last_rows` leaves it out. Where nothing
-may be missing, `RunFolder.rounds` and `RunFolder.clients` raise instead.
+A line counts once its newline is written; until then, a half-written last line waits for the next call. To
+follow a file, pass `Chunk.after` and `Chunk.mark` to the next call, which starts from the beginning if the
+file was cut or replaced. A damaged line hides no other: `read_lines` names it as a *problem*, `last_rows`
+leaves it out. Where no line may be missing, `RunFolder.rounds` and `RunFolder.clients` raise instead.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,17 +31,17 @@ class Chunk:
 
     Attributes:
         rows: The JSON objects.
-        after: Where to go on, in bytes.
-        mark: Fingerprint of the file up to `after`, to give back with it.
-        anew: The file was cut or replaced since: the rows are its first ones.
-        more: Not all that is there was read.
-        problems: Lines that are no JSON objects.
+        after: Where the next call goes on, in bytes.
+        mark: Fingerprint of the file up to `after`, for the next call.
+        restarted: The file was cut or replaced since the last call: the rows are its first ones.
+        more: The file holds further whole lines.
+        problems: Lines that are not JSON objects.
     """
 
     rows: list[Row] = field(default_factory=list)
     after: int = 0
     mark: str = ""
-    anew: bool = False
+    restarted: bool = False
     more: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -50,24 +51,26 @@ def read_lines(path: Path, after: int = 0, mark: str = "", most: int = CHUNK_BYT
 
     Args:
         path: A file of one JSON object a line; it need not exist.
-        after: What the call before returned; 0 = from the start.
-        mark: Likewise. If the file is another or was cut, reading starts from its beginning.
+        after: As in the last chunk; 0 = from the start.
+        mark: As in the last chunk. If the file was replaced or cut, reading starts from its beginning.
         most: About how many bytes to read.
     """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            anew = after > 0 and (after > size or mark != _mark(file, after))
-            start = 0 if anew else after
+            restarted = after > 0 and (after > size or mark != _mark(file, after))
+            start = 0 if restarted else after
             file.seek(start)
             data = file.read(most)
             if len(data) == most and not data.endswith(b"\n"):
                 data += file.readline(LONGEST_LINE)
             lines = data[: data.rfind(b"\n") + 1]
             end = start + len(lines)
-            chunk = Chunk(after=end, mark=_mark(file, end), anew=anew, more=end < size and bool(lines))
+            chunk = Chunk(
+                after=end, mark=_mark(file, end), restarted=restarted, more=end < size and bool(lines)
+            )
     except FileNotFoundError:
-        return Chunk(anew=after > 0)
+        return Chunk(restarted=after > 0)
     except OSError as err:
         return Chunk(after=after, mark=mark, problems=[problem(path, err)])
     if len(data) > LONGEST_LINE and not lines:
@@ -99,7 +102,7 @@ def split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _mark(file: BinaryIO, offset: int) -> str:
-    """Return what tells whether the file up to here is the one that was read before."""
+    """Return a fingerprint of the file up to an offset."""
     if not offset:
         return ""
     file.seek(max(offset - 256, 0))
@@ -151,6 +154,26 @@ def parse(data: bytes, *, strict: bool = False) -> Row:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
+
+
+def read_object(path: Path, problems: list[str]) -> Row | None:
+    """Return the JSON object in a file; None if there is no file, or with a problem if it cannot be read."""
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        problems.append(problem(path, err))
+    except ValueError as err:
+        problems.append(f"{path.name}: damaged: {err}")
+    return None
+
+
+def number(value: object) -> float | int | None:
+    """Return a number that JSON can hold, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def problem(path: Path, err: OSError) -> str:

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from server_app.results.lines import Row
 from task.numerics.metrics import crossing, rounds_to_target, spread, weighted_mean
-
-Row = dict[str, Any]
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -302,6 +301,8 @@ def human_bytes(count: float) -> str:
 
 def human_seconds(seconds: float) -> str:
     """Return for example "0.42 s", "42.0 s" or "1:02:03"."""
+    if seconds > 1e12:  # no run took so long: a damaged file
+        return f"{seconds:.3g} s"
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     return str(datetime.timedelta(seconds=round(seconds)))

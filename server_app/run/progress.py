@@ -2,38 +2,84 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import logging
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, ProgressColumn, RenderableColumn, Task
+from rich.progress import Progress as RichProgress
+from rich.table import Column, Table
 from rich.text import Text
 
 from server_app.results.summary import MEASURED, headline, measured_on, short
 from server_app.terminal import Terminal
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shown:
-    """All that the bar draws; replaced as a whole, because another thread draws."""
+class _TimeLeft(ProgressColumn):
+    """Share of the run that is done, and how long it is until it ends."""
 
-    done: float = 0.0  # rounds, with the share of the running one
-    status: str = "waiting for the first round"
-    last: str = ""  # loss and accuracy of the last round that has them
-    round_started: float = 0.0  # clock
-    round_s: float | None = None  # mean of the last rounds
-    rounds_left: int = 0
+    def render(self, task: Task) -> Text:
+        """Return both in words."""
+        ends = task.fields.get("ends")
+        left = None if ends is None else max(ends - task.get_time(), 0.0)
+        return Text(f"{task.percentage / 100:4.0%}  {_left(left)}")
+
+
+class Bar(RichProgress):
+    """A bar, and below it a line about the running round; all else that is printed scrolls above both."""
+
+    def __init__(self, title: str, rounds: int, console: Console, clock: Callable[[], float]) -> None:
+        self._status = "waiting for the first round", ""
+        super().__init__(
+            # Not a column of text, which would read markup in the title.
+            RenderableColumn(Text(title, "bold"), table_column=Column(no_wrap=True, max_width=30)),
+            BarColumn(bar_width=None),
+            _TimeLeft(Column(no_wrap=True, justify="right", min_width=18)),
+            console=console,
+            get_time=clock,
+            expand=True,
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),  # a redirected stderr must stay in its file
+        )
+        self._streams = ExitStack()
+        self._task = self.add_task("", total=max(rounds, 1), completed=not rounds)
+
+    def show(self, done: float, words: str, measured: str = "", **fields: Any) -> None:
+        """Show how many rounds are done, words about the running one, and what was last measured, if new."""
+        self._status = words, measured or self._status[1]
+        self.update(self._task, completed=done, **fields)
+
+    def start(self) -> None:
+        """Draw from now on."""
+        out, err = sys.stdout, sys.stderr
+        super().start()
+        # A log handler keeps the stream that it was made with, and would write into the bar.
+        for handler in _stream_handlers():
+            for old, new in ((out, sys.stdout), (err, sys.stderr)):
+                if handler.stream is old is not new:
+                    self._streams.callback(handler.setStream, old)
+                    handler.setStream(new)
+                    break
+
+    def stop(self) -> None:
+        """Leave the last picture, and give the log handlers their streams back."""
+        super().stop()
+        self._streams.close()
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the bar and the line below it."""
+        yield self.make_tasks_table(self.tasks)
+        words, measured = self._status
+        after = ("  " + measured if measured else "", "cyan")
+        yield Text.assemble(words, after, no_wrap=True, overflow="ellipsis")
 
 
 class Progress:
@@ -62,55 +108,26 @@ class Progress:
             mode = "bar" if live and not self._console.is_dumb_terminal else "log"
         self.mode = mode
         self._total = total_rounds
-        self._title = title
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=10)  # seconds of the last rounds
-        self._shown = _Shown(round_started=clock(), rounds_left=total_rounds)
-        self._live: Live | None = None
-        self._moved: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
-        self._lock = threading.Lock()
+        self.bar = Bar(title, total_rounds, self._console, clock) if mode == "bar" else None
 
     def __enter__(self) -> Self:
-        if self.mode == "bar":
-            self._start()
+        if self.bar:
+            self.bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-        for handler, stream in self._moved:
-            handler.setStream(stream)
-        self._moved.clear()
-
-    def _start(self) -> None:
-        """Draw the bar from now on, and let everything else that is printed scroll above it."""
-        out, err = sys.stdout, sys.stderr
-        self._live = Live(
-            get_renderable=self._render,
-            console=self._console,
-            redirect_stdout=out.isatty(),
-            redirect_stderr=err.isatty(),  # a redirected stderr must stay in its file
-        )
-        self._live.start()
-        # A log handler keeps the stream that it was made with, and would write into the bar.
-        for handler in _stream_handlers():
-            for old, new in ((out, sys.stdout), (err, sys.stderr)):
-                if handler.stream is old and new is not old:
-                    self._moved.append((handler, old))
-                    handler.setStream(new)
-                    break
+        if self.bar:
+            self.bar.stop()
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """Show how many clients have answered in the running round."""
-        with self._lock:
-            self._shown = dataclasses.replace(
-                self._shown,
-                done=max(server_round - 1, 0) + (answered / asked if asked else 0.0),
-                status=f"{self._round(server_round)}  clients {answered}/{asked}",
-            )
+        if self.bar:
+            done = max(server_round - 1, 0) + (answered / asked if asked else 0.0)
+            self.bar.show(done, f"{self._round(server_round)}  clients {answered}/{asked}")
 
     def round_done(self, row: Mapping[str, Any]) -> None:
         """Show a finished round.
@@ -118,25 +135,20 @@ class Progress:
         Args:
             row: Its line of rounds.jsonl.
         """
-        with self._lock:
-            seconds = (row.get("seconds") or {}).get("total")
-            if seconds is not None and row["round"] > 0:
-                self._recent.append(seconds)
-            mean = sum(self._recent) / len(self._recent) if self._recent else None
-            left = max(self._total - row["round"], 0)
-            self._shown = _Shown(
-                done=row["round"],
-                status="  ".join([self._round(row["round"]), *_replies(row)]),
-                last="  ".join(_measured(row)) or self._shown.last,
-                round_started=self._clock(),
-                round_s=mean,
-                rounds_left=left,
-            )
-        if self.mode == "log":
-            time_left = None if mean is None else mean * left
+        number, seconds = row["round"], (row.get("seconds") or {}).get("total")
+        if seconds is not None and number > 0:
+            self._recent.append(seconds)
+        left = None
+        if self._recent:
+            left = sum(self._recent) / len(self._recent) * max(self._total - number, 0)
+        words, measured, replies = self._round(number), _measured(row), _replies(row)
+        if self.bar:
+            ends = None if left is None else self._clock() + left
+            done = number if self._total else 1
+            self.bar.show(done, "  ".join([words, *replies]), "  ".join(measured), ends=ends)
+        elif self.mode == "log":
             took = [] if seconds is None else [f"{seconds:.2f} s"]
-            parts = [self._round(row["round"]), *_measured(row), *_replies(row), *took, _left(time_left)]
-            self._print("  ".join(parts))
+            self._print("  ".join([words, *measured, *replies, *took, _left(left)]))
 
     def message(self, text: str, style: str = "") -> None:
         """Print a line, above the bar if there is one; nothing if the mode is "none".
@@ -154,24 +166,6 @@ class Progress:
 
     def _round(self, number: int) -> str:
         return f"round {number}/{self._total}"
-
-    def _render(self) -> Group:
-        shown = self._shown
-        time_left = None
-        if shown.round_s is not None:
-            spent = self._clock() - shown.round_started
-            time_left = max(shown.round_s * shown.rounds_left - spent, 0.0)
-        top = Table.grid(padding=(0, 1), expand=True)
-        top.add_column(no_wrap=True, overflow="ellipsis", max_width=30)
-        top.add_column(ratio=1)
-        top.add_column(no_wrap=True, justify="right", min_width=18)
-        share = shown.done / self._total if self._total else 1.0
-        bar = ProgressBar(total=max(self._total, 1), completed=shown.done if self._total else 1)
-        top.add_row(Text(self._title, style="bold"), bar, f"{share:4.0%}  {_left(time_left)}")
-        status = Text(shown.status, no_wrap=True, overflow="ellipsis")
-        if shown.last:
-            status.append(f"  {shown.last}", style="cyan")
-        return Group(top, status)
 
 
 def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:

@@ -22,9 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.error import Error
-from flwr.common.constant import ErrorCode
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.membership import membership as members
@@ -32,6 +30,7 @@ from strategies.membership.membership import Incarnation, Membership
 from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
 from task.errors import NodesError
+from task.flower.messages import ErrorCode, set_reply_to
 from task.population import some
 from task.wire import messages as wire
 from task.wire import registration
@@ -147,6 +146,7 @@ class Exchange:
                 if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
                     self.look()
                     self._send_again()
+                    self.looked_at = time.monotonic()
                 if self._given_up(now):
                     break
             for order in self._orders:
@@ -209,7 +209,7 @@ class Exchange:
         if (sender := found.metadata.src_node_id) != node:
             return self._fail(order, node, ErrorCode.UNKNOWN, f"a reply of node {sender}")
         self._close(order)
-        found.metadata.__dict__["_reply_to_message_id"] = order.request.metadata.message_id
+        set_reply_to(found, order.request.metadata.message_id)
         return found
 
     def _fail(self, order: _Order, node: int, code: int, why: str) -> Message:

@@ -2,6 +2,7 @@
 
 A phase is opened (one message per node), streamed (sent; replies come as they come) and closed (what was good
 is reduced, the rest quarantined). `run` does all three. Flower's verbs need the steps one by one.
+Registration, a question to nodes, is open in all phases; `register` waits for its answers.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class PhaseEngine:
         self.round, self.lr, self.extra = server_round, lr, extra or {}
         self.done: list[tuple[Phase, Folded]] = []
         self.bytes_down = 0
+        self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
 
     def record(self, arrays: Arrays, name: str = wire.ARRAYS) -> ArrayRecord:
@@ -144,7 +146,7 @@ class PhaseEngine:
         full = self.config.train.local_epochs
         counts = self.registry.num_examples(phase.to)
         cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
-        return self.registry.assign(cost, cost)
+        return self.registry.assign(cost, cost, self._served if phase.session else None)
 
     @staticmethod
     def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
@@ -169,6 +171,7 @@ class PhaseEngine:
         """Check the replies and fold the good ones in as they come; book the phase."""
         phase, requests = opened.phase, opened.requests
         asked = {m.metadata.message_id: clients_of(m) for m in requests}
+        self._served |= {c: m.metadata.dst_node_id for m in requests for c in clients_of(m)}
         total = sum(len(clients) for clients in asked.values())
 
         def answered(good: int) -> None:

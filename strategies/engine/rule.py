@@ -48,6 +48,7 @@ class Phase:
         enough: Replies after which the phase closes; 0 = it waits for all.
         least: Replies without which the round is skipped; 0 = it goes on with any number.
         limits: Upper limits of the clients' scalars beside the catalogue's.
+        session: Whether each client is asked at the node that served it last in this round, if it is there.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Phase:
     enough: int = 0
     least: int = 0
     limits: Limits = field(default_factory=dict)
+    session: bool = False
 
     @property
     def kind(self) -> str:
@@ -99,13 +101,16 @@ class RoundContext:
     epochs: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[tuple[str, ...], ...] = ()
 
-    def phase(self, name: str, state: ServerState, to: Sequence[str] | None = None) -> Phase:
+    def phase(
+        self, name: str, state: ServerState, to: Sequence[str] | None = None, *, session: bool = False
+    ) -> Phase:
         """Return a phase of the round.
 
         Args:
             name: ``train``, ``evaluate``, or a key of the entry's `Algorithm.phases`.
             state: What goes down is of this state.
             to: Who is asked; None = the cohort.
+            session: As in `Phase`.
         """
         server, trains = self.rule.config.server, name == TRAIN
         contract = {TRAIN: self.entry, EVALUATE: evaluation_of(self.entry), **self.entry.phases}[name]
@@ -124,7 +129,7 @@ class RoundContext:
         rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
         least = 0 if name == EVALUATE else 1 if rings else max(server.min_replies, 1)
         limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
-        return Phase(name, contract, asked, records, route, scalars, epochs, enough, least, limits)
+        return Phase(name, contract, asked, records, route, scalars, epochs, enough, least, limits, session)
 
 
 class TooFewRepliesError(Exception):

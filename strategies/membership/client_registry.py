@@ -213,8 +213,15 @@ class ClientRegistry:
         picked = rng.choice(population, size=size, replace=False, shuffle=False)
         return [self.names[i] for i in sorted(picked.tolist())]
 
-    def assign(self, clients: Iterable[str], cost: Mapping[str, float]) -> dict[int, list[str]]:
+    def assign(
+        self, clients: Iterable[str], cost: Mapping[str, float], served: Mapping[str, int] | None = None
+    ) -> dict[int, list[str]]:
         """Spread clients over the nodes that host them, the costliest first to the least loaded node.
+
+        Args:
+            clients: Their names.
+            cost: Expected work of each.
+            served: By client the node that it stays with, if that still hosts it.
 
         Returns:
             Client names by node id, each list sorted.
@@ -223,7 +230,9 @@ class ClientRegistry:
         plan: dict[int, list[str]] = {}
         claims = self._claims(clients)
         for name in sorted(claims, key=lambda c: (-cost[c], c)):
-            node = min(self._hosts(name, claims[name]), key=lambda n: (load.get(n, 0.0), n))
+            hosts = self._hosts(name, claims[name])
+            same = (served or {}).get(name)
+            node = same if same in hosts else min(hosts, key=lambda n: (load.get(n, 0.0), n))
             load[node] = load.get(node, 0.0) + cost[name]
             plan.setdefault(node, []).append(name)
         return {node: sorted(names) for node, names in plan.items()}

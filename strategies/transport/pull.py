@@ -18,8 +18,8 @@ from typing import Protocol, runtime_checkable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.transport.retry import in_trouble
-from strategies.transport.transfer_budget import Allowance, granted
+from task.flower.grid import ends_the_run, is_superlink_error
+from task.flower.transfer_budget import Allowance, granted
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
@@ -202,9 +202,9 @@ class OneByOne:
             with granted(allowance):
                 replies = list(self.grid.pull_messages([message_id]))
         except Exception as err:
-            if in_trouble(err):
+            if is_superlink_error(err):
                 return True
-            self._found.put((message_id if not _ends(err) else "", err))
+            self._found.put((message_id if not ends_the_run(err) else "", err))
             return False
         for reply in replies:
             self._found.put((message_id, reply))
@@ -215,8 +215,3 @@ class OneByOne:
         with self._change:
             self._closed = True
             self._change.notify()
-
-
-def _ends(err: Exception) -> bool:
-    """Return whether an error says that the SuperLink cannot be asked any more; else it is the message's."""
-    return type(err).__module__.split(".")[0] == "httpx" or type(err).__name__ == "RunNotRunningException"

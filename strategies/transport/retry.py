@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from task.flower.grid import is_superlink_error
 from task.wire.messages import one_line
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
@@ -31,7 +32,7 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
         try:
             result = call()
         except Exception as err:
-            if not in_trouble(err) or time.monotonic() + pause > began + timeout_s:
+            if not is_superlink_error(err) or time.monotonic() + pause > began + timeout_s:
                 raise
             logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
             troubled()
@@ -41,9 +42,3 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
             return result
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_S)
-
-
-def in_trouble(err: Exception) -> bool:
-    """Return whether an error is the SuperLink's own and may pass."""
-    status = getattr(getattr(err, "response", None), "status_code", 0)
-    return isinstance(status, int) and status >= 500

@@ -24,18 +24,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from task.spec.entry import Algorithm, Paper
+from task.spec.entry import MCMAHAN, Algorithm, Paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
-
-_MCMAHAN = Paper(
-    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
-    2017,
-    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    "1602.05629",
-    "Algorithm 1",
-)
 
 _REDDI = Paper(
     "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan",
@@ -154,7 +146,7 @@ _GLOBAL: dict[str, Algorithm] = {
     "fedavg": Algorithm(
         name="fedavg",
         title="FedAvg",
-        paper=_MCMAHAN,
+        paper=MCMAHAN,
     ),
     "fedavgm": Algorithm(
         name="fedavgm",
@@ -278,7 +270,7 @@ _GLOBAL: dict[str, Algorithm] = {
     "fedsgd": Algorithm(
         name="fedsgd",
         title="FedSGD",
-        paper=_MCMAHAN,
+        paper=MCMAHAN,
         solver="fedsgd",
         up=(_FULL_GRADIENT,),
         neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),

@@ -23,6 +23,15 @@ class Paper:
     where: str  # algorithm or equation number in the paper
 
 
+MCMAHAN = Paper(
+    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
+    2017,
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    "1602.05629",
+    "Algorithm 1",
+)
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """One algorithm; the defaults are FedAvg's, so that an entry says only what differs."""

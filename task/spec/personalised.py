@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from task.spec.entry import Algorithm, Paper
+from task.spec.entry import MCMAHAN, Algorithm, Paper
 from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, WHOLE, Record
 from task.spec.stages import ALA_KEEPS
 
@@ -50,13 +50,7 @@ PERSONAL: dict[str, Algorithm] = {
     "centralised": Algorithm(
         name="centralised",
         title="Centralised",
-        paper=Paper(
-            "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
-            2017,
-            "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-            "1602.05629",
-            "section 3, SGD on the pooled data",
-        ),
+        paper=replace(MCMAHAN, where="section 3, SGD on the pooled data"),
         personal=True,
         pooled=True,
         newcomer="the model of the pooled data",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Reduce = Literal["mean", "sum", "collect"]
+Scope = Literal["run", "round", "node"]
 Of = Literal["steps", "halves", "batch", "all", "validation"]
 
 
@@ -81,6 +82,7 @@ class Record:
         of: Of an upward record, which training examples it is computed from: those of the local ``steps``,
             the second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation``
             share that is kept out of the training. `client_app.owner` counts them.
+        scope: Of a record that is kept, how long and whose it is: `client_app.memory.memory`.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Record:
     per: str = ""
     to: Literal["all", "each"] = "all"
     of: Of = "steps"
+    scope: Scope = "run"
 
     def __post_init__(self) -> None:
         """Carry what is collected one by one."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import Algorithm, Paper
+from task.spec.entry import MCMAHAN, Algorithm, Paper
 from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"
@@ -57,13 +57,6 @@ class Selection:
         return self.query is not None or bool(self.stages)
 
 
-_MCMAHAN = Paper(
-    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
-    2017,
-    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    "1602.05629",
-    "Algorithm 1",
-)
 _CHO = Paper(
     "Cho, Wang, Joshi",
     2020,
@@ -135,7 +128,7 @@ SELECTIONS: dict[str, Selection] = {
         ),
         by_examples=True,
     ),
-    "uniform": Selection("uniform", "uniform", _MCMAHAN),
+    "uniform": Selection("uniform", "uniform", MCMAHAN),
 }
 
 

@@ -32,6 +32,7 @@ from task.numerics.arrays import Arrays, state_of, trainable_names
 from task.numerics.seeds import rng_for
 from task.wire import messages as wire
 from tests.reference import fedala, mlp
+from tests.reference.driver import Trace
 from tests.reference.mlp import Data, Params
 from tests.support.federation import Keep, play
 from tests.support.grid import LocalGrid
@@ -45,6 +46,7 @@ from tests.support.personal import (
     case_of,
     close,
     keys_of,
+    reference_of,
     score,
     small_bn,
     told,
@@ -328,21 +330,19 @@ def rows_of(case: Case) -> Callable[[int, str], np.ndarray]:
     return rows
 
 
-def reference_of(
+def trace_of(
     case: Case, cohorts: list[list[str]] | None = None, data: Data | None = None, **more: Any
-) -> fedala.AlaTrace:
-    knobs = {k: case.keys[f"fedala.{k.replace('_', '-')}"] for k in KNOBS}
-    common = case.common | {"cohorts": cohorts or case.cohorts, "slice_rows": rows_of(case)} | more
-    return fedala.run(
-        data or case.train, case.w0, batch_size=case.keys["batch-size"], **common, **knobs
-    )  # fmt: skip
+) -> Trace:
+    """Return the reference under a run's settings; `more` replaces some."""
+    more = {"slice_rows": rows_of(case), "batch_size": case.keys["batch-size"]} | {"mu": 0.0} | more
+    return reference_of(case, fedala.FedALA, data, **more)(cohorts or case.cohorts)
 
 
 def kept(case: Case, field: str) -> dict[str, Arrays]:
     return kept_by(case.keys, case.played, field)
 
 
-def check(case: Case, trace: fedala.AlaTrace) -> None:
+def check(case: Case, trace: Trace) -> None:
     """Hold a run to its reference: models, what is kept, and the clients' metrics before and after."""
     for t, want in enumerate(trace.models):
         assert close(case.played.arrays(t), want), t
@@ -378,16 +378,16 @@ def test_fedala_is_the_reference_in_models_kept_state_and_metrics(which: str, tm
     case = run_of(tmp_path, **CASES[which])
     # some sit out between two rounds that they take part in, and some come late
     assert not set(case.cohorts[0]) >= {c for cohort in case.cohorts for c in cohort}
-    trace = reference_of(case)
+    trace = trace_of(case)
     assert any(np.abs(a - 1).max() > 0.05 for W in trace.weights[-1].values() for a in W.values())
     check(case, trace)
 
 
 def test_in_front_of_fedprox_the_term_pulls_to_theta_hat(tmp_path: Path) -> None:
     case = run_of(tmp_path, "fedprox", fedprox__mu=0.8)
-    trace = reference_of(case, mu=0.8)
+    trace = trace_of(case, mu=0.8)
     check(case, trace)
-    assert not close(trace.models[-1], reference_of(case).models[-1], 1e-3)
+    assert not close(trace.models[-1], trace_of(case).models[-1], 1e-3)
 
 
 def test_in_front_of_fedavg_it_is_fedala(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_in_front_of_ditto_the_global_model_is_fedalas(tmp_path: Path) -> None:
     """Its epochs draw after those of the clients' own models."""
     case = run_of(tmp_path, "ditto", ditto__lambda=0.6)
     batches = case.batches()
-    trace = reference_of(case, batches=lambda t, k, draw: batches(t, k, draw + 3))
+    trace = trace_of(case, batches=lambda t, k, draw: batches(t, k, draw + 3))
     assert all(close(case.played.arrays(t), want) for t, want in enumerate(trace.models))
     assert all(close(own, trace.own[-1][c]) for c, own in kept(case, "local-model").items())
 
@@ -472,12 +472,12 @@ def test_who_lost_its_state_begins_anew(tmp_path: Path) -> None:
     here, rest = case.cohorts[:2], case.cohorts[2:]
     data = case.train | {"dora again": case.train["dora"]}
     again = [[f"{c} again" if c == "dora" else c for c in cohort] for cohort in rest]
-    trace = reference_of(case, [*here, *again], data)
+    trace = trace_of(case, [*here, *again], data)
     for t, want in enumerate(trace.models):
         assert close(case.played.arrays(t), want)
     assert "dora again" in trace.weights[3]
     assert close(kept(case, "ala-weights")["dora"], trace.weights[4]["dora again"], 1e-4)
-    assert not close(kept(case, "ala-weights")["dora"], reference_of(case).weights[4]["dora"], 1e-2)
+    assert not close(kept(case, "ala-weights")["dora"], trace_of(case).weights[4]["dora"], 1e-2)
 
 
 def test_an_evaluation_does_what_the_next_round_begins_with_and_leaves_no_trace(

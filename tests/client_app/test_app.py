@@ -17,7 +17,7 @@ from task.errors import FieldError, WireError
 from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm, evaluation_of
 from task.wire import messages as wire
-from tests.reference.fedavg import average
+from tests.reference.mlp import average
 from tests.support.federation import Keep, far, linear, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.nodes import NAMES, alone, mean_of, order, read, start
@@ -43,7 +43,7 @@ def test_several_clients_are_answered_with_their_merged_mean(node: Node) -> None
     uploads = [alone(node, name) for name in reply.clients]
     assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
     assert reply.scalars["train-loss"] == [u.scalars["train-loss"] for u in uploads]
-    want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
+    want = linear(average([u.arrays["arrays"] for u in uploads], [u.num_examples for u in uploads]))
     assert far(linear(mean_of(node, reply)), want) < 1e-6
 
 
@@ -92,7 +92,7 @@ def test_a_failure_is_one_clients_and_the_others_reply_is_right(
     assert sorted(reply.clients) == others
     uploads = [alone(node, name) for name in reply.clients]
     assert reply.scalars["num-examples"] == [u.num_examples for u in uploads]
-    want = average([linear(u.arrays["arrays"]) for u in uploads], [u.num_examples for u in uploads])
+    want = linear(average([u.arrays["arrays"] for u in uploads], [u.num_examples for u in uploads]))
     assert far(linear(mean_of(node, reply)), want) < 1e-6
 
 
@@ -149,7 +149,7 @@ def test_a_stock_message_is_answered_as_one_client_with_the_pooled_mean(node: No
     assert isinstance(metrics["num-examples"], int)
     loss = sum(n * u.scalars["train-loss"] for n, u in zip(counts, uploads, strict=True)) / sum(counts)
     assert metrics["train-loss"] == pytest.approx(loss)
-    want = average([linear(u.arrays["arrays"]) for u in uploads], counts)
+    want = linear(average([u.arrays["arrays"] for u in uploads], counts))
     assert far(linear(wire.read_arrays(content.array_records["arrays"])), want) < 1e-6
 
 

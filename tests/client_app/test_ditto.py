@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from task.models import MODELS, ModelSpec
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
-from tests.reference import ditto, fedala, mlp
-from tests.reference.mlp import Data, Params, Trace
+from tests.reference import fedala, mlp
+from tests.reference.ditto import Ditto
+from tests.reference.mlp import Params
 from tests.support.kept import losing
 from tests.support.models import Noisy
 from tests.support.personal import (
@@ -21,8 +23,8 @@ from tests.support.personal import (
     Case,
     Reference,
     case_of,
-    check,
     close,
+    reference_of,
     score,
     small_bn,
     told,
@@ -40,26 +42,6 @@ def models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -------------------------------------------------------------------------------------------- Ditto
-
-CASES: dict[str, dict[str, Any]] = {
-    "stragglers in a stack": {"stragglers": 0.7, "ditto__lambda": 0.7},
-    "alone, few epochs of its own": {"stack": 1, "nodes": 2, "personal__epochs": 1, "ditto__lambda": 2.0},
-    "one batch": {"batch_size": 0, "ditto__lambda": 0.3},
-}
-
-
-def ditto_of(case: Case, data: Data | None = None) -> Reference:
-    more = case.common | {
-        "lam": case.keys["ditto.lambda"], "personal_epochs": case.keys.get("personal.epochs", 0)
-    }  # fmt: skip
-    return lambda cohorts: ditto.run(data or case.train, case.w0, cohorts=cohorts, **more)
-
-
-@pytest.mark.parametrize("which", CASES)
-def test_both_models_are_trained_and_the_own_one_is_kept_and_measured(which: str, tmp_path: Path) -> None:
-    case = case_of(tmp_path, "ditto", **CASES[which])
-    assert not set(case.cohorts[0]) >= {c for cohort in case.cohorts for c in cohort}
-    check(case, ditto_of(case), WHOLE)
 
 
 @pytest.mark.parametrize("model", ["mlp", "bn"])
@@ -109,7 +91,7 @@ def test_who_lost_its_own_model_begins_with_the_global_one_of_the_round(tmp_path
 
     case = case_of(tmp_path, "ditto", grid=losing(lose), ditto__lambda=0.7)
     assert all("dora" in cohort for cohort in case.cohorts)
-    reference = ditto_of(case, case.train | {"dora again": case.train["dora"]})
+    reference = reference_of(case, Ditto, case.train | {"dora again": case.train["dora"]})
     here, last = case.cohorts[:2], case.cohorts[2]
     trace = reference([*here, ["dora again" if c == "dora" else c for c in last]])
     assert close(case.kept()["dora"], trace.personal[3]["dora again"])
@@ -159,13 +141,13 @@ def fine_tune_of(case: Case) -> Reference:
         lr, steps = more["lr"] * more["lr_decay"] ** (t - 1), mlp.passes(batches, t, c, 0, epochs)
         return mlp.sgd(w, case.train[c], steps, lr, mlp.proximal(w, mu))
 
-    def run(cohorts: list[list[str]]) -> Trace:
+    def run(cohorts: list[list[str]]) -> Any:
         models = [mlp.double(case.w0)]
         for t, cohort in enumerate(cohorts, 1):
             local = [trained(models[-1], t, c, more["batches"], more["epochs"]) for c in cohort]
             models.append(mlp.average(local, [len(case.train[c][1]) for c in cohort]))
         personal = [{c: trained(w, t + 1, c, full, epochs) for c in case.train} for t, w in enumerate(models)]
-        return Trace(models, personal)
+        return SimpleNamespace(models=models, personal=personal)
 
     return run
 

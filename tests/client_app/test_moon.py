@@ -23,62 +23,31 @@ from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
 from task.resolve.contract import parts_of
-from tests.reference import moon
-from tests.reference.mlp import Data
+from tests.reference.driver import Trace
+from tests.reference.moon import Moon
 from tests.support.federation import far
 from tests.support.kept import kept_by, losing, store_of
 from tests.support.models import Noisy, blobs
-from tests.support.personal import Case, case_of, close, told
+from tests.support.personal import Case, case_of, close, reference_of, told
 
 
-def reference(run: Case, cohorts: list[list[str]], **knobs: Any) -> moon.MoonTrace:
-    keys = run.keys
-    knobs = {"mu": keys["moon.mu"], "T": keys["moon.temperature"], "buffer": keys["moon.buffer"]} | knobs
-    return moon.run(both(run), run.w0, cohorts=cohorts, **knobs, **run.common)
-
-
-def both(run: Case) -> Data:
-    """Return the clients' data, also of those that begin anew."""
-    return run.train | {f"{c} again": data for c, data in run.train.items()}
+def reference(run: Case, cohorts: list[list[str]], **knobs: Any) -> Trace:
+    """Return the reference, whose clients may also begin again."""
+    again = run.train | {f"{c} again": data for c, data in run.train.items()}
+    return reference_of(run, Moon, again, **knobs)(cohorts)
 
 
 def played(folder: Path, mu: float = 3.0, T: float = 0.4, buffer: int = 1, **more: Any) -> Case:
     return case_of(folder, "moon", moon__mu=mu, moon__temperature=T, moon__buffer=buffer, **more)
 
 
-def check(run: Case, cohorts: list[list[str]]) -> moon.MoonTrace:
-    """Hold the models, what is kept and the evaluations to the reference."""
-    trace = reference(run, cohorts)
-    for t, want in enumerate(trace.models):
-        assert close(run.played.arrays(t), want, 1e-4), t
-    kept = kept_by(run.keys, run.played, "previous")
-    # "ben again" comes after "ben"
-    last = {k.removesuffix(" again"): models for k, models in trace.previous[-1].items()}
-    assert kept.keys() == last.keys()
-    for c, models in last.items():
-        newest_first = {f"{i}/{n}": a for i, model in enumerate(models[::-1]) for n, a in model.items()}
-        assert close(kept[c], newest_first, 1e-4), c
-    return trace
-
-
 # --------------------------------------------------------------------------------------- the reference
 
-CASES: dict[str, dict[str, Any]] = {
-    "in a stack": {"num_server_rounds": 4},
-    "alone": {"stack": 1, "num_server_rounds": 4},
-    "three negatives": {"buffer": 3, "num_server_rounds": 6, "nodes": 2},
-    "stragglers": {"stragglers": 0.7, "fraction_train": 0.8, "num_server_rounds": 4},
-}
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_runs_are_the_references(case: str, tmp_path: Path) -> None:
-    run = played(tmp_path, **CASES[case])
-    trace = check(run, run.cohorts)
-    sizes = {len(models) for models in trace.previous[-1].values()}
-    assert max(sizes) == run.keys["moon.buffer"]
-    assert any(c in cohort for cohort in run.cohorts[1:] for c in run.cohorts[0])  # some had negatives
-    # the term matters
+def test_the_term_matters_and_buffers_fill(tmp_path: Path) -> None:
+    run = played(tmp_path, buffer=3, num_server_rounds=6, nodes=2)
+    kept = kept_by(run.keys, run.played, "previous")
+    assert max(int(n.partition("/")[0]) for arrays in kept.values() for n in arrays) == 2
     assert not close(run.played.arrays(4), reference(run, run.cohorts, mu=0.0).models[4], 1e-2)
 
 
@@ -92,7 +61,13 @@ def test_a_client_that_lost_its_models_is_as_new(tmp_path: Path) -> None:
 
     run = played(tmp_path, fraction_train=1.0, grid=losing(act), num_server_rounds=4)
     lost = [[f"{c} again" if c == "ben" and t >= 3 else c for c in cs] for t, cs in enumerate(run.cohorts, 1)]
-    trace = check(run, lost)
+    trace = reference(run, lost)
+    assert all(close(run.played.arrays(t), want, 1e-4) for t, want in enumerate(trace.models))
+    kept = kept_by(run.keys, run.played, "previous")
+    # "ben again" comes after "ben"
+    last = {k.removesuffix(" again"): arrays for k, arrays in trace.at[-1].kept()["previous"].items()}
+    assert kept.keys() == last.keys()
+    assert all(close(kept[c], last[c], 1e-4) for c in kept)
     assert not close(trace.models[3], reference(run, run.cohorts).models[3], 1e-3)
 
 

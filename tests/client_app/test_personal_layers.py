@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -25,8 +26,9 @@ from task.models import MODELS, ModelSpec
 from task.resolve.contract import parts_of
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
-from tests.reference import fedper, fenda, mlp
-from tests.reference.mlp import Data, Params, Trace
+from tests.reference import mlp
+from tests.reference.fedper import FedPer, LocalOnly, PrivateLayers
+from tests.reference.mlp import Params
 from tests.support.federation import Played, batches_of, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by, losing
@@ -41,46 +43,13 @@ from tests.support.personal import (
     check,
     close,
     keys_of,
+    reference_of,
     score,
     small_bn,
     told,
 )
 
 PRIVATE = {"fedper": HEAD, "fedrep": HEAD, "local-only": BODY | HEAD}
-
-
-def layers_of(case: Case, data: Data | None = None) -> Reference:
-    """Return the reference of FedPer, FedRep or local-only under a run's settings."""
-    name, keys = case.keys["algorithm"], case.keys
-    data, decay = data or case.train, keys.get("weight-decay", 0.0)
-
-    def by(w: Params, x: np.ndarray, y: np.ndarray) -> Params:
-        return mlp.plus(mlp.gradient(w, x, y), w, decay)
-
-    more = case.common | {"momentum": keys.get("momentum", 0.0), "by": by}
-    if name == "local-only":
-        return lambda cohorts: fedper.local_only(data, case.w0, cohorts=cohorts, **more)
-    more["head"] = HEAD
-    if name == "fedper":
-        return lambda cohorts: fedper.fedper(data, case.w0, cohorts=cohorts, **more)
-    more["head_epochs"] = keys.get("personal.epochs", 0)
-    return lambda cohorts: fedper.fedrep(data, case.w0, cohorts=cohorts, **more)
-
-
-@pytest.mark.parametrize("which", CASES)
-@pytest.mark.parametrize("name", PRIVATE)
-def test_layers_are_trained_kept_shared_and_measured_as_in_the_reference(
-    name: str, which: str, tmp_path: Path
-) -> None:
-    case = case_of(tmp_path, name, **CASES[which])
-    # somebody comes in late, with a private part of the beginning on a shared part of now
-    assert not set(case.cohorts[0]) >= {c for cohort in case.cohorts for c in cohort}
-    check(case, layers_of(case), PRIVATE[name])
-
-
-def test_fedrep_takes_so_many_epochs_on_the_head(tmp_path: Path) -> None:
-    case = case_of(tmp_path, "fedrep", personal__epochs=5)
-    check(case, layers_of(case), HEAD)
 
 
 def test_fedrep_tells_the_loss_of_its_second_phase(tmp_path: Path) -> None:
@@ -114,8 +83,10 @@ def test_with_private_layers_only_they_are_training_alone_to_the_bit(tmp_path: P
             assert all(np.array_equal(private.kept()[c][n], a) for n, a in arrays.items())
 
 
-@pytest.mark.parametrize("name", ["fedper", "local-only"])
-def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [FedPer, LocalOnly])
+def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(
+    kind: type[PrivateLayers], tmp_path: Path
+) -> None:
     """It is as if dora left after round 2, and another client with her data came."""
 
     def lose(server_round: int) -> None:
@@ -125,9 +96,10 @@ def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(name: str, 
             for path in files:
                 path.unlink()
 
+    name = kind.algorithm
     case = case_of(tmp_path, name, grid=losing(lose))
     assert all("dora" in cohort for cohort in case.cohorts)
-    reference = layers_of(case, case.train | {"dora again": case.train["dora"]})
+    reference = reference_of(case, kind, case.train | {"dora again": case.train["dora"]})
     here, last = case.cohorts[:2], sorted(case.cohorts[2])
     trace, unaware = (
         reference([*here, ["dora again" if c == "dora" else c for c in last]]),
@@ -142,23 +114,16 @@ def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(name: str, 
 # -------------------------------------------------------------------------------------------- FENDA
 
 
-def fenda_of(case: Case, data: Data | None = None) -> Reference:
-    return lambda cohorts: fenda.run(data or case.train, case.w0, cohorts=cohorts, **case.common)
-
-
-def fenda_score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    hidden = [np.maximum(mlp.flat(x) @ w[f"{n}.weight"].T + w[f"{n}.bias"], 0) for n in fenda.EXTRACTORS]
-    scores = np.concatenate(hidden, axis=1) @ w["head.weight"].T + w["head.bias"]
-    return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
-
-
-@pytest.mark.parametrize("which", ["stragglers in a stack", "one batch"])
-def test_a_twin_shares_one_of_its_extractors(which: str, tmp_path: Path) -> None:
-    case = case_of(tmp_path, "fenda", **CASES[which])
-    private = {n for n in case.w0 if not n.startswith("shared.")}
-    assert private == {"local.1.weight", "local.1.bias", "head.weight", "head.bias"}
+def test_a_twin_shares_one_of_its_extractors(tmp_path: Path) -> None:
+    case = case_of(tmp_path, "fenda", num_server_rounds=1)
+    assert set(case.played.arrays(1)) == {"shared.1.weight", "shared.1.bias"}
+    assert set(next(iter(case.kept().values()))) == {
+        "local.1.weight",
+        "local.1.bias",
+        "head.weight",
+        "head.bias",
+    }
     assert case.w0["head.weight"].shape == (3, 128)
-    check(case, fenda_of(case), private, fenda_score)
 
 
 # -------------------------------------------------------------------------------------------- FedBN
@@ -182,7 +147,7 @@ def fedbn_of(case: Case) -> Reference:
     """FedBN by PyTorch in float64: plain SGD, all but the normalisation averaged, plainly."""
     more = case.common
 
-    def run(cohorts: list[list[str]]) -> Trace:
+    def run(cohorts: list[list[str]]) -> Any:
         model, w0 = small_bn((4,), 3).double(), tensors(case.w0)
         shared = {n: t for n, t in w0.items() if n not in NORM}
         own = {c: {n: t for n, t in w0.items() if n in NORM} for c in case.train}
@@ -205,7 +170,7 @@ def fedbn_of(case: Case) -> Reference:
             shared = tensors(mlp.average(sent, [1] * len(cohort)))
             traced.append(({n: t.numpy() for n, t in shared.items()}, {c: shared | own[c] for c in own}))
         personal = [{c: {n: t.numpy() for n, t in w.items()} for c, w in of.items()} for _, of in traced]
-        return Trace([w for w, _ in traced], cast(Any, personal))
+        return SimpleNamespace(models=[w for w, _ in traced], personal=personal)
 
     return run
 

@@ -28,43 +28,14 @@ from tests.reference import pfedme
 from tests.support.federation import far
 from tests.support.kept import losing
 from tests.support.models import Noisy, OneNumber, blobs, task_on
-from tests.support.personal import Case, Reference, case_of, check, check_metrics, close, told
+from tests.support.personal import Case, case_of, check_metrics, close, reference_of, told
 
 WHOLE = ("1.weight", "1.bias", "3.weight", "3.bias")
 KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}
 
 
-def reference_of(case: Case, **more: Any) -> Reference:
-    names = {"lam": "lambda", "steps": "steps", "inner_lr": "inner-lr", "beta": "beta"}
-    knobs = {name: case.keys[f"pfedme.{key}"] for name, key in names.items()} | case.common | more
-    both = case.train | {f"{c} again": data for c, data in case.train.items()}
-
-    def run(cohorts: list[list[str]]) -> Any:
-        return pfedme.run(both, case.w0, cohorts=cohorts, **knobs)
-
-    return run
-
-
 def played(folder: Path, **more: Any) -> Case:
     return case_of(folder, "pfedme", **KNOBS | {"pfedme__beta": 1.0} | more)
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "in a stack": {"num_server_rounds": 4},
-    "alone": {"stack": 1, "nodes": 2},
-    "half a step of the server": {"pfedme__beta": 0.5},
-    "beyond the mean, stragglers": {"pfedme__beta": 1.4, "stragglers": 0.7},
-    "one batch": {"batch_size": 0, "pfedme__steps": 1},
-}
-
-
-@pytest.mark.parametrize("which", CASES)
-def test_runs_are_the_references_and_theta_is_kept_and_measured(which: str, tmp_path: Path) -> None:
-    """A client that has not taken part yet is measured with the received model."""
-    case = played(tmp_path, **CASES[which])
-    check(case, reference_of(case), WHOLE)
-    last = case.played.arrays(len(case.cohorts))
-    assert not any(close(theta, last, 1e-2) for theta in case.kept().values())
 
 
 def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path: Path) -> None:
@@ -78,15 +49,17 @@ def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path
     case = played(tmp_path, grid=losing(act), num_server_rounds=4)
     assert ["anna" in cohort for cohort in case.cohorts] == [True, False, False, True]
     again = [*case.cohorts[:3], [f"{c} again" if c == "anna" else c for c in case.cohorts[3]]]
-    trace = reference_of(case)(again)
+    both = case.train | {f"{c} again": data for c, data in case.train.items()}
+    reference = reference_of(case, pfedme.PFedMe, both)
+    personal = reference(again).personal
     for t in range(2, 5):
-        trace.personal[t]["anna"] = trace.personal[t]["anna again"]
+        personal[t]["anna"] = personal[t]["anna again"]
     untouched = played(tmp_path, num_server_rounds=4)
     lost, kept = (
         {t: got["loss"] for t, c, got in run.lines("evaluate") if c == "anna"} for run in (case, untouched)
     )
     assert [lost[t] == kept[t] for t in (1, 2, 3, 4)] == [True, False, False, True]
-    check_metrics(case, trace, reference_of(case))
+    check_metrics(case, SimpleNamespace(personal=personal), reference)
 
 
 def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
@@ -253,7 +226,9 @@ def test_beta_1_is_the_mean_to_the_last_bit() -> None:
 
 def test_the_mean_is_uniform_whatever_the_sizes(tmp_path: Path) -> None:
     case = played(tmp_path, num_server_rounds=1, fraction_train=1.0)
-    uniform, by_size = (reference_of(case, uniform=u)(case.cohorts).models[1] for u in (True, False))
+    uniform, by_size = (
+        reference_of(case, pfedme.PFedMe, uniform=u)(case.cohorts).models[1] for u in (True, False)
+    )
     assert close(case.played.arrays(1), uniform)
     assert not close(case.played.arrays(1), by_size, 1e-3)
 

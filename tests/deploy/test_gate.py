@@ -19,12 +19,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from server_app.deploy.flower import control as module
 from server_app.deploy.flower import gate
+from server_app.deploy.flower.control import Control, LinkError
 from server_app.deploy.flower.gate import LAYERS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link import control as module
-from server_app.deploy.link.control import Control, LinkError
 from task.errors import ConfigError
 
 SECRET = b"s" * 48

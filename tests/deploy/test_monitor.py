@@ -7,6 +7,8 @@ import http.client
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from server_app.deploy.flower.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.kit import LinkKit
-from server_app.deploy.link.control import NodeState
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.monitor import server as module
@@ -28,6 +30,9 @@ from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import read_lines
 from task.errors import ConfigError
 from tests.support.monitor import EVIL, SECRET, client_row, round_row, write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+STATIC = Path(module.__file__).with_name("static")
 
 
 class Browser:
@@ -136,7 +141,7 @@ def test_rounds_come_once_and_only_whole_lines(tmp_path: Path, browse: Browse) -
     base = "/api/runs/run/rounds"
     first = browser.get(base)
     assert [row["round"] for row in first["rounds"]] == [0, 1, 2]
-    assert (first["anew"], first["more"], first["problems"]) == (False, False, [])
+    assert (first["restarted"], first["more"], first["problems"]) == (False, False, [])
     next_ = f"{base}?after={first['after']}&mark={first['mark']}"
     assert browser.get(next_)["rounds"] == []
     line = to_json(round_row(3, dropped=1))
@@ -167,7 +172,7 @@ def test_a_run_that_was_cut_back_is_told_from_its_start(tmp_path: Path, regrown:
     for number in range(1, 1 + regrown):
         folder.append_round(round_row(number) | {"seconds": {"total": 9.0}})
     after = read_lines(path, before.after, before.mark)
-    assert after.anew
+    assert after.restarted
     assert [row["round"] for row in after.rows] == list(range(1 + regrown))
 
 
@@ -176,10 +181,10 @@ def test_a_new_run_of_the_same_name_is_told_from_its_start(tmp_path: Path) -> No
     before = read_lines(path)
     path.rename(tmp_path / "old")
     path.write_bytes((tmp_path / "old").read_bytes())  # even if it is the same, byte for byte
-    assert read_lines(path, before.after, before.mark).anew
+    assert read_lines(path, before.after, before.mark).restarted
     path.unlink()
     gone = read_lines(path, before.after, before.mark)
-    assert (gone.anew, gone.after, gone.rows) == (True, 0, [])
+    assert (gone.restarted, gone.after, gone.rows) == (True, 0, [])
 
 
 def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
@@ -189,7 +194,7 @@ def test_a_long_file_comes_in_parts(tmp_path: Path) -> None:
     parts = 1
     while True:
         rows += chunk.rows
-        assert not chunk.anew
+        assert not chunk.restarted
         if not chunk.more:
             break
         chunk = read_lines(path, chunk.after, chunk.mark, most=3000)
@@ -273,7 +278,7 @@ def test_by_an_old_status_it_is_not_known_who_is_online(tmp_path: Path, browse: 
     )
     assert found["old"] is True
     assert [process["running"] for process in found["processes"]] == [None]
-    assert found["warnings"] == ["The link is not running, or stands still: this is its last word.", "a"]
+    assert found["warnings"] == ["The link is not running or does not respond. This is its last status.", "a"]
     assert found["state"] == "red"
 
 
@@ -350,7 +355,7 @@ def test_damaged_job_and_status_are_named(tmp_path: Path, browse: Browse) -> Non
 def test_a_folder_may_be_missing_come_and_go(tmp_path: Path, browse: Browse) -> None:
     place = tmp_path / "later"
     browser = browse(place)
-    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist (yet)."]
+    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist yet."]
     assert browser.get("/api/nodes")["there"] is False
     place.mkdir()
     assert (browser.get("/api/runs")["problems"], browser.runs()) == ([], {})
@@ -359,7 +364,7 @@ def test_a_folder_may_be_missing_come_and_go(tmp_path: Path, browse: Browse) -> 
     for path in folder.path.iterdir():
         path.unlink()
     folder.path.rmdir()
-    assert browser.get("/api/runs/run", 404)["error"] == "there is no such run (any more)"
+    assert browser.get("/api/runs/run", 404)["error"] == "there is no such run, or it was deleted"
     assert browser.ask("/runs/run").status == 404
     for page in ("rounds", "clients"):
         browser.get(f"/api/runs/run/{page}", 404)
@@ -378,7 +383,7 @@ def test_a_name_leads_nowhere_else(tmp_path: Path, browse: Browse, name: str) ->
     for folder in ("outside", "runs/run", "runs/.hidden"):
         write_run(tmp_path / folder, 1)
     browser = browse(tmp_path / "runs")
-    for end in ("", "/rounds", "/clients"):
+    for end in ("", "/rounds", "/clients", "/plots"):
         answer = browser.ask(f"/api/runs/{name}{end}")
         assert answer.status == 404, answer.read()
     assert browser.ask(f"/runs/{name}").status == 404
@@ -456,7 +461,7 @@ def test_a_body_is_not_taken_for_a_request(tmp_path: Path, browse: Browse) -> No
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/nodes", "/app.js", "/app.css", "/icon.svg", "/api/runs", "/nothing"]
+    "target", ["/", "/nodes", "/app.js", "/app.css", "/plots.css", "/icon.svg", "/api/runs", "/nothing"]
 )
 def test_every_answer_forbids_what_the_page_does_not_need(
     tmp_path: Path, browse: Browse, target: str
@@ -475,15 +480,86 @@ def test_every_answer_forbids_what_the_page_does_not_need(
 
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(tmp_path: Path, browse: Browse) -> None:
     browser = browse(tmp_path)
-    page, script, style = (browser.ask(path).read().decode() for path in ("/", "/app.js", "/app.css"))
-    assert re.findall(r"<script[^>]*>", page) == ['<script src="/app.js" defer>']
+
+    def read(name: str) -> str:
+        answer = browser.ask(f"/{name}")
+        assert answer.status == 200, name
+        return answer.read().decode()
+
+    scripts = [file.name for file in STATIC.glob("*.js")]
+    page, style = read(""), read("app.css") + read("plots.css")
+    script = "".join(read(name) for name in scripts)
+    assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/app.js">']
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script
+        r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function", script
     )
+    assert set(re.findall(r"from '([^']*)'", script)) <= {f"./{name}" for name in scripts}
     assert set(re.findall(r"https?://[^\s'\"]+", page + script + style)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_a_wheel_holds_the_parts_of_the_page(tmp_path: Path) -> None:
+    """An installation that is not editable serves the same page."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    [wheel] = tmp_path.glob("*.whl")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from importlib import resources\n"
+        "import json; folder = resources.files('server_app.deploy.monitor'); assert '.whl' in str(folder)\n"
+        "print(json.dumps({f.name: f.read_text('utf-8') for f in folder.joinpath('static').iterdir()}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, wheel], check=True, capture_output=True, timeout=120
+    )
+    assert json.loads(done.stdout) == {file.name: file.read_text("utf-8") for file in STATIC.iterdir()}
+
+
+def test_only_the_monitor_needs_files_that_an_app_bundle_lacks() -> None:
+    """Flower's bundle ships no HTML, CSS, JavaScript or SVG; a report is also written from a bundle."""
+    shipped = {".py", ".toml", ".md", ".yaml", ".json"}
+    files = [path for path in (ROOT / "server_app").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.parent for path in files if path.suffix not in shipped} == {STATIC}
+
+
+def test_the_plots_are_drawn_for_their_widths(tmp_path: Path, browse: Browse) -> None:
+    write_run(tmp_path / "run", 3)
+    browser = browse(tmp_path)
+    found = browser.get("/api/runs/run/plots?accuracy=600&loss=5&seconds=99999")
+    plots = {plot["name"]: plot["drawing"] for plot in found["plots"]}
+    assert list(plots) == ["accuracy", "loss", "seconds", "bytes", "replies"]
+    assert {name: tree[1]["width"] for name, tree in plots.items()} == {
+        "accuracy": "600", "loss": "240", "seconds": "2000", "bytes": "440", "replies": "440",
+    }  # fmt: skip
+    assert plots["accuracy"][1]["aria-label"].endswith("Latest: round 2: central test set 0.700")
+    RunFolder(tmp_path / "run").append_round(round_row(3))
+    [accuracy, *_] = browser.get("/api/runs/run/plots")["plots"]
+    assert accuracy["drawing"][1]["aria-label"].endswith("Latest: round 3: central test set 0.775")
+    browser.get("/api/runs/run/plots?accuracy=wide", 400)
+    browser.get("/api/runs/none/plots", 404)
+
+
+def test_a_run_without_rounds_has_words_instead_of_plots(tmp_path: Path, browse: Browse) -> None:
+    write_run(tmp_path / "run", 0)
+    plots = browse(tmp_path).get("/api/runs/run/plots")["plots"]
+    assert [plot["drawing"] for plot in plots] == [None] * 5
+    assert all(plot["note"] for plot in plots)
+
+
+def test_what_no_run_writes_is_drawn_all_the_same(tmp_path: Path, browse: Browse) -> None:
+    folder = write_run(tmp_path / "run", 1)
+    odd = [
+        {"round": "two", "accuracy": 0.5}, {"accuracy": 0.5},
+        {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1}},
+        {"round": 10**400}, {"round": 1e299, "loss": -1e299, "bytes_up": 1e299, "asked": 1e299},
+        {"round": -3, "loss": 5e-324, "seconds": {"train": None}}, {"round": 3, "quarantined": "all"},
+    ]  # fmt: skip
+    with (folder.path / "rounds.jsonl").open("ab") as file:
+        file.write(b"".join(to_json(row) for row in odd))
+    plots = browse(tmp_path).get("/api/runs/run/plots")["plots"]
+    assert all(plot["drawing"] for plot in plots)
+    assert EVIL in json.dumps(plots)  # as a text
 
 
 def test_no_secret_of_the_configuration_is_told(tmp_path: Path, browse: Browse) -> None:
@@ -498,6 +574,7 @@ def test_no_secret_of_the_configuration_is_told(tmp_path: Path, browse: Browse) 
         "/api/runs/run",
         "/api/runs/run/rounds",
         "/api/runs/run/clients",
+        "/api/runs/run/plots",
         "/api/nodes",
     ):
         assert SECRET.encode() not in browser.ask(target).read(), target
@@ -551,14 +628,14 @@ def test_a_fault_of_ours_is_told_without_its_details(
         raise RuntimeError(SECRET)
 
     monkeypatch.setattr(Watched, "runs", fail)
-    assert browser.get("/api/runs", 500) == {"error": "a fault of the monitor: see its terminal"}
+    assert browser.get("/api/runs", 500) == {"error": "the monitor failed: see its terminal"}
     assert SECRET in capfd.readouterr().err
     assert browser.get("/api/nodes")["there"] is False
 
 
 def test_a_port_in_use_is_said(tmp_path: Path, browse: Browse) -> None:
     port = browse(tmp_path).port
-    with pytest.raises(ConfigError, match=rf"--port {port}: something listens there already; choose another"):
+    with pytest.raises(ConfigError, match=rf"--port {port}: another program listens there; choose another"):
         Monitor(Watched(tmp_path), "127.0.0.1", port)
 
 

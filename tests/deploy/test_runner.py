@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from server_app.deploy.flower.control import LinkError, NodeState, RunState
 from server_app.deploy.link import runner as module
-from server_app.deploy.link.control import LinkError, NodeState, RunState
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Jobs
 from server_app.deploy.link.runner import CLOSING_S, LOST_S, MOST_FRUITLESS, MUSTER_S, REUNION_S, Runner
 from server_app.run.run_lock import holding

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from server_app.deploy.flower.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
-from server_app.deploy.link.control import NodeState
 from server_app.deploy.link.jobs import RUNNING, Jobs
 from server_app.deploy.link.serve import Writer
 from server_app.deploy.link.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status

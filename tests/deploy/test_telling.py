@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from server_app.deploy.flower import forks
+from server_app.deploy.flower.forks import Warm
 from server_app.deploy.flower.task_process import Task
-from server_app.deploy.node import forks
-from server_app.deploy.node.forks import Warm
 from server_app.deploy.node.policy import Site
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
 

@@ -13,8 +13,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.proto.runtime_pb2 import AcquireTaskResponse
 
+from server_app.deploy.flower import forks
 from server_app.deploy.flower.task_process import Task
-from server_app.deploy.node import forks, policy
+from server_app.deploy.node import policy
 from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
 from server_app.deploy.node.policy import Order, Site
 from task.errors import RefusedError

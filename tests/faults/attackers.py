@@ -237,8 +237,8 @@ def handshakes(address: str, certificates: str) -> dict[str, str]:
 
 def other_app(kit: str) -> dict[str, str]:
     """Submit another app with the link's kit; return how its run ended."""
+    from server_app.deploy.flower.control import Control
     from server_app.deploy.kits.kit import read_link_kit
-    from server_app.deploy.link.control import Control
     from tests.support.runtime import crashing_bundle
 
     control = Control(read_link_kit(kit))

@@ -17,7 +17,7 @@ from server_app.deploy.node.resource_limits import proportional_bytes
 
 STARTS_S = 120.0
 LOOK_S = 0.05
-ROLES = {"flower.superlink": "superlink", "flower.supernode": "supernode", "node.warm": "warm"}  # by module
+ROLES = {"flower.superlink": "superlink", "flower.supernode": "supernode", "flower.warm": "warm"}  # by module
 
 
 @dataclass

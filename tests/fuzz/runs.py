@@ -21,7 +21,6 @@ from numpy.random import Generator
 
 from client_app.app import make_app
 from server_app import app as server
-from server_app.results import report
 from server_app.results.folder import RunFolder
 from server_app.run.recorder import Recorder
 from strategies.engine.exchange import clients_of
@@ -240,12 +239,11 @@ class Player:
         variant, (nodes, _) = VARIANTS[case.variant], FORMS[case.form]
         kind = variant.kinds[0] if rng.random() < 0.5 else pick(rng, variant.kinds)
         bad = pick(rng, BAD[nodes])
-        drawn = rng.random() < 0.05  # most of a run's time goes into its plots
-        return self._play(case, kind, bad, mutation(rng), drawn)
+        return self._play(case, kind, bad, mutation(rng))
 
     def disturb(self, case: Case, kind: str, do: Mutate) -> Played:
         """Play the run of a case with a disturbance of one's own instead of the seed's."""
-        return self._play(case, kind, BAD[FORMS[case.form][0]][0], do, False)
+        return self._play(case, kind, BAD[FORMS[case.form][0]][0], do)
 
     def without(self, played: Played) -> list[str]:
         """Return the models of the same run in which the mutated replies are errors instead."""
@@ -259,7 +257,7 @@ class Player:
         kind, bad = (played.kind, played.bad) if do is refuse else ("", ())
         key = played.case.variant, played.case.form, kind, bad
         if key not in self._known:
-            self._known[key] = self._play(played.case, kind, bad, do, False).models
+            self._known[key] = self._play(played.case, kind, bad, do).models
         return self._known[key]
 
     def keys(self, variant: Variant) -> dict[str, Any]:
@@ -272,14 +270,14 @@ class Player:
         )  # fmt: skip
         return given | dict(variant.keys)
 
-    def _play(self, case: Case, kind: str, bad: tuple[int, ...], do: Mutate, drawn: bool) -> Played:
+    def _play(self, case: Case, kind: str, bad: tuple[int, ...], do: Mutate) -> Played:
         for name in ("runs", "state"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         nodes, is_packed = FORMS[case.form]
         played = Played(case, kind, bad)
         config = read_config(self.keys(VARIANTS[case.variant]))
         grid: Any = FuzzGrid(nodes, as_run_config(config), played, bad, do)
-        with _watched(played, drawn):
+        with _watched(played):
             try:
                 played.folder = server.run(PackingGrid(grid) if is_packed else grid, config)  # type: ignore[arg-type]
             except Exception as err:
@@ -292,8 +290,8 @@ class Player:
 
 
 @contextlib.contextmanager
-def _watched(played: Played, drawn: bool) -> Iterator[None]:
-    """Keep snapshots, terminal and log of the runs of the block; draw no plots unless they are wanted."""
+def _watched(played: Played) -> Iterator[None]:
+    """Keep snapshots, terminal and log of the runs of the block."""
 
     class Keeper(Recorder):
         def round_done(self, row: Any, clients: Any, snapshot: Snapshot, clock: Any) -> None:
@@ -305,8 +303,6 @@ def _watched(played: Played, drawn: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(server, "Recorder", Keeper))
         stack.enter_context(mock.patch("os.fsync"))  # the files are gone with the next case
-        if not drawn:
-            stack.enter_context(mock.patch.object(report, "_png", return_value=b""))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that overflow: the results are checked

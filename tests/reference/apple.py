@@ -1,4 +1,4 @@
-"""APPLE: Luo and Wu, IJCAI 2022, arXiv 2110.08394, Algorithm 1. See `tests.reference.mlp` for the arguments.
+"""APPLE: Luo and Wu, IJCAI 2022, arXiv 2110.08394, Algorithm 1.
 
 Server: keeps every client's core model w_j; w_j = w^0 before its first participation
 Client: p_ij = p0_j = n_j / n the first time, kept later. For each of E epochs, for each batch, at once:
@@ -13,21 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.mlp import Batches, Client, Data, Params, dot, double, gradient, passes, plus
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, dot, gradient, plus
 
 Vector = dict[Client, float]
-
-
-@dataclass
-class AppleTrace:
-    """After round t: core[t][k] = w_k at the server, p[t][k] = p_k, personal[t][k] = w^p_k.
-
-    w^p_k is that of the end of k's last participation, w^0 of a client that never took part.
-    """
-
-    core: list[dict[Client, Params]]
-    p: list[dict[Client, Vector]]
-    personal: list[dict[Client, Params]]
 
 
 def coefficient(r: int, L: int) -> float:
@@ -45,38 +34,57 @@ def p_gradient(g: Params, core: dict[Client, Params], p: Vector, p0: Vector, pen
     return {j: dot(g, core[j]) + penalty * (p[j] - p0[j]) for j in core}
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    epochs: int,
-    lr: float,
-    L: int,
-    dr_lr: float = 0.001,
-    mu: float = 0.1,
-    lr_decay: float = 1.0,
-) -> AppleTrace:
-    start, n = double(w0), sum(len(y) for _, y in data.values())
-    p0 = {k: len(data[k][1]) / n for k in sorted(data)}
-    core = dict.fromkeys(sorted(data), start)
-    p, own = dict[Client, Vector](), dict[Client, Params]()
-    trace = AppleTrace([core], [{}], [core])
-    for t, cohort in enumerate(cohorts, 1):
-        eta, penalty = lr * lr_decay ** (t - 1), coefficient(t - 1, L) * mu
-        uploaded = {}
-        for i in sorted(cohort):
-            x, y = data[i]
-            here, p_i = core, p.get(i, p0)
-            for rows in passes(batches, t, i, 0, epochs):
+@dataclass
+class Apple(Reference):
+    """w = the mean of the core models seen so far."""
+
+    algorithm, model = "apple", "mlp"
+    active = {"apple.dr-lr": 0.05}
+    cases = {
+        "few clients, stragglers": {
+            "apple__dr_lr": 0.05, "apple__decay_rounds": 3, "stragglers": 0.6, "num_server_rounds": 5,
+            "fraction_train": 0.4,
+        },
+        "a strong pull, full batches": {"apple__dr_lr": 0.1, "apple__mu": 5.0, "batch_size": 0, "nodes": 2},
+        "no pull": {
+            "apple__dr_lr": 0.02, "apple__mu": 9.0, "apple__decay_rounds": 0, "fraction_train": 1.0,
+        },
+    }  # fmt: skip
+    keys = {"L": "apple.decay-rounds"}
+
+    L: int = 100
+    dr_lr: float = 0.001
+    mu: float = 0.1
+
+    def begin(self) -> None:
+        n = sum(len(y) for _, y in self.data.values())
+        self.p0 = {k: len(y) / n for k, (_, y) in self.data.items()}
+        self.start, self.core = self.w, dict.fromkeys(self.data, self.w)
+        self.p, self.own = dict[Client, Vector](), dict[Client, Params]()
+
+    def round(self, r: Round) -> None:
+        penalty, uploaded = coefficient(r.t - 1, self.L) * self.mu, {}
+        for i in r.cohort:
+            x, y = r.data[i]
+            here, p_i = self.core, self.p.get(i, self.p0)
+            for rows in r.steps(i):
                 g = gradient(mix(here, p_i), x[rows], y[rows])
-                by_p = p_gradient(g, here, p_i, p0, penalty)
-                here = here | {i: plus(here[i], g, -eta * p_i[i])}
-                p_i = {j: p_i[j] - dr_lr * by_p[j] for j in p_i}
-            p[i], own[i], uploaded[i] = p_i, mix(here, p_i), here[i]
-        core = core | uploaded
-        trace.core.append(core)
-        trace.p.append(dict(p))
-        trace.personal.append({k: own.get(k, start) for k in core})
-    return trace
+                by_p = p_gradient(g, here, p_i, self.p0, penalty)
+                here = here | {i: plus(here[i], g, -r.eta * p_i[i])}
+                p_i = {j: p_i[j] - self.dr_lr * by_p[j] for j in p_i}
+            self.p[i], self.own[i], uploaded[i] = p_i, mix(here, p_i), here[i]
+        self.core = self.core | uploaded
+        self.w = r.mean({k: self.core[k] for k in self.own}, plain=True)
+
+    def personal(self, k: Client) -> Params:
+        return self.own.get(k, self.start)
+
+    def server(self) -> dict[str, Params]:
+        return {f"models/{k}": w for k, w in {k: self.core[k] for k in self.own}.items()}
+
+    def kept(self) -> dict[str, dict[Client, Params]]:
+        ratios = {k: {j: np.array(v) for j, v in p.items()} for k, p in self.p.items()}
+        return {"personal": self.own, "ratios": ratios}
+
+
+run = driven(Apple)

@@ -11,33 +11,12 @@ Server: as in FedAvg
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.mlp import (
-    Batches,
-    Client,
-    Data,
-    Params,
-    Trace,
-    average,
-    double,
-    loss_and_gradient,
-    passes,
-    proximal,
-    sgd,
-    top,
-)
-
-
-@dataclass
-class AlaTrace(Trace):
-    """own[t][i] = Theta_i, weights[t][i] = W_i after round t, of those that have them."""
-
-    own: list[dict[Client, Params]] = field(default_factory=lambda: [{}])
-    weights: list[dict[Client, Params]] = field(default_factory=lambda: [{}])
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, loss_and_gradient, proximal, top
 
 
 def adapt(
@@ -78,44 +57,49 @@ def adapt(
     return theta, W, losses
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    slice_rows: Callable[[int, Client], np.ndarray],
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    lr_decay: float = 1.0,
-    mu: float = 0.0,
-    **ala: Any,
-) -> AlaTrace:
-    """Run FedALA; slice_rows(t, k) = the slice for round t (that of the last round + 1 is asked for, too).
+@dataclass
+class FedALA(Reference):
+    """slice_rows(t, k) = the slice for round t; personal(k) is Theta_hat of round t + 1.
 
-    personal[t][k] is Theta_hat of round t + 1. `ala` goes to `adapt`.
+    own[i] = Theta_i, weights[i] = W_i, of those that have them.
     """
-    w, own, weights = double(w0), dict[Client, Params](), dict[Client, Params]()
-    first, upper = w, top(w, ala.get("layers", 1))
 
-    def receive(t: int, k: Client) -> tuple[Params, Params | None]:
-        W, mine = weights.get(k), own.get(k, first)
-        if all(np.array_equal(mine[name], w[name]) for name in upper):
-            return w, W
-        return adapt(w, mine, W, data[k], slice_rows(t, k), batch_size=batch_size, **ala)[:2]
+    algorithm, model = "fedala", "mlp"
+    active = {"fedala.percent": 60.0, "fedala.max-epochs": 12}
 
-    trace = AlaTrace([w], [dict.fromkeys(sorted(data), w)])
-    for t, cohort in enumerate(cohorts, 1):
-        for k in sorted(cohort):
-            theta, W = receive(t, k)
+    slice_rows: Callable[[int, Client], np.ndarray]
+    batch_size: int
+    mu: float = 0.0
+    layers: int = 1
+    eta: float = 1.0
+    threshold: float = 0.01
+    window: int = 10
+    max_epochs: int = 100
+
+    def begin(self) -> None:
+        self.first = self.w
+        self.own, self.weights = dict[Client, Params](), dict[Client, Params]()
+
+    def receive(self, t: int, k: Client) -> tuple[Params, Params | None]:
+        W, mine = self.weights.get(k), self.own.get(k, self.first)
+        if all(np.array_equal(mine[name], self.w[name]) for name in top(self.w, self.layers)):
+            return self.w, W
+        return adapt(
+            self.w, mine, W, self.data[k], self.slice_rows(t, k), batch_size=self.batch_size,
+            layers=self.layers, eta=self.eta, threshold=self.threshold, window=self.window,
+            max_epochs=self.max_epochs,
+        )[:2]  # fmt: skip
+
+    def round(self, r: Round) -> None:
+        for k in r.cohort:
+            theta, W = self.receive(r.t, k)
             if W is not None:
-                weights[k] = W
-            steps = passes(batches, t, k, 0, epochs)
-            own[k] = sgd(theta, data[k], steps, lr * lr_decay ** (t - 1), proximal(theta, mu))
-        w = average([own[k] for k in sorted(cohort)], [len(data[k][1]) for k in sorted(cohort)])
-        trace.models.append(w)
-        trace.personal.append({k: receive(t + 1, k)[0] for k in sorted(data)})
-        trace.own.append(dict(own))
-        trace.weights.append(dict(weights))
-    return trace
+                self.weights[k] = W
+            self.own[k] = r.sgd(k, theta, proximal(theta, self.mu))
+        self.w = r.mean({k: self.own[k] for k in r.cohort})
+
+    def personal(self, k: Client) -> Params:
+        return self.receive(self.t + 1, k)[0]
+
+
+run = driven(FedALA)

@@ -1,4 +1,4 @@
-"""FedAMP: Huang et al., AAAI 2021, arXiv 2007.03797, Algorithm 1. See `tests.reference.mlp`.
+"""FedAMP: Huang et al., AAAI 2021, arXiv 2007.03797, Algorithm 1.
 
 Server: keeps every client's last model w_j; for each client of the round, over the others seen so far:
         u_i = (1 - sum_{j != i} xi_ij) w_i + sum_{j != i} xi_ij w_j,  xi_ij = alpha A'(|w_i - w_j|^2)
@@ -10,31 +10,8 @@ Client: w_i = argmin F_i(w) + lambda / (2 alpha) |w - u_i|^2, by E epochs of SGD
 import math
 from dataclasses import dataclass
 
-from tests.reference.mlp import (
-    Batches,
-    Client,
-    Data,
-    Params,
-    average,
-    dot,
-    double,
-    passes,
-    plus,
-    proximal,
-    sgd,
-)
-
-
-@dataclass
-class AmpTrace:
-    """After round t: models[t][k] = w_k at the server, of those seen; cloud[t][k] = u_k of round t + 1.
-
-    personal[t][k] = w_k, w^0 of a client never seen.
-    """
-
-    models: list[dict[Client, Params]]
-    cloud: list[dict[Client, Params]]
-    personal: list[dict[Client, Params]]
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, average, dot, plus, proximal
 
 
 def attention(w_i: Params, w_j: Params, alpha: float, sigma: float) -> float:
@@ -54,34 +31,45 @@ def message(models: dict[Client, Params], i: Client, start: Params, alpha: float
     return u
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    epochs: int,
-    lr: float,
-    alpha: float,
-    sigma: float,
-    lam: float,
-    lr_decay: float = 1.0,
-) -> AmpTrace:
-    """Run FedAMP; alpha = alpha_k, the same in every round; lam = lambda."""
-    start = double(w0)
-    models: dict[Client, Params] = {}
-    cloud = dict.fromkeys(sorted(data), start)
-    trace = AmpTrace([models], [cloud], [cloud])
-    for t, cohort in enumerate(cohorts, 1):
-        eta = lr * lr_decay ** (t - 1)
-        trained = {
-            k: sgd(u, data[k], passes(batches, t, k, 0, epochs), eta, proximal(u, lam / alpha))
-            for k, u in cloud.items()
-            if k in cohort
-        }
-        models = models | trained
-        cloud = {k: message(models, k, start, alpha, sigma) for k in sorted(data)}
-        trace.models.append(models)
-        trace.cloud.append(cloud)
-        trace.personal.append({k: models.get(k, start) for k in cloud})
-    return trace
+@dataclass
+class FedAMP(Reference):
+    """alpha = alpha_k, the same in every round; lam = lambda; w = the mean of the models seen so far."""
+
+    algorithm, model = "fedamp", "mlp"
+    active = {"fedamp.sigma": 1.0}
+    cases = {
+        "few clients, stragglers, in a stack": {
+            "stragglers": 0.7, "fedamp__sigma": 10.0, "fraction_train": 0.4, "num_server_rounds": 5,
+        },
+        "alone, full batches": {
+            "stack": 1, "fedamp__sigma": 10.0, "nodes": 2, "batch_size": 0, "fedamp__lambda": 3.0,
+        },
+        "strong attention": {"fedamp__alpha": 4.0, "fedamp__sigma": 8.0, "num_server_rounds": 4},
+    }  # fmt: skip
+    keys = {"lam": "fedamp.lambda"}
+
+    sigma: float
+    alpha: float = 1.0
+    lam: float = 1.0
+
+    def begin(self) -> None:
+        self.start, self.cloud = self.w, dict.fromkeys(self.data, self.w)
+        self.local: dict[Client, Params] = {}
+
+    def round(self, r: Round) -> None:
+        pull = self.lam / self.alpha
+        self.local |= {k: r.sgd(k, self.cloud[k], proximal(self.cloud[k], pull)) for k in r.cohort}
+        self.cloud = {k: message(self.local, k, self.start, self.alpha, self.sigma) for k in self.data}
+        self.w = r.mean(self.local, plain=True)
+
+    def personal(self, k: Client) -> Params:
+        return self.local.get(k, self.start)
+
+    def server(self) -> dict[str, Params]:
+        return {f"models/{k}": w for k, w in self.local.items()}
+
+    def kept(self) -> dict[str, dict[Client, Params]]:
+        return {"personal": self.local}
+
+
+run = driven(FedAMP)

@@ -1,4 +1,4 @@
-"""FedDyn: Acar et al., ICLR 2021, arXiv 2111.04263, Algorithm 1. See the package for the arguments.
+"""FedDyn: Acar et al., ICLR 2021, arXiv 2111.04263, Algorithm 1.
 
 Client: theta_k = argmin L_k(theta) - <g_k, theta> + alpha/2 |theta - theta^{t-1}|^2, here by steps of SGD
         g_k <- g_k - alpha (theta_k - theta^{t-1})
@@ -8,57 +8,50 @@ Server: h <- h - alpha/m sum_{k in P} (theta_k - theta^{t-1});  theta^t = 1/|P| 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.reference.fedavg import Batches
-from tests.reference.fedsgd import Client, Model, double, loss_and_gradient
-from tests.reference.scaffold import plus, zero
+import numpy as np
+
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, gradient, plus, zero
 
 
 @dataclass
-class Trace:
-    """models[t] = theta^t, h[t] and gradient[t][k] = g_k after round t; index 0 is the start."""
+class FedDyn(Reference):
+    """lost(t, k) = client k lost its g_k before round t."""
 
-    models: list[Model]
-    h: list[Model]
-    gradient: list[list[Model]]
+    algorithm = "feddyn"
+    active = {"feddyn.alpha": 0.2}
+    cases = {
+        "everybody": {"feddyn__alpha": 0.3, "local_epochs": 2, "fraction_train": 1.0},
+        "few clients": {"feddyn__alpha": 0.5, "fraction_train": 0.4, "num_server_rounds": 6},
+        "stragglers": {"feddyn__alpha": 0.2, "local_epochs": 5, "stragglers": 0.6},
+        "full batches": {"feddyn__alpha": 1.0, "local_epochs": 6, "batch_size": 0},
+    }
+
+    alpha: float
+    lost: Callable[[int, Client], bool] = lambda t, k: False
+
+    def begin(self) -> None:
+        self.h, self.gradient = zero(self.w), dict.fromkeys(self.data, zero(self.w))
+
+    def round(self, r: Round) -> None:
+        theta, local = self.w, {}
+        self.gradient |= {k: zero(theta) for k in r.data if self.lost(r.t, k)}
+        for k in r.cohort:
+
+            def by(w: Params, x: np.ndarray, y: np.ndarray, own: Params = self.gradient[k]) -> Params:
+                return plus(plus(gradient(w, x, y), own, -1.0), plus(w, theta, -1.0), self.alpha)
+
+            local[k] = r.sgd(k, theta, by)
+            moved = plus(local[k], theta, -1.0)
+            self.gradient[k] = plus(self.gradient[k], moved, -self.alpha)
+            self.h = plus(self.h, moved, -self.alpha / len(r.data))
+        self.w = plus(r.mean(local, plain=True), self.h, -1.0 / self.alpha)
+
+    def kept(self) -> dict[str, dict[Client, Params]]:
+        return {"gradient": self.gradient}
+
+    def server(self) -> dict[str, Params]:
+        return {"h": self.h}
 
 
-def run(
-    clients: list[Client],
-    w0: Model,
-    *,
-    rounds: int,
-    selected: list[list[int]],
-    lr: float,
-    batches: Batches,
-    work: Callable[[int, int], int],
-    alpha: float,
-    lr_decay: float = 1.0,
-    lost: Callable[[int, int], bool] = lambda t, k: False,
-) -> Trace:
-    """Run FedDyn; work(t, k) = epochs, lost(t, k) = client k lost its g_k before round t."""
-    start, m = double(w0), len(clients)
-    trace = Trace([start], [zero(start)], [[zero(start)] * m])
-    for t in range(1, rounds + 1):
-        eta = lr * lr_decay ** (t - 1)
-        before, h, gradient = trace.models[-1], trace.h[-1], list(trace.gradient[-1])
-        cohort = selected[t - 1]
-        mean = zero(before)
-        for k in range(m):
-            if lost(t, k):
-                gradient[k] = zero(before)
-        for k in cohort:
-            X, y = clients[k]
-            theta = before
-            for epoch in range(work(t, k)):
-                for batch in batches(t, k, epoch):
-                    _, g = loss_and_gradient(theta, X[batch], y[batch])
-                    g = plus(plus(g, gradient[k], -1.0), plus(theta, before, -1.0), alpha)
-                    theta = plus(theta, g, -eta)
-            moved = plus(theta, before, -1.0)
-            gradient[k] = plus(gradient[k], moved, -alpha)
-            h = plus(h, moved, -alpha / m)
-            mean = plus(mean, theta, 1.0 / len(cohort))
-        trace.models.append(plus(mean, h, -1.0 / alpha))
-        trace.h.append(h)
-        trace.gradient.append(gradient)
-    return trace
+run = driven(FedDyn)

@@ -1,4 +1,4 @@
-"""FedFomo: Zhang et al., ICLR 2021, arXiv 2012.08565, section 3. See `tests.reference.mlp` for the arguments.
+"""FedFomo: Zhang et al., ICLR 2021, arXiv 2012.08565, section 3.
 
 Client: theta_i = its model after its last local training, theta = before it (at first both are w^0)
         theta_n = a model that came down, and theta_i itself
@@ -9,41 +9,15 @@ Client: theta_i = its model after its last local training, theta = before it (at
 Server: keeps every client's last model and the affinities P = diag(1, .., 1); P_i <- P_i + w_i
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.mlp import (
-    Batches,
-    Client,
-    Data,
-    Params,
-    dot,
-    double,
-    loss_and_gradient,
-    passes,
-    plus,
-    sgd,
-)
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, loss_and_gradient, norm, plus
 
 Vector = dict[Client, float]
-
-
-@dataclass
-class FomoTrace:
-    """After round t: models[t][k] = theta_k at the server, of those seen; affinity[t][i][j] = P_ij.
-
-    weights[t][i][n] = w_n of round t's clients; personal[t][k] = theta_k, w^0 of a client never seen;
-    before[t][k] = what theta_k's last training began from.
-    """
-
-    models: list[dict[Client, Params]]
-    weights: list[dict[Client, Vector]]
-    affinity: list[dict[Client, Vector]]
-    personal: list[dict[Client, Params]]
-    before: list[dict[Client, Params]]
 
 
 def weigh(
@@ -55,7 +29,7 @@ def weigh(
     w = {}
     for n, theta_n in others.items():
         away = plus(theta_n, theta, -1.0)
-        distance = math.sqrt(dot(away, away))
+        distance = norm(away)
         better = loss - loss_and_gradient(theta_n, x, y)[0]
         w[n] = max(0.0, better / distance) if distance > 0 else 0.0
     total = sum(w.values())
@@ -67,47 +41,54 @@ def everybody(t: int, i: Client, P_i: Vector, seen: list[Client]) -> list[Client
     return seen
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    validation_rows: Callable[[int, Client], np.ndarray],
-    epochs: int,
-    lr: float,
-    choose: Callable[[int, Client, Vector, list[Client]], list[Client]] = everybody,
-    lr_decay: float = 1.0,
-    baseline: str = "before",
-) -> FomoTrace:
-    """Run FedFomo; validation_rows(t, k); choose(t, i, P_i, seen others) = whose models client i gets.
+@dataclass
+class FedFomo(Reference):
+    """validation_rows(t, k); choose(t, i, P_i, seen others) = whose models client i gets.
 
-    Validation rows are used for the w_n alone; keep them out of the batches.
+    Validation rows are used for the w_n alone; keep them out of the batches. local[k] = theta_k at the
+    server, of those seen, and w their mean; affinity[i][j] = P_ij; weights[i][n] = w_n of the clients of the
+    last round; before[k] = what theta_k's last training began from.
     """
-    start = double(w0)
-    models: dict[Client, Params] = {}
-    began: dict[Client, Params] = {}
-    P = {i: {j: float(i == j) for j in sorted(data)} for i in sorted(data)}
-    trace = FomoTrace([{}], [{}], [P], [dict.fromkeys(P, start)], [{}])
-    for t, cohort in enumerate(cohorts, 1):
-        trained, weights, first = {}, {}, {}
-        for i in sorted(cohort):
-            chosen = choose(t, i, P[i], [j for j in sorted(models) if j != i])
+
+    algorithm, model = "fedfomo", "mlp"
+    active = {"fedfomo.download": 2}
+
+    validation_rows: Callable[[int, Client], np.ndarray]
+    choose: Callable[[int, Client, Vector, list[Client]], list[Client]] = everybody
+    baseline: str = "before"
+
+    def begin(self) -> None:
+        self.start = self.w
+        self.local, self.before = dict[Client, Params](), dict[Client, Params]()
+        self.weights = dict[Client, Vector]()
+        self.affinity = {i: {j: float(i == j) for j in self.data} for i in self.data}
+
+    def round(self, r: Round) -> None:
+        P, models, trained, first = self.affinity, self.local, {}, {}
+        self.weights = {}
+        for i in r.cohort:
+            chosen = self.choose(r.t, i, P[i], [j for j in sorted(models) if j != i])
             listed = {j: models[j] for j in chosen}
-            theta = base = models.get(i, start)
-            if baseline == "before":
+            theta = base = models.get(i, self.start)
+            if self.baseline == "before":
                 listed[i] = theta
-                theta = base = began.get(i, start)
-            weights[i] = weigh(base, listed, data[i], validation_rows(t, i))
-            for n, w_n in weights[i].items():
+                theta = base = self.before.get(i, self.start)
+            self.weights[i] = weigh(base, listed, r.data[i], self.validation_rows(r.t, i))
+            for n, w_n in self.weights[i].items():
                 theta = plus(theta, plus(listed[n], base, -1.0), w_n)
-            first[i] = theta
-            trained[i] = sgd(theta, data[i], passes(batches, t, i, 0, epochs), lr * lr_decay ** (t - 1))
-        models, began = models | trained, began | first
-        P = {i: {j: P[i][j] + weights.get(i, {}).get(j, 0.0) for j in P[i]} for i in P}
-        trace.models.append(models)
-        trace.weights.append(weights)
-        trace.affinity.append(P)
-        trace.personal.append({k: models.get(k, start) for k in P})
-        trace.before.append(began)
-    return trace
+            first[i], trained[i] = theta, r.sgd(i, theta)
+        self.local, self.before = models | trained, self.before | first
+        self.affinity = {i: {j: P[i][j] + self.weights.get(i, {}).get(j, 0.0) for j in P[i]} for i in P}
+        self.w = r.mean(self.local, plain=True)
+
+    def personal(self, k: Client) -> Params:
+        return self.local.get(k, self.start)
+
+    def server(self) -> dict[str, Params]:
+        return {f"models/{k}": w for k, w in self.local.items()}
+
+    def kept(self) -> dict[str, dict[Client, Params]]:
+        return {"personal": self.local, "before": self.before}
+
+
+run = driven(FedFomo)

@@ -12,74 +12,117 @@ A sum of squares (Adagrad) has no such bias.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference import fedavg
-from tests.reference.fedavg import Batches
-from tests.reference.fedsgd import Client, Model, double
+from tests.reference.driver import Reference, Round, driven
+
+COMMON = {"local_epochs": 2, "num_server_rounds": 5}
 
 
-def run(
-    clients: list[Client],
-    w0: Model,
-    *,
-    rounds: int,
-    selected: list[list[int]],
-    lr: float,
-    epochs: int,
-    batches: Batches,
-    server: "Server",
-    lr_decay: float = 1.0,
-) -> list[Model]:
-    models = [double(w0)]
-    for t in range(1, rounds + 1):
-        _, mean = fedavg.run(
-            clients, models[-1], rounds=1, selected=[selected[t - 1]], lr=lr * lr_decay ** (t - 1),
-            epochs=epochs, batches=lambda _, k, epoch, t=t: batches(t, k, epoch),
-        )  # fmt: skip
-        models.append(server.step(models[-1], mean))
-    return models
+class ServerOptimizer(Reference):
+    """The server optimiser, number by number."""
 
+    def begin(self) -> None:
+        self.m: dict[tuple[object, ...], float] = {}
+        self.v: dict[tuple[object, ...], float] = {}
 
-class Server:
-    """The server optimiser, number by number; kind = "avgm", "adagrad", "adam" or "yogi"."""
-
-    def __init__(
-        self, kind: str, *, eta: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3,
-        nesterov: bool = False, corrected: bool = False,
-    ) -> None:  # fmt: skip
-        self.kind, self.eta, self.beta1, self.beta2, self.tau = kind, eta, beta1, beta2, tau
-        self.nesterov, self.corrected = nesterov, corrected
-        self.m: dict[tuple[int, ...], float] = {}
-        self.v: dict[tuple[int, ...], float] = {}
-        self.t = 0
-
-    def step(self, w: Model, mean: Model) -> Model:
-        self.t += 1
-        W, b = double(w)
-        for part, (array, target) in enumerate(((W, mean[0]), (b, mean[1]))):
+    def round(self, r: Round) -> None:
+        mean, new = r.mean({k: r.sgd(k, self.w) for k in r.cohort}), {}
+        for name, array in self.w.items():
+            new[name] = array.copy()
             for at in np.ndindex(array.shape):
-                array[at] += self.added((part, *at), float(target[at] - array[at]))
-        return W, b
+                new[name][at] += self.added((name, *at), float(mean[name][at] - array[at]), r.t)
+        self.w = new
 
-    def added(self, at: tuple[int, ...], delta: float) -> float:
-        m, v = self.m.get(at, 0.0), self.v.get(at, 0.0 if self.corrected else self.tau**2)
-        if self.kind == "avgm":
-            m = self.m[at] = self.beta1 * m + delta
-            return self.eta * (delta + self.beta1 * m) if self.nesterov else self.eta * m
-        m = self.beta1 * m + (1 - self.beta1) * delta
-        if self.kind == "adagrad":
-            v = v + delta**2
-        elif self.kind == "adam":
-            v = self.beta2 * v + (1 - self.beta2) * delta**2
-        elif v > delta**2:
-            v = v - (1 - self.beta2) * delta**2
-        elif v < delta**2:
-            v = v + (1 - self.beta2) * delta**2
-        self.m[at], self.v[at] = m, v
-        if self.corrected:
-            m = m / (1 - self.beta1**self.t)
-            if self.kind != "adagrad":
-                v = v / (1 - self.beta2**self.t)
-        return self.eta * m / (math.sqrt(v) + self.tau)
+    def added(self, at: tuple[object, ...], delta: float, t: int) -> float:
+        raise NotImplementedError
+
+
+@dataclass
+class FedAvgM(ServerOptimizer):
+    algorithm = "fedavgm"
+    active = {"fedavgm.momentum": 0.5}
+    cases = {
+        "plain": COMMON | {"fedavgm__nesterov": False, "fedavgm__momentum": 0.8, "fedavgm__server_lr": 0.6},
+        "nesterov": COMMON | {"fedavgm__momentum": 0.6, "fedavgm__server_lr": 0.8},
+    }
+    keys = {"momentum": "fedavgm.momentum"}
+
+    server_lr: float = 1.0
+    momentum: float = 0.9
+    nesterov: bool = True
+
+    def added(self, at: tuple[object, ...], delta: float, t: int) -> float:
+        m = self.m[at] = self.momentum * self.m.get(at, 0.0) + delta
+        return self.server_lr * (delta + self.momentum * m if self.nesterov else m)
+
+
+@dataclass
+class Adaptive(ServerOptimizer):
+    server_lr: float = 0.1
+    tau: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.99
+    bias_correction: bool = False
+    sums = False
+
+    def second(self, v: float, delta: float) -> float:
+        raise NotImplementedError
+
+    def added(self, at: tuple[object, ...], delta: float, t: int) -> float:
+        v = self.v.get(at, 0.0 if self.bias_correction else self.tau**2)
+        m = self.m[at] = self.beta1 * self.m.get(at, 0.0) + (1 - self.beta1) * delta
+        v = self.v[at] = self.second(v, delta)
+        if self.bias_correction:
+            m = m / (1 - self.beta1**t)
+            v = v if self.sums else v / (1 - self.beta2**t)
+        return self.server_lr * m / (math.sqrt(v) + self.tau)
+
+
+@dataclass
+class FedAdagrad(Adaptive):
+    algorithm = "fedadagrad"
+    active = {"fedopt.server-lr": 1.0, "fedopt.tau": 0.3, "fedopt.adagrad-beta1": 0.4}
+    cases = {
+        "plain": COMMON | {"fedopt__server_lr": 0.2, "fedopt__tau": 0.05},
+        "corrected": COMMON | {"fedopt__adagrad_beta1": 0.7, "fedopt__bias_correction": True},
+    }
+    keys = {"beta1": "fedopt.adagrad-beta1"}
+    beta1: float = 0.0
+    sums = True
+
+    def second(self, v: float, delta: float) -> float:
+        return v + delta**2
+
+
+@dataclass
+class FedAdam(Adaptive):
+    algorithm = "fedadam"
+    active = {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9}
+    cases = {
+        "plain": COMMON,
+        "corrected": COMMON | {"fedopt__bias_correction": True, "fedopt__beta1": 0.6, "fedopt__beta2": 0.8},
+    }
+
+    def second(self, v: float, delta: float) -> float:
+        return self.beta2 * v + (1 - self.beta2) * delta**2
+
+
+@dataclass
+class FedYogi(Adaptive):
+    algorithm = "fedyogi"
+    active = {"fedopt.server-lr": 0.5, "fedopt.tau": 0.3, "fedopt.beta1": 0.5, "fedopt.beta2": 0.9}
+    cases = {
+        "plain": COMMON | {"fedopt__server_lr": 0.3, "fedopt__tau": 0.1, "fedopt__beta2": 0.7},
+        "corrected": COMMON | {"fedopt__bias_correction": True, "fedopt__beta2": 0.7},
+    }
+
+    def second(self, v: float, delta: float) -> float:
+        if v > delta**2:
+            return v - (1 - self.beta2) * delta**2
+        return v + (1 - self.beta2) * delta**2 if v < delta**2 else v
+
+
+run = {kind.algorithm: driven(kind) for kind in (FedAvgM, FedAdagrad, FedAdam, FedYogi)}

@@ -6,68 +6,66 @@ Client, for each example i of each pass in a new order, h_k = h / n_k:
         a batch takes the steps of its b examples at once, from one point
 Server: w^{t+1} = w^t + A sum_k (n_k / n_S) (w_k - w^t),   A = Diag(K / omega^j)
 phi^j = n^j / n,  phi_k^j = n_k^j / n_k,  n^j = examples with non-zero feature j, omega^j = clients with one.
-phi_k^j = 0 -> 1, omega^j = 0 -> 1. Rows of W belong to features; the bias is dense.
+phi_k^j = 0 -> 1, omega^j = 0 -> 1. Columns of the weights belong to features; the bias is dense.
 L2: f_i(w) + wd/2 |w|^2, whose gradient is taken at w.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from tests.reference.fedavg import Batches
-from tests.reference.fedsgd import Client, Model, double, loss_and_gradient
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Params, gradient, plus
+
+CASES = {
+    "single steps": {"batch_size": 1, "fraction_train": 1.0, "local_epochs": 1},
+    "batches and passes": {"fraction_train": 1.0},
+    "few clients, L2": {"batch_size": 3, "weight_decay": 0.1, "local_epochs": 1, "nodes": 3},
+    "full batches": {"batch_size": 0, "local_epochs": 2, "fraction_train": 1.0},
+}
 
 
-def run(
-    clients: list[Client],
-    w0: Model,
-    *,
-    rounds: int,
-    selected: list[list[int]],
-    lr: float,
-    epochs: int,
-    batches: Batches,
-    sparse: bool = False,
-    lr_decay: float = 1.0,
-    weight_decay: float = 0.0,
-) -> list[Model]:
-    models = [double(w0)]
-    for t in range(1, rounds + 1):
-        h = lr * lr_decay ** (t - 1)
-        W0, b0 = models[-1]
-        cohort = selected[t - 1]
-        n_S = sum(len(clients[k][1]) for k in cohort)
-        g_W, g_b = np.zeros_like(W0), np.zeros_like(b0)
-        for k in cohort:
-            X, y = clients[k]
-            _, (a, c) = loss_and_gradient((W0, b0), X, y)
-            g_W += len(y) / n_S * a
-            g_b += len(y) / n_S * c
-        counts = {k: (clients[k][0] != 0).sum(axis=0) for k in cohort}
+def scaled(S: np.ndarray, w: Params) -> Params:
+    """Return the diagonal matrix S, by feature, times a model of one layer."""
+    return w | {"1.weight": w["1.weight"] * S[None, :]}
+
+
+@dataclass
+class FSVRG(Reference):
+    algorithm = "fsvrg"
+    cases = CASES
+
+    weight_decay: float = 0.0
+    sparse = False
+
+    def round(self, r: Round) -> None:
+        start = self.w
+        n_S = sum(len(r.data[k][1]) for k in r.cohort)
+        g = r.mean({k: gradient(start, *r.data[k]) for k in r.cohort})
+        counts = {k: (r.data[k][0] != 0).sum(axis=0) for k in r.cohort}
         phi = sum(counts.values()) / n_S
         omega = sum((c > 0).astype(int) for c in counts.values())
-        mean_W, mean_b = np.zeros_like(W0), np.zeros_like(b0)
-        for k in cohort:
-            X, y = clients[k]
-            n_k = len(y)
+        local = {}
+        for k in r.cohort:
+            (X, y), w = r.data[k], start
             S = np.ones(X.shape[1])
-            if sparse:
-                for j in range(X.shape[1]):
-                    if counts[k][j] > 0:
-                        S[j] = phi[j] / (counts[k][j] / n_k)
-            W, b = W0, b0
-            for epoch in range(epochs):
-                for batch in batches(t, k, epoch):
-                    _, (a, c) = loss_and_gradient((W, b), X[batch], y[batch])
-                    _, (a0, c0) = loss_and_gradient((W0, b0), X[batch], y[batch])
-                    size = len(batch) * h / n_k
-                    d_W = S[:, None] * (a - a0) + g_W + weight_decay * W
-                    d_b = (c - c0) + g_b + weight_decay * b
-                    W, b = W - size * d_W, b - size * d_b
-            mean_W += n_k / n_S * (W - W0)
-            mean_b += n_k / n_S * (b - b0)
-        A = np.ones(len(W0))
-        if sparse:
-            for j in range(len(A)):
-                if omega[j] > 0:
-                    A[j] = len(cohort) / omega[j]
-        models.append((W0 + A[:, None] * mean_W, b0 + mean_b))
-    return models
+            for j in range(X.shape[1]):
+                if self.sparse and counts[k][j] > 0:
+                    S[j] = phi[j] / (counts[k][j] / len(y))
+            for rows in r.steps(k):
+                away = plus(gradient(w, X[rows], y[rows]), gradient(start, X[rows], y[rows]), -1.0)
+                d = plus(plus(scaled(S, away), g), w, self.weight_decay)
+                w = plus(w, d, -len(rows) * r.eta / len(y))
+            local[k] = plus(w, start, -1.0)
+        A = np.array([len(r.cohort) / o if self.sparse and o > 0 else 1.0 for o in omega])
+        self.w = plus(start, scaled(A, r.mean(local)))
+
+
+@dataclass
+class SparseFSVRG(FSVRG):
+    algorithm = "fsvrg-sparse"
+    cases = CASES
+    sparse = True
+
+
+run = driven(FSVRG)

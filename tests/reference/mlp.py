@@ -1,18 +1,11 @@
-"""The model of the personalised algorithms' references, one hidden layer of ReLU, and what all of them do.
+"""The references' models, softmax regression and one hidden layer of ReLU, and sums of models.
 
-A model is a dict of float64 arrays with torch's names and layout: "1.weight" [h, d], "1.bias" [h],
-"3.weight" [C, h], "3.bias" [C].  These references take
-
-* ``data[k] = (x, y)``: x [n_k, ...], y integer [n_k], by client; clients go in sorted order;
-* ``cohorts[t - 1]``: the clients S_t of round t (rounds count from 1);
-* ``batches(t, k, draw)``: index arrays of client k's pass number `draw` in round t, from 0 over all phases.
-
-and return by round, with the start in front, ``models[t]`` = the shared w^t and ``personal[t][k]`` = the
-model with which client k is evaluated after round t, also of clients that never took part.
+A model is a dict of float64 arrays with torch's names and layout: "1.weight" [C, d], "1.bias" [C]; or
+"1.weight" [h, d], "1.bias" [h], "3.weight" [C, h], "3.bias" [C].
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,18 +17,14 @@ Batches = Callable[[int, Client, int], list[np.ndarray]]
 Gradient = Callable[[Params, np.ndarray, np.ndarray], Params]
 
 
-@dataclass
-class Trace:
-    models: list[Params]
-    personal: list[dict[Client, Params]]
-
-
 def double(w: Params) -> Params:
     return {name: np.array(a, np.float64) for name, a in w.items()}
 
 
 def features(w: Params, x: np.ndarray) -> np.ndarray:
-    """Return z = ReLU(x W1^T + b1), the input of the last layer."""
+    """Return z, the input of the last layer: x, or ReLU(x W1^T + b1)."""
+    if "3.weight" not in w:
+        return flat(x)
     return np.maximum(flat(x) @ w["1.weight"].T + w["1.bias"], 0.0)
 
 
@@ -53,10 +42,17 @@ def cross_entropy(scores: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]
     return float(-log_p[np.arange(n), y].mean()), error / n
 
 
+def scores(w: Params, x: np.ndarray) -> np.ndarray:
+    last = "3" if "3.weight" in w else "1"
+    return features(w, x) @ w[f"{last}.weight"].T + w[f"{last}.bias"]
+
+
 def loss_and_gradient(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, Params]:
     """Return mean cross-entropy over the examples, and its gradient."""
     z = features(w, x)
-    loss, error = cross_entropy(z @ w["3.weight"].T + w["3.bias"], y)
+    loss, error = cross_entropy(scores(w, x), y)
+    if "3.weight" not in w:
+        return loss, {"1.weight": error.T @ z, "1.bias": error.sum(axis=0)}
     hidden = error @ w["3.weight"] * (z > 0)
     return loss, {
         "1.weight": hidden.T @ flat(x),
@@ -70,6 +66,21 @@ def gradient(w: Params, x: np.ndarray, y: np.ndarray) -> Params:
     return loss_and_gradient(w, x, y)[1]
 
 
+def numeric(f: Callable[[Params], float], w: Params, h: float = 1e-6) -> Params:
+    """Central differences of f at w."""
+    w = double(w)
+    out = {name: np.zeros_like(a) for name, a in w.items()}
+    for name, a in w.items():
+        for i in np.ndindex(a.shape):
+            before, values = a[i], []
+            for step in (h, -h):
+                a[i] = before + step
+                values.append(f(w))
+            a[i] = before
+            out[name][i] = (values[0] - values[1]) / (2 * h)
+    return out
+
+
 def proximal(anchor: Params, mu: float) -> Gradient:
     """Return the gradient of F(w) + mu/2 |w - anchor|^2."""
     return lambda w, x, y: plus(gradient(w, x, y), plus(w, anchor, -1.0), mu)
@@ -78,6 +89,14 @@ def proximal(anchor: Params, mu: float) -> Gradient:
 def plus(a: Params, b: Params, scale: float = 1.0) -> Params:
     """Return a + scale b."""
     return {name: a[name] + scale * b[name] for name in a}
+
+
+def zero(like: Params) -> Params:
+    return {name: np.zeros_like(a) for name, a in like.items()}
+
+
+def norm(a: Params) -> float:
+    return math.sqrt(dot(a, a))
 
 
 def dot(a: Params, b: Params) -> float:

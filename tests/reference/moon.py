@@ -1,4 +1,4 @@
-"""MOON: Li, He, Song, CVPR 2021, arXiv 2103.16257, Algorithm 1. See `tests.reference.mlp` for the arguments.
+"""MOON: Li, He, Song, CVPR 2021, arXiv 2103.16257, Algorithm 1.
 
 Client: E epochs of SGD from w^t on l = l_sup + mu l_con (eq. 4)
         l_con = -log(e^{cos(z, z_glob)/T} / (e^{cos(z, z_glob)/T} + sum_j e^{cos(z, z_prev j)/T}))  (eq. 3)
@@ -7,32 +7,12 @@ Server: as in FedAvg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.mlp import (
-    Batches,
-    Client,
-    Data,
-    Params,
-    Trace,
-    average,
-    double,
-    features,
-    flat,
-    gradient,
-    passes,
-    plus,
-    sgd,
-)
-
-
-@dataclass
-class MoonTrace(Trace):
-    """previous[t][k] = the local models that client k has after round t, the newest last."""
-
-    previous: list[dict[Client, list[Params]]] = field(default_factory=lambda: [{}])
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, features, flat, gradient, plus
 
 
 def contrastive(
@@ -57,37 +37,50 @@ def contrastive(
     }  # fmt: skip
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    epochs: int,
-    lr: float,
-    mu: float,
-    T: float = 0.5,
-    buffer: int = 1,
-    lr_decay: float = 1.0,
-) -> MoonTrace:
-    """Run MOON; T is the temperature tau. A client is evaluated with w^t."""
-    w, previous = double(w0), dict[Client, list[Params]]()
-    trace = MoonTrace([w], [dict.fromkeys(sorted(data), w)])
-    for t, cohort in enumerate(cohorts, 1):
-        trained = []
-        for k in sorted(cohort):
-            negatives = previous.get(k, [])
+@dataclass
+class Moon(Reference):
+    """T is the temperature tau; previous[k] = the local models that client k has, the newest last."""
 
-            def by(
-                v: Params, x: np.ndarray, y: np.ndarray, w: Params = w, old: list[Params] = negatives
-            ) -> Params:
+    algorithm, model, tolerance = "moon", "mlp", 1e-4
+    active = {"moon.mu": 5.0}
+    cases = {
+        "in a stack": {"num_server_rounds": 4, "moon__mu": 3.0, "moon__temperature": 0.4},
+        "alone": {"stack": 1, "num_server_rounds": 4, "moon__mu": 3.0},
+        "three negatives": {"moon__buffer": 3, "num_server_rounds": 6, "nodes": 2, "moon__mu": 3.0},
+        "stragglers": {
+            "stragglers": 0.7, "fraction_train": 0.8, "num_server_rounds": 4, "moon__mu": 3.0,
+        },
+    }  # fmt: skip
+    keys = {"T": "moon.temperature"}
+
+    mu: float
+    T: float = 0.5
+    buffer: int = 1
+
+    def begin(self) -> None:
+        self.previous: dict[Client, list[Params]] = {}
+
+    def round(self, r: Round) -> None:
+        trained = {}
+        for k in r.cohort:
+            negatives = self.previous.get(k, [])
+
+            def by(v: Params, x: np.ndarray, y: np.ndarray, old: list[Params] = negatives) -> Params:
                 g = gradient(v, x, y)
-                return plus(g, contrastive(v, x, w, old, T)[1], mu) if old else g
+                return plus(g, contrastive(v, x, self.w, old, self.T)[1], self.mu) if old else g
 
-            trained.append(sgd(w, data[k], passes(batches, t, k, 0, epochs), lr * lr_decay ** (t - 1), by))
-            previous[k] = [*negatives, trained[-1]][-buffer:]
-        w = average(trained, [len(data[k][1]) for k in sorted(cohort)])
-        trace.models.append(w)
-        trace.personal.append(dict.fromkeys(sorted(data), w))
-        trace.previous.append(dict(previous))
-    return trace
+            trained[k] = r.sgd(k, self.w, by)
+            self.previous[k] = [*negatives, trained[k]][-self.buffer :]
+        self.w = r.mean(trained)
+
+    def kept(self) -> dict[str, dict[Client, Params]]:
+        newest_first = {k: enumerate(models[::-1]) for k, models in self.previous.items()}
+        return {
+            "previous": {
+                k: {f"{i}/{n}": a for i, model in models for n, a in model.items()}
+                for k, models in newest_first.items()
+            }
+        }
+
+
+run = driven(Moon)

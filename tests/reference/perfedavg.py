@@ -8,23 +8,12 @@ Client: a batch of b examples is D (the first floor(b/2)) and D' (the rest); one
 Server: plain mean of the local models
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from tests.reference.mlp import (
-    Batches,
-    Client,
-    Data,
-    Params,
-    Trace,
-    average,
-    double,
-    features,
-    flat,
-    gradient,
-    passes,
-    plus,
-    sgd,
-)
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, features, flat, gradient, plus
 
 
 def times_hessian(w: Params, v: Params, x: np.ndarray, y: np.ndarray) -> Params:
@@ -54,34 +43,35 @@ def meta_gradient(w: Params, x: np.ndarray, y: np.ndarray, alpha: float, form: s
     return g if form == "fo" else plus(g, times_hessian(w, g, x[inner], y[inner]), -alpha)
 
 
-def run(
-    data: Data,
-    w0: Params,
-    *,
-    cohorts: list[list[Client]],
-    batches: Batches,
-    epochs: int,
-    lr: float,
-    alpha: float = 0.01,
-    form: str = "fo",
-    lr_decay: float = 1.0,
-) -> Trace:
-    """Run Per-FedAvg; personal[t][k] = w^t - alpha grad F_k(w^t), on all data of client k."""
-    w = double(w0)
-    trace = Trace([w], [{k: adapted(w, data[k], alpha) for k in sorted(data)}])
-    for t, cohort in enumerate(cohorts, 1):
-        trained = [
-            sgd(
-                w, data[k], passes(batches, t, k, 0, epochs), lr * lr_decay ** (t - 1),
-                lambda v, x, y: meta_gradient(v, x, y, alpha, form),
-            )
-            for k in sorted(cohort)
-        ]  # fmt: skip
-        w = average(trained, [1] * len(trained))
-        trace.models.append(w)
-        trace.personal.append({k: adapted(w, data[k], alpha) for k in sorted(data)})
-    return trace
+@dataclass
+class PerFedAvg(Reference):
+    """personal(k) = w^t - alpha grad F_k(w^t), on all data of client k."""
+
+    algorithm, model = "per-fedavg", "mlp"
+    active = {"per-fedavg.alpha": 0.1}
+    cases = {
+        "first order": {"per_fedavg__form": "fo", "per_fedavg__alpha": 0.2},
+        "with the Hessian": {"per_fedavg__form": "hf", "nodes": 2, "per_fedavg__alpha": 0.2},
+        "odd batches, stragglers": {
+            "per_fedavg__form": "hf", "batch_size": 5, "stragglers": 0.7, "per_fedavg__alpha": 0.2,
+        },
+        "one batch": {"per_fedavg__form": "fo", "batch_size": 0, "per_fedavg__alpha": 0.2},
+        "batches of one": {
+            "per_fedavg__form": "hf", "batch_size": 1, "learning_rate": 0.05, "per_fedavg__alpha": 0.2,
+        },
+    }  # fmt: skip
+
+    alpha: float = 0.01
+    form: str = "fo"
+
+    def round(self, r: Round) -> None:
+        def by(w: Params, x: np.ndarray, y: np.ndarray) -> Params:
+            return meta_gradient(w, x, y, self.alpha, self.form)
+
+        self.w = r.mean({k: r.sgd(k, self.w, by) for k in r.cohort}, plain=True)
+
+    def personal(self, k: Client) -> Params:
+        return plus(self.w, gradient(self.w, *self.data[k]), -self.alpha)
 
 
-def adapted(w: Params, client: tuple[np.ndarray, np.ndarray], alpha: float) -> Params:
-    return plus(w, gradient(w, *client), -alpha)
+run = driven(PerFedAvg)

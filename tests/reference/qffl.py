@@ -6,44 +6,51 @@ Delta_k = F_k^q Dw_k;   h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q
 w^{t+1} = w^t - sum_k Delta_k / sum_k h_k, plain sums over the drawn clients
 """
 
-import numpy as np
+from dataclasses import dataclass
 
-from tests.reference.fedavg import Batches
-from tests.reference.fedsgd import Client, Model, double, loss_and_gradient
+from tests.reference.driver import Reference, Round, driven
+from tests.reference.mlp import Client, Params, loss_and_gradient, norm, plus, zero
+
+CASES = {
+    "q 0": {"qffl__q": 0.0},
+    "q 1": {"qffl__q": 1.0, "num_server_rounds": 5},
+    "q 5, several epochs": {"qffl__q": 5.0, "fraction_train": 1.0},
+    "q below 1": {"qffl__q": 0.3, "fraction_train": 1.0, "batch_size": 0},
+    "q 15": {"qffl__q": 15.0, "fraction_train": 1.0, "local_epochs": 1},
+}
 
 
-def run(
-    clients: list[Client],
-    w0: Model,
-    *,
-    rounds: int,
-    selected: list[list[int]],
-    lr: float,
-    q: float,
-    epochs: int = 0,
-    batches: Batches | None = None,
-    lr_decay: float = 1.0,
-) -> list[Model]:
-    """Run q-FedAvg, or q-FedSGD where there are no batches."""
-    models = [double(w0)]
-    for t in range(1, rounds + 1):
-        eta = lr * lr_decay ** (t - 1)
-        L = 1.0 / eta
-        W, b = models[-1]
-        sum_W, sum_b, sum_h = np.zeros_like(W), np.zeros_like(b), 0.0
-        for k in selected[t - 1]:
-            X, y = clients[k]
-            F, (dW, db) = loss_and_gradient((W, b), X, y)
-            if batches is not None:
-                W_k, b_k = W, b
-                for epoch in range(epochs):
-                    for batch in batches(t, k, epoch):
-                        _, (g_W, g_b) = loss_and_gradient((W_k, b_k), X[batch], y[batch])
-                        W_k, b_k = W_k - eta * g_W, b_k - eta * g_b
-                dW, db = L * (W - W_k), L * (b - b_k)
-            squared = float((dW**2).sum() + (db**2).sum())
-            sum_W += F**q * dW
-            sum_b += F**q * db
-            sum_h += q * F ** (q - 1) * squared + L * F**q
-        models.append((W - sum_W / sum_h, b - sum_b / sum_h))
-    return models
+@dataclass
+class QFedAvg(Reference):
+    algorithm = "qfedavg"
+    active = {"qffl.q": 2.0}
+    cases = CASES
+
+    q: float
+
+    def change(self, r: Round, k: Client, g: Params) -> Params:
+        """Return Dw_k; g = grad F_k(w^t)."""
+        return plus(zero(g), plus(self.w, r.sgd(k, self.w), -1.0), 1.0 / r.eta)
+
+    def round(self, r: Round) -> None:
+        L, q = 1.0 / r.eta, self.q
+        total, h = zero(self.w), 0.0
+        for k in r.cohort:
+            F, g = loss_and_gradient(self.w, *r.data[k])
+            dw = self.change(r, k, g)
+            total = plus(total, dw, F**q)
+            h += q * F ** (q - 1) * norm(dw) ** 2 + L * F**q
+        self.w = plus(self.w, total, -1.0 / h)
+
+
+@dataclass
+class QFedSGD(QFedAvg):
+    algorithm = "qfedsgd"
+    active = {"qffl.q": 2.0}
+    cases = CASES
+
+    def change(self, r: Round, k: Client, g: Params) -> Params:
+        return g
+
+
+run, run_sgd = driven(QFedAvg), driven(QFedSGD)

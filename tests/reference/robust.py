@@ -8,42 +8,113 @@ Little is enough:     Baruch et al., NeurIPS 2019, arXiv 1902.06156, Algorithm 3
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.fedavg import Batches
-from tests.reference.fedsgd import Client, Model, double, loss_and_gradient
+from tests.reference.driver import Reference, Round
 
 Vectors = list[np.ndarray]
+SEVEN = {"anna": 7, "ben": 12, "cleo": 9, "dora": 5, "emil": 16, "fay": 8, "gus": 11}
+COMMON = {"owners": SEVEN, "local_epochs": 2, "nodes": 3, "num_server_rounds": 4}
+SOME, EVERYBODY = COMMON | {"fraction_train": 0.8}, COMMON | {"fraction_train": 1.0}
 
 
-def run(
-    clients: list[Client],
-    w0: Model,
-    *,
-    selected: list[list[int]],
-    lr: float,
-    epochs: int,
-    batches: Batches,
-    rule: Callable[[Vectors, list[int]], np.ndarray],
-) -> list[Model]:
+class Robust(Reference):
     """FedAvg's clients under a rule (vectors, n_k) -> vector."""
-    models = [double(w0)]
-    for t, cohort in enumerate(selected, start=1):
-        vectors = []
-        for k in cohort:
-            X, y = clients[k]
-            W, b = models[-1]
-            for epoch in range(epochs):
-                for batch in batches(t, k, epoch):
-                    _, (g_W, g_b) = loss_and_gradient((W, b), X[batch], y[batch])
-                    W, b = W - lr * g_W, b - lr * g_b
-            vectors.append(np.concatenate([W.ravel(), b]))
-        new = rule(vectors, [len(clients[k][1]) for k in cohort])
-        size = models[-1][0].size
-        models.append((new[:size].reshape(models[-1][0].shape), new[size:]))
-    return models
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        raise NotImplementedError
+
+    def round(self, r: Round) -> None:
+        local = [np.concatenate([a.ravel() for a in r.sgd(k, self.w).values()]) for k in r.cohort]
+        new = self.rule(local, [len(r.data[k][1]) for k in r.cohort])
+        ends = np.cumsum([a.size for a in self.w.values()])[:-1]
+        parts = zip(self.w.items(), np.split(new, ends), strict=True)
+        self.w = {name: part.reshape(a.shape) for (name, a), part in parts}
+
+
+@dataclass
+class Median(Robust):
+    algorithm = "median"
+    cases = {"median": SOME}
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        return median(w)
+
+
+@dataclass
+class TrimmedMean(Robust):
+    algorithm = "trimmed-mean"
+    active = {"robust.trim": 0.34}
+    cases = {"trimmed": SOME | {"robust__trim": 0.3}}
+
+    trim: float
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        return trimmed_mean(w, self.trim)
+
+
+@dataclass
+class Krum(Robust):
+    algorithm = "krum"
+    active = {"robust.byzantine": 0.2}
+    cases = {"krum": EVERYBODY | {"robust__byzantine": 2.0}}
+
+    byzantine: float
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        return w[krum(w, int(self.byzantine))]
+
+
+@dataclass
+class MultiKrum(Robust):
+    algorithm = "multi-krum"
+    active = {"robust.byzantine": 0.2, "robust.m": 2}
+    cases = {
+        "multi-krum": SOME | {"robust__byzantine": 1.0},
+        "multi-krum 2": EVERYBODY | {"robust__byzantine": 2.0, "robust__m": 2},
+    }
+
+    byzantine: float
+    m: int = 0
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        f = int(self.byzantine)
+        return multi_krum(w, f, self.m or len(w) - f - 2)
+
+
+@dataclass
+class Bulyan(Robust):
+    algorithm = "bulyan"
+    active = {"robust.byzantine": 0.15}
+    cases = {
+        "bulyan": EVERYBODY | {"robust__byzantine": 1.0},
+        "bulyan 0": EVERYBODY | {"robust__byzantine": 0.0},
+    }
+
+    byzantine: float
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        return bulyan(w, int(self.byzantine))
+
+
+@dataclass
+class GeometricMedian(Robust):
+    algorithm = "geometric-median"
+    active = {"robust.nu": 0.001, "robust.iterations": 20, "robust.weighted": True}
+    cases = {
+        "rfa": SOME | {"robust__iterations": 5, "robust__nu": 0.01},
+        "rfa weighted": SOME | {"robust__iterations": 3, "robust__nu": 0.3, "robust__weighted": True},
+    }
+
+    nu: float
+    iterations: int
+    weighted: bool = False
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        alpha = [float(n) if self.weighted else 1.0 for n in sizes]
+        return geometric_median(w, alpha, self.nu, self.iterations)
 
 
 def median_of(values: list[float]) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.reference import apple, ditto, fedala, fedamp, fedfomo, fedper, fenda, mlp, moon, perfedavg, pfedme
-from tests.reference.mlp import Data, Params, average, gradient, loss_and_gradient, plus
+from tests.reference.driver import Trace
+from tests.reference.mlp import Data, Params, average, gradient, loss_and_gradient, numeric, plus
 
 RNG = np.random.default_rng(17)
 SIZES = {"a": 3, "b": 6, "c": 5}
@@ -52,21 +52,6 @@ def same(a: Params, b: Params, tolerance: float = 1e-12) -> bool:
     return all(np.abs(a[name] - b[name]).max() <= tolerance for name in a)
 
 
-def numeric(f: Callable[[Params], float], w: Params, h: float = 1e-6) -> Params:
-    """Central differences of f at w."""
-    w = mlp.double(w)
-    out = {name: np.zeros_like(a) for name, a in w.items()}
-    for name, a in w.items():
-        for i in np.ndindex(a.shape):
-            before, values = a[i], []
-            for step in (h, -h):
-                a[i] = before + step
-                values.append(f(w))
-            a[i] = before
-            out[name][i] = (values[0] - values[1]) / (2 * h)
-    return out
-
-
 def fedavg(cohorts: list[list[str]] = SOME) -> list[Params]:
     """FedAvg once more, step by step, for the limits below."""
     models = [W0]
@@ -85,7 +70,7 @@ def fedavg(cohorts: list[list[str]] = SOME) -> list[Params]:
     return models
 
 
-def is_fedavg(trace: mlp.Trace) -> bool:
+def is_fedavg(trace: Trace) -> bool:
     return all(same(a, b) for a, b in zip(trace.models, fedavg(), strict=True))
 
 
@@ -139,13 +124,13 @@ def test_the_last_layers_and_the_mean() -> None:
 
 
 def test_without_private_layers_fedper_is_fedavg() -> None:
-    trace = fedper.fedper(DATA, W0, head=set(), cohorts=SOME, **COMMON)
+    trace = fedper.fedper(DATA, W0, layers=0, cohorts=SOME, **COMMON)
     assert is_fedavg(trace)
     assert all(same(trace.personal[4][k], trace.models[4]) for k in DATA)
 
 
 def test_fedper_shares_the_body_and_keeps_every_head() -> None:
-    trace = fedper.fedper(DATA, W0, head=HEAD, cohorts=SOME, **COMMON)
+    trace = fedper.fedper(DATA, W0, cohorts=SOME, **COMMON)
     assert [set(w) for w in trace.models] == [BODY] * 5
     # b comes second: before, its head is that of w^0 below the shared part of now
     assert same(trace.personal[1]["b"], trace.models[1] | {name: W0[name] for name in HEAD})
@@ -162,7 +147,7 @@ def test_fedper_shares_the_body_and_keeps_every_head() -> None:
 def test_fedrep_by_hand_head_first_then_body() -> None:
     """One full batch each: h' = h - eta g_h(B, h), B' = B - eta g_B(B, h')."""
     trace = fedper.fedrep(
-        DATA, W0, head=HEAD, epochs=1, cohorts=[["b"]], batches=whole, lr=0.3, head_epochs=1
+        DATA, W0, epochs=1, cohorts=[["b"]], batches=whole, lr=0.3, head_epochs=1
     )  # fmt: skip
     x, y = DATA["b"]
     g = gradient(W0, x, y)
@@ -179,10 +164,10 @@ def test_fedrep_goes_on_drawing_in_its_second_phase() -> None:
         seen.append((t, k, draw))
         return pairs(t, k, draw)
 
-    fedper.fedrep(DATA, W0, head=HEAD, epochs=2, head_epochs=3, cohorts=[["c"]], batches=watched, lr=0.1)
+    fedper.fedrep(DATA, W0, epochs=2, head_epochs=3, cohorts=[["c"]], batches=watched, lr=0.1)
     assert seen == [(1, "c", draw) for draw in range(5)]
     seen.clear()
-    fedper.fedrep(DATA, W0, head=HEAD, epochs=2, cohorts=[["c", "a"]], batches=watched, lr=0.1)
+    fedper.fedrep(DATA, W0, epochs=2, cohorts=[["c", "a"]], batches=watched, lr=0.1)
     assert seen == [(1, k, draw) for k in "ac" for draw in range(4)]
 
 
@@ -431,7 +416,7 @@ def test_per_fedavg_with_alpha_0_is_fedavg_on_the_second_halves(form: str) -> No
         return [rows[len(rows) // 2 :] for rows in pairs(t, k, draw)]
 
     trace = perfedavg.run(DATA, W0, cohorts=SOME, alpha=0.0, form=form, **COMMON)
-    other = fedper.fedper(DATA, W0, head=set(), cohorts=SOME, plain=True, **(COMMON | {"batches": halves}))
+    other = fedper.fedper(DATA, W0, layers=0, cohorts=SOME, plain=True, **(COMMON | {"batches": halves}))
     assert all(same(a, b) for a, b in zip(trace.models, other.models, strict=True))
 
 
@@ -611,9 +596,9 @@ def test_one_better_model_is_taken_whole_and_remembered() -> None:
     assert trace.weights == [{}, {"a": {}}, {"b": {"a": 1.0}}, {"b": {"a": 0.0}}]
     a = plus(W0, gradient(W0, *DATA["b"]), -0.1)
     b = plus(a, gradient(a, *DATA["b"]), -0.1)
-    assert same(trace.models[2]["b"], b)
+    assert same(trace.local[2]["b"], b)
     # by round 3 b's own model is the better one
-    assert same(trace.models[3]["b"], plus(b, gradient(b, *DATA["b"]), -0.1))
+    assert same(trace.local[3]["b"], plus(b, gradient(b, *DATA["b"]), -0.1))
     assert [t["b"] for t in trace.affinity] == [
         {"a": 0, "b": 1, "c": 0}, {"a": 0, "b": 1, "c": 0}, {"a": 1, "b": 1, "c": 0}, {"a": 1, "b": 1, "c": 0}
     ]  # fmt: skip
@@ -629,11 +614,11 @@ def test_several_better_models_are_weighed() -> None:
     """b is new at w^0, and both others' models are better; the weights add up to 1, so that w^0 is gone."""
     knobs = COMMON | {"validation_rows": rows_of}
     trace = fedfomo.run(DATA, W0, cohorts=[["a", "c"], ["b"]], baseline="after", **knobs)
-    others, weights = trace.models[1], trace.weights[2]["b"]
+    others, weights = trace.local[1], trace.weights[2]["b"]
     assert min(weights["a"], weights["c"]) > 0.1
     want = {name: weights["a"] * others["a"][name] + weights["c"] * others["c"][name] for name in W0}
     steps = mlp.passes(pairs, 2, "b", 0, 2)
-    assert same(trace.models[2]["b"], mlp.sgd(want, DATA["b"], steps, 0.2 * 0.9))
+    assert same(trace.local[2]["b"], mlp.sgd(want, DATA["b"], steps, 0.2 * 0.9))
     assert weights == fedfomo.weigh(W0, others, DATA["b"], rows_of(2, "b"))
 
 
@@ -643,14 +628,14 @@ def test_against_the_model_before_its_training_fedfomo_lists_its_own() -> None:
     trace = fedfomo.run(DATA, W0, cohorts=[["a", "b"], ["b"]], **knobs)
     assert trace.weights[1] == {"a": {"a": 0.0}, "b": {"b": 0.0}}
     assert same(trace.before[1]["b"], W0)
-    listed = {"a": trace.models[1]["a"], "b": trace.models[1]["b"]}
+    listed = {"a": trace.local[1]["a"], "b": trace.local[1]["b"]}
     want = fedfomo.weigh(W0, listed, DATA["b"], rows_of(2, "b"))
     assert trace.weights[2]["b"] == want
     assert want["b"] > 0
     mixed = {n: W0[n] + sum(want[j] * (listed[j][n] - W0[n]) for j in listed) for n in W0}
     assert same(trace.before[2]["b"], mixed)
     steps = mlp.passes(pairs, 2, "b", 0, 2)
-    assert same(trace.models[2]["b"], mlp.sgd(mixed, DATA["b"], steps, 0.2 * 0.9))
+    assert same(trace.local[2]["b"], mlp.sgd(mixed, DATA["b"], steps, 0.2 * 0.9))
     assert trace.affinity[2]["b"] == {"a": want["a"], "b": 1 + want["b"], "c": 0}
 
 
@@ -699,12 +684,12 @@ def test_a_client_of_fedamp_by_hand_new_and_known() -> None:
         w = plus(u, gradient(u, *DATA[k]), -0.3)
         return plus(w, plus(gradient(w, *DATA[k]), plus(w, u, -1.0), 0.4), -0.3)
 
-    assert same(trace.models[1]["a"], trained(W0, "a"))
-    mean = average([trace.models[1]["a"], trace.models[1]["c"]], [1, 1])
+    assert same(trace.local[1]["a"], trained(W0, "a"))
+    mean = average([trace.local[1]["a"], trace.local[1]["c"]], [1, 1])
     assert same(trace.cloud[1]["b"], mean)
-    assert same(trace.models[2]["b"], trained(mean, "b"))
+    assert same(trace.local[2]["b"], trained(mean, "b"))
     assert same(trace.personal[1]["b"], W0)
-    u = fedamp.message(trace.models[2], "a", W0, 0.5, 40.0)
-    assert same(trace.models[3]["a"], trained(u, "a"))
-    assert trace.models[3]["c"] is trace.models[1]["c"]
-    assert not same(u, trace.models[2]["a"], 1e-3)
+    u = fedamp.message(trace.local[2], "a", W0, 0.5, 40.0)
+    assert same(trace.local[3]["a"], trained(u, "a"))
+    assert trace.local[3]["c"] is trace.local[1]["c"]
+    assert not same(u, trace.local[2]["a"], 1e-3)

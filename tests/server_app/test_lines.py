@@ -23,7 +23,7 @@ def test_a_half_written_last_line_comes_when_it_is_whole(tmp_path: Path) -> None
     assert list(last_rows(path)) == [{"round": 0}]
     path.write_text(line(0) + line(1))
     again = read_lines(path, first.after, first.mark)
-    assert (again.rows, again.anew) == ([{"round": 1}], False)
+    assert (again.rows, again.restarted) == ([{"round": 1}], False)
 
 
 @pytest.mark.parametrize("bad", ["{", "[1]", "\ufffd", "[" * 100_000], ids=["half", "list", "text", "deep"])

@@ -105,7 +105,8 @@ def test_the_bar_shows_round_loss_accuracy_clients_and_time_left() -> None:
         progress.replies(2, 5, 10)
         now[0] += 4.0
         still, picture = plain(width=80)
-        still.print(progress._render())
+        assert progress.bar is not None
+        still.print(progress.bar.get_renderable())
         progress.message("a message")
     top, status = picture.getvalue().splitlines()
     assert top.startswith("fedavg on digits ")

@@ -1,25 +1,27 @@
 from __future__ import annotations
 
-import base64
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from server_app.results.folder import RunFolder, summarise
-from server_app.results.report import _plots, _settings, write_report
+from server_app.results.plots import by_round
+from server_app.results.report import _settings, write_report
 from server_app.results.summary import gather
+from server_app.results.svg import Point, ticks
 from task.config.read import as_run_config, read_config
 from task.errors import StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}
-PLOTS = ["accuracy", "loss", "clients", "bytes", "seconds"]  # without training replies
-PNG = b"\x89PNG\r\n"
+BY_ROUND = ["accuracy", "loss", "seconds", "bytes", "replies"]
+PLOTS = [*BY_ROUND, "clients"]  # without training replies
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:
@@ -44,13 +46,17 @@ def folder(tmp_path: Path) -> RunFolder:
 def check(run: Path, expected: list[str]) -> str:
     """Write the report, check that it is whole and stands alone, and return its text."""
     paths = write_report(run)
-    assert paths == [run / "report.html", *(run / "plots" / f"{name}.png" for name in expected)]
+    assert paths == [run / "report.html", *(run / "plots" / f"{name}.svg" for name in expected)]
     text = paths[0].read_text("utf-8")
-    images = re.findall(r'src="data:image/png;base64,([^"]+)"', text)
-    assert [base64.b64decode(image) for image in images] == [path.read_bytes() for path in paths[1:]]
-    assert all(path.read_bytes().startswith(PNG) for path in paths[1:])
-    assert not re.search(r'(src|href)="(?!data:)|@import|url\(', text)
-    Balanced().check(text)
+    drawings = [ElementTree.parse(path).getroot() for path in paths[1:]]
+    assert {drawing.tag for drawing in drawings} <= {f"{SVG}svg"}
+    labels = [drawing.attrib["aria-label"] for drawing in drawings]
+    balanced = Balanced()
+    balanced.check(text)
+    assert balanced.labels == labels
+    for whole in (text, *(path.read_text("utf-8") for path in paths[1:])):
+        assert not re.search(r"(src|href)=|@import|url\(|\bnan\b|\binf\b", whole)
+    assert all("var(" not in path.read_text("utf-8") for path in paths[1:])
     return text
 
 
@@ -59,12 +65,15 @@ class Balanced(HTMLParser):
 
     def check(self, text: str) -> None:
         self.open: list[str] = []
+        self.labels: list[str | None] = []  # of drawings
         self.feed(text)
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "img"):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
             self.open.append(tag)
+        if tag == "svg":
+            self.labels.append(dict(attrs)["aria-label"])
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -105,9 +114,9 @@ def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
     )
     with (folder.path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "lo')
-    text = check(folder.path, ["loss", "clients", "participation", "bytes", "seconds"])
-    assert "unfinished, 1 rounds done" in text
-    assert "Accuracy was not measured in this run." in text
+    text = check(folder.path, ["loss", "bytes", "replies", "clients", "participation"])
+    assert "unfinished, 1 round done" in text
+    assert "Accuracy: nothing was measured." in text
     assert "training loss" in text
 
 
@@ -117,28 +126,61 @@ def test_the_accuracy_of_a_personalised_run() -> None:
     rows = [client(f"c{i}", "evaluate", {"accuracy": i / 10}) for i in range(11)]  # 0.0 to 1.0, round 3
     after = {"test-accuracy": 0.5, "test-examples": 1.0}, {"test-accuracy": 1.0, "test-examples": 3.0}
     rows += [client(name, "train", metrics) for name, metrics in zip("ab", after, strict=True)]
-    name, _, note, draw = next(iter(_plots(told, rows, gather(rows), RUN)))
-    assert name == "accuracy"
-    assert "lowest and the highest tenth" in note
-    assert draw is not None
-    axes = Figure().subplots()
-    draw(axes)
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    assert drawn.pop("target 0.9") == [[0, 0.9], [1, 0.9]]
+    accuracy, *_ = by_round(told, RUN["target-accuracy"], gather(rows))
+    assert "lowest and the highest tenth" in accuracy.note
+    drawn = {series.name: series.points for series in accuracy.series}
+    [(t, high, low, _)] = drawn.pop("clients, 10 to 90 %")
+    assert (t, low, high) == pytest.approx((3, 0.1, 0.9))
+    [(_, target, *_)] = drawn.pop("target 0.9")
+    assert target == 0.9
     assert drawn == {
-        "clients' own test data": [[1, 0.5], [2, 0.25], [3, 0.75]],
-        "clients, after local training": [[3, 0.875]],  # (1 * 0.5 + 3 * 1) / 4
-        "best so far": [[1, 0.5], [2, 0.5], [3, 0.75]],
+        "clients' own test data": [Point(1, 0.5), Point(2, 0.25), Point(3, 0.75)],
+        "clients, after local training": [Point(3, 0.875)],  # (1 * 0.5 + 3 * 1) / 4
+        "best so far": [Point(1, 0.5), Point(2, 0.5), Point(3, 0.75)],
     }
-    (band,) = axes.collections
-    assert band.get_label() == "clients, 10 to 90 %"
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == pytest.approx((0.1, 0.9))
+
+
+def test_traffic_adds_up_and_phases_are_stacked() -> None:
+    seconds = [{"train": 2.0, "total": 2.5}, {"evaluate": 1.0, "train": 4.0}]
+    rows = [row(t, seconds=spent) for t, spent in enumerate(seconds, start=1)]
+    _, _, time, traffic, replies = by_round(rows)
+    assert {series.name: series.points for series in time.series} == {
+        "train": [Point(1, 2.0, 0.0, 1), Point(2, 4.0, 0.0, 2)],
+        "evaluate": [Point(1, 2.0, 2.0, 1), Point(2, 5.0, 4.0, 2)],
+    }
+    assert {series.name: series.points for series in traffic.series} == {
+        "to clients": [Point(1, 1000), Point(2, 3000)],
+        "from clients": [Point(1, 500), Point(2, 1000)],
+    }
+    assert [words for _, words in replies.readouts][-1] == "round 2: asked 2 · answered 2 · quarantined 0"
+
+
+def test_many_rounds_are_bars_of_neighbours() -> None:
+    *_, time, _, _ = by_round([row(t, seconds={"train": float(t)}) for t in range(121)])
+    assert time.x == "round; a bar is the mean of 3"
+    [train] = time.series
+    assert train.points[0] == Point(0, 1.0, 0.0, 2)
+    assert train.points[-1] == Point(120, 120.0, 0.0, 120)
+    assert len(time.readouts) <= 120
+    assert time.readouts[-1][0] == 120
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0.12, 0.31, [0.1, 0.15, 0.2, 0.25, 0.3, 0.35]),
+        (5.0, 5.0, [4.4, 4.6, 4.8, 5, 5.2, 5.4, 5.6]), (0.0, 0.0, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0.0, 5e-324, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (-1e299, 1e299, [-1e299, -5e298, 0, 5e298, 1e299]), (1.0, 1.0 + 1e-15, [0.9, 0.95, 1, 1.05, 1.1]),
+    ],
+)  # fmt: skip
+def test_ticks(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high, 5) == expected
 
 
 def test_a_run_without_rounds(folder: RunFolder) -> None:
     text = check(folder.path, [])
-    assert "No round is done" in text
+    assert "Time: nothing was measured." in text
     assert "No client reported numbers" in text
 
 
@@ -153,7 +195,7 @@ def test_many_rounds_and_clients(folder: RunFolder) -> None:
 
 def test_a_plot_of_an_earlier_report_does_not_stay(folder: RunFolder) -> None:
     folder.append_round(row(0))
-    check(folder.path, ["accuracy", "loss", "bytes", "seconds"])
+    check(folder.path, BY_ROUND)
     folder.truncate({"rounds": 0, "clients": 0})
     check(folder.path, [])
     assert list((folder.path / "plots").iterdir()) == []
@@ -165,19 +207,25 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pyplot_is_not_loaded(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+def test_matplotlib_is_not_loaded(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds, at the end of every run."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
     folder.append_round(row(0))
     write_report(folder.path)
-    assert "matplotlib.pyplot" not in sys.modules
+    assert "matplotlib" not in sys.modules
+
+
+def settings(**keys: Any) -> str:
+    return "".join(
+        ElementTree.tostring(one, encoding="unicode") for one in _settings(as_run_config(read_config(keys)))
+    )
 
 
 def test_the_configuration_has_the_keys_that_the_run_reads_and_no_other() -> None:
-    plain = _settings(as_run_config(read_config({"seed": 4})))
+    plain = settings(seed=4)
     assert "<td>seed</td><td>4</td>" in plain
     assert "<td>learning-rate</td>" in plain
     assert "fedprox." not in plain
     assert "dirichlet-alpha" not in plain
-    assert "<td>fedprox.mu</td><td>0.5</td>" in _settings(
-        as_run_config(read_config({"algorithm": "fedprox", "fedprox.mu": 0.5}))
-    )
+    assert "<td>fedprox.mu</td><td>0.5</td>" in settings(**{"algorithm": "fedprox", "fedprox.mu": 0.5})

@@ -11,10 +11,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.server.superlink.fleet.vce import vce_api
 
-from server_app.engines.simulate import _engine, _prompt
 from server_app.engines.workers import Workers
 from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.membership import Membership
+from task.flower.simulation import _prompt, engine
 from tests.server_app.test_workers import ask, make_app, pid_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -27,7 +27,7 @@ def requests(nodes: list[int], **config: float) -> list[Message]:
 
 def test_messages_go_round_through_flowers_engine_without_its_pauses() -> None:
     workers = Workers(make_app, 2)
-    with _engine(make_app, workers, nodes=4) as (grid, _stop):
+    with engine(make_app, workers, nodes=4) as (grid, _stop):
         nodes = list(grid.get_node_ids())
         assert len(nodes) == 4
         seconds = []
@@ -44,7 +44,7 @@ def test_messages_go_round_through_flowers_engine_without_its_pauses() -> None:
 
 def test_stopping_early_leaves_the_block_free_to_go_on_while_work_is_dropped() -> None:
     workers = Workers(make_app, 1)
-    with _engine(make_app, workers, nodes=1) as (grid, stop):
+    with engine(make_app, workers, nodes=1) as (grid, stop):
         grid.push_messages(requests(list(grid.get_node_ids()), sleep=60))
         time.sleep(0.1)
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def test_stopping_early_leaves_the_block_free_to_go_on_while_work_is_dropped() -
 def test_an_error_in_the_block_ends_the_workers_and_comes_out_as_it_is() -> None:
     workers = Workers(make_app, 1)
     pid = pid_of(ask(workers)[0])
-    with pytest.raises(KeyboardInterrupt), _engine(make_app, workers, nodes=1):
+    with pytest.raises(KeyboardInterrupt), engine(make_app, workers, nodes=1):
         raise KeyboardInterrupt
     assert not psutil.pid_exists(pid)
 

@@ -39,7 +39,6 @@ from tests.reference import adaptive_tau
 from tests.support.federation import (
     SIZES,
     Keep,
-    Played,
     batches_of,
     far,
     linear,
@@ -316,20 +315,6 @@ def config(path: Path, **keys: Any) -> dict[str, Any]:
     return owners_config(path, algorithm="adaptive-tau", **{**KEYS, **keys})
 
 
-def reference(played: Played, data: Any, **keys: Any) -> adaptive_tau.Trace:
-    names, size = list(played.names), keys.get("batch_size", 4)
-    passes = batches_of(3, names, SIZES, size)
-
-    def batch(t: int, k: int, step: int) -> np.ndarray:
-        per_pass = math.ceil(SIZES[names[k]] / size) if size else 1
-        return passes(t, k, step // per_pass)[step % per_pass]
-
-    return adaptive_tau.run(
-        [data[n] for n in names], played.linear(0), batch, lr=0.3, budget=60.0, c=0.5, b=2.0,
-        phi=keys.get("adaptive_tau__phi", 0.025), tau_max=20,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "keys", [{}, {"batch_size": 0}, {"adaptive_tau__phi": 0.5}, {"adaptive_tau__phi": 5.0}]
 )
@@ -337,19 +322,25 @@ def reference(played: Played, data: Any, **keys: Any) -> adaptive_tau.Trace:
 def test_the_pipeline_equals_the_reference(keys: dict[str, Any], nodes: int, tmp_path: Path) -> None:
     data = write_owners(tmp_path / "owners.npz")
     played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), **keys), nodes=nodes)
-    trace = reference(played, data, **keys)
-    rows = played.rows[1:]
-    assert [row["metrics"]["tau"] for row in rows[:-1]] == trace.taus
-    assert [row["metrics"]["spent"] for row in rows] == pytest.approx(trace.spent)
-    assert [row["metrics"]["loss-before"] for row in rows] == pytest.approx(trace.losses, rel=1e-5)
+    names = list(played.names)
+    drawn = batches_of(3, names, SIZES, keys.get("batch_size", 4))
+    trace = adaptive_tau.run(
+        data, played.arrays(0), cohorts=[names] * 60, lr=0.3, budget=60.0, c=0.5, b=2.0,
+        phi=keys.get("adaptive_tau__phi", 0.025), tau_max=20,
+        batches=lambda t, k, draw: drawn(t, names.index(k), draw),
+    )  # fmt: skip
+    rows, taus = played.rows[1:], [s.ran for s in trace.at[1:-1]]
+    assert [row["metrics"]["tau"] for row in rows[:-1]] == taus
+    assert [row["metrics"]["spent"] for row in rows] == pytest.approx(trace.spent[1:])
+    assert [row["metrics"]["loss-before"] for row in rows] == pytest.approx(
+        [s.loss for s in trace.at[1:]], rel=1e-5
+    )
     assert trace.spent[-1] <= 60.0 + 1e-9
     assert 60.0 - trace.spent[-1] < 0.5 + 2.0 + 1e-9  # no further round would have fitted
-    for t, model in enumerate(trace.models):
-        assert far(played.linear(t), model) < 1e-5, t
-    assert trace.returned is not None
-    assert far(played.linear(len(rows)), trace.returned) < 1e-5
-    assert len(rows) < 60  # the rule ended the run, not the number of rounds
-    assert (max(trace.taus) > 1) == (keys.get("adaptive_tau__phi") != 5.0)  # a large phi fears all drift
+    assert trace.at[-1].ended  # the rule ended the run, not the number of rounds
+    for t, model in enumerate(trace.w):
+        assert far(played.linear(t), linear(model)) < 1e-5, t
+    assert (max(taus) > 1) == (keys.get("adaptive_tau__phi") != 5.0)  # a large phi fears all drift
 
 
 def test_fixed_tau_keeps_the_same_books(tmp_path: Path) -> None:

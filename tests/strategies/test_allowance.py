@@ -19,8 +19,8 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.transport.transfer_budget import Allowance, granted
 from task.errors import WireError
+from task.flower.transfer_budget import Allowance, granted
 
 MEGA = 1 << 20
 

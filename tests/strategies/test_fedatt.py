@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from strategies.engine.state import ServerState
 from strategies.rules.fedatt import COLUMNS, attention, distances, server_update
 from task.config.knobs import Config, FedAttConfig
 from task.numerics.arrays import Arrays, sha256
-from tests.reference.fedatt import layer, run
-from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.reference.fedatt import layer
 from tests.support.rules import reduced, w
 
 
@@ -135,37 +133,3 @@ def test_noise_comes_from_the_seed_and_the_round_and_has_its_size() -> None:
     assert once["w"].std() == pytest.approx(0.25, rel=0.05)
     assert once["w"].mean() == pytest.approx(0.0, abs=0.02)
     assert not once["running"].any()
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "everybody, sharp": {"fraction_train": 1.0, "fedatt__temperature": 0.05, "fedatt__epsilon": 0.7},
-    "p = 1": {"fedatt__p": 1.0, "fedatt__temperature": 0.3},
-}
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = {"fraction_train": 0.6, "local_epochs": 2, "batch_size": 5, "lr_decay": 0.9, **CASES[case]}
-    played = play(
-        owners_config(tmp_path / "owners.npz", algorithm="fedatt", num_server_rounds=6, **keys), nodes=3
-    )
-    names = list(played.names)
-    models, largest = run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=6,
-        selected=[[names.index(c) for c in cohort] for cohort in played.selected()],
-        lr=0.1,
-        lr_decay=0.9,
-        epochs=2,
-        batches=batches_of(3, names, SIZES, 5),
-        epsilon=keys.get("fedatt__epsilon", 1.2),
-        p=keys.get("fedatt__p", 2.0),
-        temperature=keys.get("fedatt__temperature", 1.0),
-    )
-    assert far(played.linear(0), models[-1]) > 0.1
-    for t in range(1, 7):
-        assert far(played.linear(t), models[t]) < 1e-5, t
-        assert played.rows[t]["metrics"]["attention-max"] == pytest.approx(largest[t - 1], rel=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,9 @@ from task.config.knobs import Config, FedDynConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.reference import feddyn
-from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
-from tests.support.kept import kept_by, losing, store_of
+from tests.support.kept import losing
 from tests.support.models import OneNumber, task_on
+from tests.support.personal import against_reference, close, reference_of
 from tests.support.rules import w
 
 
@@ -88,66 +87,16 @@ def test_g_is_the_gradient_where_the_local_problem_is_solved() -> None:
     assert float(keeps["gradient"]["w"][0]) == pytest.approx(-2 * sigmoid(-2 * theta), rel=1e-4)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "everybody": {"feddyn__alpha": 0.3, "local_epochs": 2},
-    "few clients, decay": {"feddyn__alpha": 0.5, "fraction_train": 0.4, "local_epochs": 3, "lr_decay": 0.8},
-    "stragglers": {"feddyn__alpha": 0.2, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
-    "full batches": {"feddyn__alpha": 1.0, "local_epochs": 6, "batch_size": 0, "fraction_train": 0.6},
-}
-
-
-def run_config(tmp_path: Path, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a run of the owners with a state folder of its own."""
-    more = {"state_dir": str(tmp_path / "state"), "num_server_rounds": rounds}
-    return owners_config(tmp_path / "owners.npz", algorithm="feddyn", **keys, **more)
-
-
-def trace_of(played: Played, data: Any, keys: dict[str, Any], **more: Any) -> feddyn.Trace:
-    """Run the reference on the cohorts, batches and stragglers of the run."""
-    names, told = list(played.names), played.epochs()
-    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
-    return feddyn.run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=len(cohorts),
-        selected=cohorts,
-        lr=0.1,
-        lr_decay=keys.get("lr_decay", 1.0),
-        alpha=keys["feddyn__alpha"],
-        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
-        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
-        **more,
-    )
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = CASES[case]
-    config = run_config(tmp_path, 6, keys)
-    played = play(config)
-    trace = trace_of(played, data, keys)
-    for t in range(1, 7):
-        assert far(played.linear(t), trace.models[t]) < 1e-5, t
-        taken = played.keep.snapshots[t].arrays
-        h = linear({k.removeprefix("h/"): a for k, a in taken.items() if k.startswith("h/")})
-        assert far(h, trace.h[t]) < 2e-5, t
-    kept = kept_by(config, played, "gradient")
-    assert set(kept) == {name for cohort in played.selected() for name in cohort}
-    for name, arrays in kept.items():
-        assert far(linear(arrays), trace.gradient[6][played.names.index(name)]) < 2e-5, name
-
-
 def test_a_client_that_loses_its_state_begins_anew(tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = {"local_epochs": 2, "feddyn__alpha": 0.3}
-    config = run_config(tmp_path, 5, keys)
-    store = store_of(config)
-    played = play(config, grid_type=losing(lambda t: store.path("ben").unlink() if t == 4 else None))
-    ben = played.names.index("ben")
-    trace = trace_of(played, data, keys, lost=lambda t, k: (t, k) == (4, ben))
-    assert far(played.linear(5), trace.models[5]) < 1e-5
-    assert far(played.linear(5), trace_of(played, data, keys).models[5]) > 1e-3
+    def act(t: int) -> None:
+        if t == 4:
+            (path,) = tmp_path.glob("tmp*/**/ben.safetensors")
+            path.unlink()
+
+    given = {"lost": lambda t, k: (t, k) == (4, "ben")}
+    more = {"num_server_rounds": 5, "fraction_train": 1.0, "feddyn__alpha": 0.3}
+    case, trace = against_reference(tmp_path, feddyn.FedDyn, given, grid=losing(act), **more)
+    assert not close(reference_of(case, feddyn.FedDyn)(case.cohorts).w[5], trace.w[5], 1e-3)
 
 
 def test_a_negative_alpha_is_refused_by_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +13,7 @@ from client_app.training.loop import train
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedexp import server_update
 from task.config.knobs import Config, FedExPConfig
-from tests.reference import fedexp
-from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.liar import liar
 from tests.support.models import OneNumber, task_on
 from tests.support.rules import w
@@ -68,29 +66,6 @@ def test_a_client_sends_its_squared_norm() -> None:
     solver = SOLVERS["fedexp"](Config(), {}, {}, [{}])
     ((upload, _),) = solver.finish(task, train(task, solver))
     assert (upload.scalars["square-norm"], upload.arrays["arrays"]["w"].tolist()) == (0.25, [0.5])
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "everybody": {"local_epochs": 2, "fedexp__epsilon": 1e-4},
-    "few clients, decay": {"fraction_train": 0.4, "local_epochs": 3, "lr_decay": 0.8},
-}
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data, keys = write_owners(tmp_path / "owners.npz"), CASES[case]
-    played = play(owners_config(tmp_path / "owners.npz", algorithm="fedexp", num_server_rounds=6, **keys))
-    names = list(played.names)
-    models, steps = fedexp.run(
-        [data[name] for name in names], played.linear(0), rounds=6, lr=0.1,
-        lr_decay=keys.get("lr_decay", 1.0),
-        selected=[[names.index(c) for c in cohort] for cohort in played.selected()],
-        epochs=keys["local_epochs"], batches=batches_of(3, names, SIZES, 10),
-        epsilon=keys.get("fedexp__epsilon", 1e-3),
-    )  # fmt: skip
-    assert max(steps) > 1
-    for t in range(1, 7):
-        assert far(played.linear(t), models[t]) < 1e-5, t
 
 
 def test_a_norm_beyond_the_bound_on_updates_is_its_senders_own_fault(tmp_path: Path) -> None:

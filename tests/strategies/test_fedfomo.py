@@ -25,12 +25,11 @@ from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
 from task.wire import messages as wire
 from task.wire.messages import ANSWERED
-from tests.reference import fedfomo, mlp
+from tests.reference import fedfomo
 from tests.strategies.test_models import held, replies
 from tests.support.grid import LocalGrid
-from tests.support.kept import kept_by
 from tests.support.models import OneNumber, task_on
-from tests.support.personal import BODY, HEAD, Case, Reference, case_of, check, close, told
+from tests.support.personal import Case, against_reference, case_of, told
 from tests.support.rules import context, w
 
 
@@ -205,7 +204,8 @@ def split(case: Case, client: str) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(order[:size]), np.sort(order[size:])
 
 
-def reference_of(case: Case) -> Reference:
+def inputs_of(case: Case) -> dict[str, Any]:
+    """Return what the reference is given: the rows that the run drew, and whose models it sent."""
     m, epsilon = case.keys.get("fedfomo.download", 5), case.keys.get("fedfomo.epsilon", 0.3)
     rows = {c: split(case, c) for c in case.train}
     cut = replace(case, train={c: (x[rows[c][1]], y[rows[c][1]]) for c, (x, y) in case.train.items()})
@@ -222,18 +222,7 @@ def reference_of(case: Case) -> Reference:
         order = rng_for(case.keys["seed"], seeds.PEERS, t, i).permutation(len(rest))
         return ranked[: size - lucky] + [rest[k] for k in order[:lucky]]
 
-    def reference(cohorts: list[list[str]]) -> mlp.Trace:
-        trace = fedfomo.run(
-            case.train, case.w0, cohorts=cohorts, validation_rows=lambda t, k: rows[k][0], choose=chosen,
-            baseline=case.keys.get("fedfomo.baseline", "before"), **case.common | {"batches": batches},
-        )  # fmt: skip
-        means = [
-            mlp.average(list(m.values()), [1] * len(m)) if m else mlp.double(case.w0) for m in trace.models
-        ]
-        reference.trace = trace  # type: ignore[attr-defined]
-        return mlp.Trace(means, trace.personal)
-
-    return reference
+    return {"batches": batches, "choose": chosen, "validation_rows": lambda t, k: rows[k][0]}
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -253,15 +242,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("which", CASES)
 def test_the_pipeline_equals_the_reference(which: str, tmp_path: Path) -> None:
-    case = case_of(tmp_path, "fedfomo", **CASES[which])
-    reference = reference_of(case)
-    check(case, reference, BODY | HEAD)
-    reference(case.cohorts)
-    before = reference.trace.before[-1]  # type: ignore[attr-defined]
-    kept = kept_by(case.keys, case.played, "before")
-    assert set(kept) == set(before)
-    assert all(close(kept[c], want) for c, want in before.items())
-    P = reference.trace.affinity[-1]  # type: ignore[attr-defined]
+    case, trace = against_reference(tmp_path, fedfomo.FedFomo, inputs_of, **CASES[which])
+    P = trace.affinity[-1]
     state = load_state(FedFomoState, case.played.keep.snapshots[-1].arrays, {})
     total = 0.0
     for i in held(case.played, len(case.cohorts)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,7 @@ from strategies.rules.fednova import server_update
 from task.config.knobs import Config, FedNovaConfig
 from task.config.read import read_config
 from task.errors import ConfigError
-from tests.reference import fednova
-from tests.support.federation import SIZES, batches_of, far, owners_config, play, write_owners
+from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners
 from tests.support.models import Noisy, OneNumber, blobs, task_on
 from tests.support.rules import w
 
@@ -101,45 +99,11 @@ def test_buffers_go_up_as_they_are() -> None:
     assert up["out.bias"].tolist() == pytest.approx(moved.tolist(), rel=1e-6)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain, sizes unequal": {"local_epochs": 2, "batch_size": 4},
-    "stragglers": {"local_epochs": 6, "batch_size": 5, "stragglers": 0.6, "fraction_train": 0.6},
-    "momentum": {"local_epochs": 3, "momentum": 0.9, "learning_rate": 0.05, "stragglers": 0.4},
-    "proximal": {"local_epochs": 4, "fednova__mu": 0.7, "lr_decay": 0.8, "stragglers": 0.4},
-}
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = CASES[case]
-    played = play(owners_config(tmp_path / "owners.npz", algorithm="fednova", **keys))
-    names, told = list(played.names), played.epochs()
-    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
-    models, effective = fednova.run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=len(cohorts),
-        selected=cohorts,
-        lr=keys.get("learning_rate", 0.1),
-        lr_decay=keys.get("lr_decay", 1.0),
-        mu=keys.get("fednova__mu", 0.0),
-        momentum=keys.get("momentum", 0.0),
-        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
-        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
-    )
-    for t, row in enumerate(played.rows[1:], start=1):
-        assert far(played.linear(t), models[t]) < 1e-5, t
-        assert row["metrics"]["effective-steps"] == pytest.approx(effective[t - 1])
-
-
 def test_unequal_work_does_not_pull_the_optimum_where_it_pulls_fedavgs(tmp_path: Path) -> None:
     """What the paper is about: stragglers' fewer steps must not weigh their clients less.
 
     Small steps, full batches: FedNova ends where the mean loss is stationary, FedAvg does not.
     """
-    from tests.reference.fedsgd import loss_and_gradient
-
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2)).astype(np.float32)
     client = np.repeat(["a", "b"], [12, 48])

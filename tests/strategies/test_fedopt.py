@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,10 @@ from strategies.rules.fedopt import FedOptState
 from task.config.knobs import Config, FedAvgMConfig, FedOptConfig
 from task.numerics.arrays import Arrays, sha256
 from task.wire import messages as wire
-from tests.reference.fedopt import Server, run
 from tests.support.apps import named_app
 from tests.support.federation import (
-    SIZES,
     Keep,
     Played,
-    batches_of,
-    far,
     owners_config,
     play,
     read_by,
@@ -231,63 +226,7 @@ def test_running_statistics_are_no_parameters_even_if_nobody_says_so(algorithm: 
     assert {a.dtype for a in last.values()} == {np.dtype(np.float32), np.dtype(np.int64)}
 
 
-# --------------------------------------------------------------------------------------- reference
-
-CASES: dict[str, tuple[dict[str, Any], Callable[[], Server]]] = {
-    "fedavgm, plain": (
-        {"fedavgm__nesterov": False, "fedavgm__momentum": 0.8, "fedavgm__server_lr": 0.6},
-        lambda: Server("avgm", eta=0.6, beta1=0.8),
-    ),
-    "fedavgm, nesterov": (
-        {"fedavgm__momentum": 0.6, "fedavgm__server_lr": 0.8},
-        lambda: Server("avgm", eta=0.8, beta1=0.6, nesterov=True),
-    ),
-    "fedadagrad": (
-        {"fedopt__server_lr": 0.2, "fedopt__tau": 0.05},
-        lambda: Server("adagrad", eta=0.2, beta1=0.0, tau=0.05),
-    ),
-    "fedadagrad, corrected": (
-        {"fedopt__adagrad_beta1": 0.7, "fedopt__bias_correction": True},
-        lambda: Server("adagrad", eta=0.1, beta1=0.7, corrected=True),
-    ),
-    "fedadam": ({}, lambda: Server("adam", eta=0.1)),
-    "fedadam, corrected": (
-        {"fedopt__bias_correction": True, "fedopt__beta1": 0.6, "fedopt__beta2": 0.8},
-        lambda: Server("adam", eta=0.1, beta1=0.6, beta2=0.8, corrected=True),
-    ),
-    "fedyogi": (
-        {"fedopt__server_lr": 0.3, "fedopt__tau": 0.1, "fedopt__beta2": 0.7},
-        lambda: Server("yogi", eta=0.3, tau=0.1, beta2=0.7),
-    ),
-    "fedyogi, corrected": (
-        {"fedopt__bias_correction": True, "fedopt__beta2": 0.7},
-        lambda: Server("yogi", eta=0.1, beta2=0.7, corrected=True),
-    ),
-}
 COMMON = {"fraction_train": 0.6, "local_epochs": 2, "batch_size": 5, "lr_decay": 0.9, "num_server_rounds": 6}
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys, server = CASES[case]
-    algorithm = case.split(",")[0]
-    played = play(owners_config(tmp_path / "owners.npz", algorithm=algorithm, **COMMON, **keys))
-    names = list(played.names)
-    models = run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=6,
-        selected=[[names.index(c) for c in cohort] for cohort in played.selected()],
-        lr=0.1,
-        lr_decay=0.9,
-        epochs=2,
-        batches=batches_of(3, names, SIZES, 5),
-        server=server(),
-    )
-    assert far(played.linear(0), models[-1]) > 0.1
-    for t in range(7):
-        assert far(played.linear(t), models[t]) < 1e-5, t
 
 
 # -------------------------------------------------------------------------------------- checkpoint

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedprox import FedProxState, server_update
 from task.config.knobs import Config, FedProxConfig
 from tests.reference import fedprox
-from tests.support.federation import SIZES, Played, batches_of, far, owners_config, play, write_owners
+from tests.support.federation import owners_config, play, write_owners
+from tests.support.personal import against_reference
 from tests.support.rules import reduced, w
 
 ADAPTIVE = Config(algorithm="fedprox", fedprox=FedProxConfig(adaptive=True))
@@ -101,65 +102,20 @@ def test_the_state_survives_a_checkpoint_and_begins_with_the_configured_mu() -> 
         assert (back.mu, back.falls, back.previous_loss) == (each.mu, each.falls, each.previous_loss)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "mu 0": {"fedprox__mu": 0.0, "local_epochs": 2},
-    "mu 1, everybody": {"fedprox__mu": 1.0, "local_epochs": 4, "batch_size": 5},
-    "decay and few clients": {"fedprox__mu": 0.5, "local_epochs": 3, "fraction_train": 0.6, "lr_decay": 0.8},
-    "stragglers kept": {"fedprox__mu": 0.5, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
-    "stragglers dropped": {
-        "fedprox__mu": 0.5, "local_epochs": 5, "batch_size": 5, "stragglers": 0.6, "drop_stragglers": True,
-    },
-    "adaptive": {
-        "fedprox__mu": 0.15, "fedprox__adaptive": True, "fraction_train": 0.4, "local_epochs": 4,
-        "learning_rate": 0.3, "num_server_rounds": 18,
-    },
-    "adaptive, falling": {
-        "fedprox__mu": 0.15, "fedprox__adaptive": True, "local_epochs": 2, "num_server_rounds": 13,
-        "batch_size": 0,
-    },
-}  # fmt: skip
+def test_adaptive_mu_rises_and_falls_as_in_the_reference(tmp_path: Path) -> None:
+    few = {"fraction_train": 0.4, "local_epochs": 4, "lr_decay": 1.0, "learning_rate": 0.3, "batch_size": 10}
+    adaptive = {"fedprox__mu": 0.15, "fedprox__adaptive": True, "num_server_rounds": 18}
+    alone = {"local_test_fraction": 0.0, "fraction_evaluate": 0.0}
+    _, trace = against_reference(tmp_path, fedprox.FedProx, **adaptive, **alone, **few)
+    assert len({round(mu, 3) for mu in trace.mu}) > 2
+    assert any(b > a for a, b in pairwise(trace.mu))
 
 
-def trace_of(played: Played, data: Any, keys: dict[str, Any]) -> fedprox.Trace:
-    """Run the reference on the cohorts, batches and stragglers of the run."""
-    names, told = list(played.names), played.epochs()
-    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
-    return fedprox.run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=len(cohorts),
-        selected=cohorts,
-        lr=keys.get("learning_rate", 0.1),
-        lr_decay=keys.get("lr_decay", 1.0),
-        mu=keys["fedprox__mu"],
-        adaptive=keys.get("fedprox__adaptive", False),
-        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
-        dropped=lambda t, k: (t, names[k]) not in told,
-        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
-    )
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = CASES[case]
-    played = play(owners_config(tmp_path / "owners.npz", algorithm="fedprox", **keys))
-    trace = trace_of(played, data, keys)
-    names = list(played.names)
-    for t, row in enumerate(played.rows[1:], start=1):
-        assert far(played.linear(t), trace.models[t]) < 1e-5, t
-        assert row["metrics"]["proximal-mu"] == pytest.approx(trace.mu[t - 1], abs=1e-12)
-        told = {c["name"]: c["metrics"] for c in played.keep.clients if c["round"] == t}
-        assert {names.index(name) for name in told} == set(trace.gamma[t - 1])
-        for k, gamma in trace.gamma[t - 1].items():
-            assert told[names[k]]["gamma"] == pytest.approx(gamma, rel=1e-4)
-    if case == "adaptive":
-        assert len({round(mu, 3) for mu in trace.mu}) > 2  # it rose and fell
-        assert any(b > a for a, b in zip(trace.mu, trace.mu[1:], strict=False))
-    if case == "adaptive, falling":
-        assert min(trace.mu) == 0.0
-    if keys.get("stragglers"):
-        assert [len(r["stragglers"]) for r in played.rows[1:]] == [3] * 4  # round(0.6 * 5)
+def test_adaptive_mu_falls_to_0_as_in_the_reference(tmp_path: Path) -> None:
+    full = {"fraction_train": 1.0, "local_epochs": 2, "lr_decay": 1.0, "learning_rate": 0.1, "batch_size": 0}
+    adaptive = {"fedprox__mu": 0.15, "fedprox__adaptive": True, "num_server_rounds": 13}
+    _, trace = against_reference(tmp_path, fedprox.FedProx, **adaptive, **full)
+    assert min(trace.mu) == 0.0
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

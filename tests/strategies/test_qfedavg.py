@@ -20,16 +20,17 @@ from task.config.knobs import Config, QFFLConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.wire.messages import ClientUpdate
-from tests.reference import fedavg, qffl
-from tests.reference.fedsgd import loss_and_gradient
+from tests.reference import qffl
+from tests.reference.mlp import average, double, passes, sgd
 from tests.support.federation import (
     SIZES,
     Data,
     batches_of,
     far,
+    linear,
+    loss_and_gradient,
     owners_config,
     play,
-    read_by,
     write_owners,
 )
 from tests.support.models import Noisy, OneNumber, blobs, task_on
@@ -169,44 +170,16 @@ def test_the_state_survives_a_checkpoint() -> None:
 
 # ---------------------------------------------------------------------------------------- the pipeline
 
-CASES: dict[str, dict[str, Any]] = {
-    "q 0": {"qffl__q": 0.0},
-    "q 1": {"qffl__q": 1.0, "fraction_train": 0.6, "lr_decay": 0.8},
-    "q 5, several epochs": {"qffl__q": 5.0, "local_epochs": 3, "batch_size": 4},
-    "q below 1": {"qffl__q": 0.3, "local_epochs": 2, "batch_size": 0},
-    "q 15": {"qffl__q": 15.0, "local_epochs": 1},
-}
-
-
-@pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(algorithm: str, case: str, tmp_path: Path) -> None:
-    data, keys = write_owners(tmp_path / "owners.npz"), {"learning_rate": 0.3, **CASES[case]}
-    run = owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys)
-    played = play(read_by(run))
-    names = list(played.names)
-    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
-    batches = batches_of(3, names, SIZES, keys.get("batch_size", 10))
-    models = qffl.run(
-        [data[n] for n in names], played.linear(0), rounds=6, selected=cohorts, lr=0.3, q=keys["qffl__q"],
-        epochs=keys.get("local_epochs", 1), batches=batches if algorithm == "qfedavg" else None,
-        lr_decay=keys.get("lr_decay", 1.0),
-    )  # fmt: skip
-    assert far(played.linear(0), models[-1]) > 1e-3
-    for t in range(7):
-        assert far(played.linear(t), models[t]) < 1e-5, t
-
 
 def test_q_0_is_the_plain_mean_of_the_local_models_and_not_the_weighted_one(tmp_path: Path) -> None:
     data = write_owners(tmp_path / "owners.npz")
     keys = owners_config(tmp_path / "owners.npz", num_server_rounds=1, local_epochs=2)
     played = play(keys | {"algorithm": "qfedavg", "qffl.q": 0.0})
     names = sorted(SIZES)
-    common = {"rounds": 1, "lr": 0.1, "epochs": 2, "batches": batches_of(3, names, SIZES, 10)}
-    clients, start = [data[n] for n in names], played.linear(0)
-    local = [fedavg.run(clients, start, selected=[[k]], **common)[1] for k in range(5)]  # type: ignore[arg-type]
-    assert far(played.linear(1), fedavg.average(local, [1] * 5)) < 1e-6
-    assert far(played.linear(1), fedavg.average(local, [SIZES[n] for n in names])) > 1e-3
+    batches, start = batches_of(3, names, SIZES, 10), played.arrays(0)
+    local = [sgd(double(start), data[n], passes(batches, 1, k, 0, 2), 0.1) for k, n in enumerate(names)]
+    assert far(played.linear(1), linear(average(local, [1] * 5))) < 1e-6
+    assert far(played.linear(1), linear(average(local, [SIZES[n] for n in names]))) > 1e-3
 
 
 # ---------------------------------------------------------------------------------------- extremes
@@ -254,8 +227,8 @@ def test_every_step_that_is_taken_is_exact_whoever_came_before(
     data = write_unequal(tmp_path / "o.npz")
     keys: dict[str, Any] = {"qffl__q": q, "learning_rate": 1.0, "fraction_train": 0.34}
     played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, num_server_rounds=40, **keys))
-    names, rows = list(played.names), played.rows[1:]
-    clients, drawn = [data[n] for n in names], batches_of(3, names, dict.fromkeys(names, 10), 10)
+    rows = played.rows[1:]
+    run = {"qfedavg": qffl.run, "qfedsgd": qffl.run_sgd}[algorithm]
     spread, skipped = [], 0
     for t, (row, cohort) in enumerate(zip(rows, played.selected(), strict=True), 1):
         before, after = played.linear(t - 1), played.linear(t)
@@ -265,10 +238,8 @@ def test_every_step_that_is_taken_is_exact_whoever_came_before(
             assert far(after, before) == 0
             continue
         spread.append(min(losses) / max(losses))
-        want = qffl.run(
-            clients, before, rounds=1, selected=[[names.index(c) for c in cohort]], lr=1.0, q=q, epochs=1,
-            batches=(lambda _, k, e, t=t: drawn(t, k, e)) if algorithm == "qfedavg" else None,
-        )[1]  # fmt: skip
+        whole = {"batches": lambda t, k, draw: [np.arange(10)], "lr": 1.0, "q": q}
+        want = linear(run(data, played.arrays(t - 1), cohorts=[cohort], **whole).w[1])
         assert far(after, want) < 1e-4 * far(want, before) + 1e-6, t
     assert skipped <= 2
     assert min(spread) < 0.3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.numerics.collect import SPOOL
 from task.spec.algorithms import ALGORITHMS
-from tests.reference import robust as reference
-from tests.support.federation import batches_of, far, owners_config, play, write_owners
+from tests.reference.robust import SEVEN, Robust
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.rules import reduced, w
 
 RULES = sorted(name for name, entry in ALGORITHMS.items() if entry.withstands)
-SEVEN = {"anna": 7, "ben": 12, "cleo": 9, "dora": 5, "emil": 16, "fay": 8, "gus": 11}
 
 
 def config(name: str, **knobs: Any) -> Config:
@@ -257,68 +255,23 @@ def test_where_the_stack_lies_changes_nothing(name: str, monkeypatch: pytest.Mon
 
 # ------------------------------------------------------------------------------------ brute force
 
-Rule = Callable[[list[np.ndarray], list[int]], np.ndarray]
-CASES: dict[str, tuple[str, dict[str, Any], Rule]] = {
-    "median": ("median", {}, lambda v, n: reference.median(v)),
-    "trimmed": ("trimmed-mean", {"trim": 0.3}, lambda v, n: reference.trimmed_mean(v, 0.3)),
-    "krum": ("krum", {"byzantine": 2}, lambda v, n: v[reference.krum(v, 2)]),
-    "multi-krum": ("multi-krum", {"byzantine": 1}, lambda v, n: reference.multi_krum(v, 1, len(v) - 3)),
-    "multi-krum 2": ("multi-krum", {"byzantine": 2, "m": 2}, lambda v, n: reference.multi_krum(v, 2, 2)),
-    "bulyan": ("bulyan", {"byzantine": 1}, lambda v, n: reference.bulyan(v, 1)),
-    "bulyan 0": ("bulyan", {"byzantine": 0}, lambda v, n: reference.bulyan(v, 0)),
-    "rfa": (
-        "geometric-median",
-        {"iterations": 5, "nu": 0.01},
-        lambda v, n: reference.geometric_median(v, [1.0] * len(v), 0.01, 5),
-    ),
-    "rfa weighted": (
-        "geometric-median",
-        {"iterations": 3, "nu": 0.3, "weighted": True},
-        lambda v, n: reference.geometric_median(v, [float(x) for x in n], 0.3, 3),
-    ),
-}
+CASES = {f"{kind.algorithm}, {case}": (kind, case) for kind in Robust.__subclasses__() for case in kind.cases}
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.parametrize("K", [7, 8, 12])
 def test_a_rule_equals_brute_force(case: str, K: int) -> None:
-    name, knobs, rule = CASES[case]
+    kind, which = CASES[case]
+    keys = {k: v for k, v in kind.cases[which].items() if k.startswith("robust__")}
+    knobs = {k.removeprefix("robust__"): v for k, v in keys.items()}
     for seed in range(4):
         rng = np.random.default_rng(seed)
         rows = [{"w": rng.normal(rng.normal(), 1, 12), "w2": rng.normal(size=(3, 2))} for _ in range(K)]
         sizes = rng.integers(1, 9, K).tolist()
         start = {"w": rng.normal(size=12), "w2": rng.normal(size=(3, 2))}
-        got = apply(name, rows, start, sizes, **knobs)[0]
-        want = rule([np.concatenate([r["w"], r["w2"].ravel()]) for r in rows], sizes)
+        got = apply(kind.algorithm, rows, start, sizes, **knobs)[0]
+        want = kind(**knobs).rule([np.concatenate([r["w"], r["w2"].ravel()]) for r in rows], sizes)
         assert np.concatenate([got["w"], got["w2"].ravel()]) == pytest.approx(want, rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    """Four rounds with real messages; f = 2 needs everybody, with f = 1 and less some are left out."""
-    name, knobs, rule = CASES[case]
-    data = write_owners(tmp_path / "owners.npz", SEVEN)
-    keys = {f"robust__{k}": v for k, v in knobs.items()}
-    full = name == "bulyan" or knobs.get("byzantine") == 2
-    played = play(
-        owners_config(
-            tmp_path / "owners.npz", algorithm=name, local_epochs=2, fraction_train=1.0 if full else 0.8,
-            **{k: float(v) if k.endswith("byzantine") else v for k, v in keys.items()},
-        ),
-        nodes=3,
-    )  # fmt: skip
-    names = list(played.names)
-    models = reference.run(
-        [data[n] for n in names],
-        played.linear(0),
-        selected=[[names.index(c) for c in cohort] for cohort in played.selected()],
-        lr=0.1,
-        epochs=2,
-        batches=batches_of(3, names, SEVEN, 10),
-        rule=rule,
-    )
-    for t in range(1, 5):
-        assert far(played.linear(t), models[t]) < 1e-5, t
 
 
 # ------------------------------------------------------------------------------------- refusals

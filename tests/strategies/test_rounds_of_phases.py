@@ -47,7 +47,7 @@ class LineSearchRule(FedAvg):
         models = {s: {n: w + np.float32(s) * (mean[n] - w) for n, w in state.arrays.items()} for s in STEPS}
         for step, model in models.items():
             answers = yield context.phase("losses", replace(state, arrays=model), replies.clients)
-            loss = answers.mean(LOSS.name)
+            loss = answers.number(LOSS.name)
             assert loss is not None
             losses[step] = loss
         best = min(losses, key=lambda step: (losses[step], step))
@@ -149,5 +149,5 @@ def test_the_model_passes_by_a_client_that_fails(min_replies: int, skipped: bool
 
 @pytest.mark.parametrize("algorithm", ["fsvrg", "median", "fedfomo"])
 def test_a_rule_that_needs_several_replies_at_once_refuses_the_ring(algorithm: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match='"selection": cycle passes one model'):
+    with pytest.raises(ConfigError, match=r'"selection": .* passes one model'):
         train(owners, selection="cycle", algorithm=algorithm)

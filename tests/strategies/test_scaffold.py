@@ -19,9 +19,9 @@ from task.config.knobs import Config, ScaffoldConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.reference import scaffold
-from tests.support.federation import SIZES, Played, batches_of, far, linear, owners_config, play, write_owners
-from tests.support.kept import kept_by, losing, store_of
+from tests.support.kept import losing
 from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.personal import against_reference, close, reference_of
 from tests.support.rules import w
 
 
@@ -135,82 +135,17 @@ def test_option_1_looks_without_touching_buffers_or_drawing() -> None:
 
 # ------------------------------------------------------------------------------------- the pipeline
 
-CASES: dict[str, dict[str, Any]] = {
-    "option II": {"local_epochs": 2},
-    "option I": {"scaffold__option": "I", "local_epochs": 2, "fraction_train": 0.6},
-    "few clients, a server lr": {
-        "scaffold__server_lr": 0.7, "fraction_train": 0.4, "local_epochs": 3, "lr_decay": 0.8,
-        "batch_size": 4,
-    },
-    "stragglers": {"local_epochs": 5, "batch_size": 5, "stragglers": 0.6},
-    "momentum": {"local_epochs": 2, "momentum": 0.8, "fraction_train": 0.6},
-    "full batches": {"local_epochs": 4, "batch_size": 0, "fraction_train": 0.6},
-}  # fmt: skip
-
-
-def run_config(tmp_path: Path, rounds: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a run of the owners with a state folder of its own."""
-    more = {"state_dir": str(tmp_path / "state"), "num_server_rounds": rounds}
-    return owners_config(tmp_path / "owners.npz", algorithm="scaffold", **keys, **more)
-
-
-def trace_of(played: Played, data: Any, keys: dict[str, Any], **more: Any) -> scaffold.Trace:
-    """Run the reference on the cohorts, batches and stragglers of the run."""
-    names, told = list(played.names), played.epochs()
-    cohorts = [[names.index(c) for c in cohort] for cohort in played.selected()]
-    return scaffold.run(
-        [data[name] for name in names],
-        played.linear(0),
-        rounds=len(cohorts),
-        selected=cohorts,
-        lr=keys.get("learning_rate", 0.1),
-        lr_decay=keys.get("lr_decay", 1.0),
-        option=keys.get("scaffold__option", "II"),
-        server_lr=keys.get("scaffold__server_lr", 1.0),
-        momentum=keys.get("momentum", 0.0),
-        work=lambda t, k: told[t, names[k]] or keys["local_epochs"],
-        batches=batches_of(3, names, SIZES, keys.get("batch_size", 10)),
-        **more,
-    )
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_pipeline_equals_the_reference(case: str, tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = CASES[case]
-    config = run_config(tmp_path, 6, keys)
-    played = play(config)
-    trace = trace_of(played, data, keys)
-    for t in range(1, 7):
-        assert far(played.linear(t), trace.models[t]) < 1e-5, t
-        control = played.keep.snapshots[t].arrays
-        c = linear({k.removeprefix("control/"): a for k, a in control.items() if k.startswith("control/")})
-        assert far(c, trace.control[t]) < 2e-5, t
-    kept = kept_by(config, played, "control")
-    assert set(kept) == {name for cohort in played.selected() for name in cohort}
-    for name, arrays in kept.items():
-        assert far(linear(arrays), trace.own[6][played.names.index(name)]) < 2e-5, name
-    # with everybody there, c is the mean of the c_i; and that is what is worth testing
-    assert max(np.abs(trace.control[6][0]).max(), np.abs(trace.own[6][0][0]).max()) > 1e-3
-
 
 def test_a_client_that_loses_its_state_begins_anew_and_the_server_keeps_its_share(tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = {"local_epochs": 2}
-    config = run_config(tmp_path, 5, keys)
-    store = store_of(config)
-
-    def lose(t: int) -> None:
+    def act(t: int) -> None:
         if t == 4:
-            store.path("ben").unlink()
+            (path,) = tmp_path.glob("tmp*/**/ben.safetensors")
+            path.unlink()
 
-    played = play(config, grid_type=losing(lose))
-    ben = played.names.index("ben")
-    trace = trace_of(played, data, keys, lost=lambda t, k: (t, k) == (4, ben))
-    whole = trace_of(played, data, keys)
-    assert far(played.linear(5), trace.models[5]) < 1e-5
-    assert far(played.linear(5), whole.models[5]) > 1e-3
-    assert all(row["quarantined"] == [] for row in played.rows)
+    given = {"lost": lambda t, k: (t, k) == (4, "ben")}
+    more = {"num_server_rounds": 5, "fraction_train": 1.0}
+    case, trace = against_reference(tmp_path, scaffold.Scaffold, given, grid=losing(act), **more)
+    assert not close(reference_of(case, scaffold.Scaffold)(case.cohorts).w[5], trace.w[5], 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from task.numerics.seeds import rng_for
 from task.resolve.contract import model_of, parts_of
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
+from tests.reference import mlp
 from tests.support.grid import LocalGrid
 
 Model = tuple[np.ndarray, np.ndarray]
@@ -181,6 +182,12 @@ def owners_config(path: Path, **keys: Any) -> dict[str, Any]:
         "seed": 3,
     }
     return base | {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
+
+
+def loss_and_gradient(w: Model, x: np.ndarray, y: np.ndarray) -> tuple[float, Model]:
+    """Return the loss of a ``logistic`` model in the form of `linear`, and its gradient."""
+    loss, g = mlp.loss_and_gradient({"1.weight": w[0].T, "1.bias": w[1]}, x, y)
+    return loss, linear(g)
 
 
 def batches_of(

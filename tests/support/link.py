@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.flower.control import Control, public_key
 from server_app.deploy.host.machine import free_port
 from server_app.deploy.host.processes import Child, Warden
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link.control import Control, public_key
 from server_app.deploy.link.runner import bundle
 
 BIN = Path(sys.executable).parent
@@ -87,7 +87,7 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
         "--superexec-auth-secret-file", str(kit.secret), "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     warm = [
-        sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-serverapp",
+        sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-serverapp",
         "--runtime", f"127.0.0.1:{port}", "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app",
     ]  # fmt: skip

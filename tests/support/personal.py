@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +16,12 @@ from client_app.node import open_node
 from task.config.read import read_config
 from task.models.layers import BatchNorm1d
 from task.numerics.arrays import Arrays
+from task.spec.algorithms import ALGORITHMS
 from tests.reference import mlp
-from tests.reference.mlp import Batches, Data, Params, Trace
-from tests.support.federation import Played, batches_of, owners_config, play, read_by, write_owners
+from tests.reference.driver import Reference as Rounds
+from tests.reference.driver import Trace, driven
+from tests.reference.mlp import Batches, Data, Params
+from tests.support.federation import SIZES, Played, batches_of, owners_config, play, read_by, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by
 
@@ -36,16 +39,19 @@ SETTINGS: dict[str, Any] = {
 BODY, HEAD = {"1.weight", "1.bias"}, {"3.weight", "3.bias"}
 AFTER = frozenset({"test-loss", "test-accuracy", "test-examples"})
 Reference = Callable[[list[list[str]]], Trace]
+Given = Mapping[str, Any] | Callable[["Case"], Mapping[str, Any]] | None
 Score = Callable[[Params, np.ndarray, np.ndarray], tuple[float, float]]
 
 
-def keys_of(folder: Path, algorithm: str, **more: Any) -> dict[str, Any]:
+def keys_of(
+    folder: Path, algorithm: str, *, owners: Mapping[str, int] = SIZES, **more: Any
+) -> dict[str, Any]:
     """Return the config of a run of the owners with a state folder of its own."""
-    owners = folder / "owners.npz"
-    if not owners.exists():
-        write_owners(owners)
+    file = folder / "owners.npz"
+    if not file.exists():
+        write_owners(file, owners)
     state = tempfile.mkdtemp(dir=folder)
-    return read_by(owners_config(owners, algorithm=algorithm, state_dir=state, **SETTINGS | more))
+    return read_by(owners_config(file, algorithm=algorithm, state_dir=state, **SETTINGS | more))
 
 
 @dataclass
@@ -68,13 +74,16 @@ class Case:
 
     @property
     def cohorts(self) -> list[list[str]]:
-        return self.played.selected()
+        """Clients whose work counts, by round: dropped stragglers have none."""
+        dropped = self.keys.get("drop-stragglers", False)
+        rows = self.played.rows[1:]
+        return [[c for c in r["selected"] if not (dropped and c in r["stragglers"])] for r in rows]
 
     @property
     def common(self) -> dict[str, Any]:
         """Arguments of every reference but data, initial model and cohorts."""
         keys = self.keys
-        more = {"batches": self.batches(), "epochs": keys["local-epochs"]}
+        more = {"batches": self.batches(), "epochs": keys.get("local-epochs", 1)}
         return more | {"lr": keys["learning-rate"], "lr_decay": keys["lr-decay"]}
 
     def batches(self, *, stragglers: bool = True) -> Batches:
@@ -83,9 +92,9 @@ class Case:
         The references do not know stragglers: the passes that those leave out at the end of a phase are
         empty, and the next phase goes on with what they draw next.
         """
-        names, full = list(self.played.names), self.keys["local-epochs"]
+        names, full = list(self.played.names), self.keys.get("local-epochs", 1)
         sizes = {c: len(y) for c, (_, y) in self.train.items()}
-        drawn = batches_of(self.keys["seed"], names, sizes, self.keys["batch-size"])
+        drawn = batches_of(self.keys["seed"], names, sizes, self.keys.get("batch-size", 0))
         told = self.played.epochs() if stragglers else {}
 
         def batches(t: int, k: str, draw: int) -> list[np.ndarray]:
@@ -127,9 +136,64 @@ def close(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], toleran
 
 
 def score(w: Params, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return loss and accuracy of the net with one hidden layer."""
-    scores = mlp.features(w, x) @ w["3.weight"].T + w["3.bias"]
+    """Return loss and accuracy."""
+    scores = mlp.scores(w, x)
     return mlp.cross_entropy(scores, y)[0], float((scores.argmax(1) == y).mean())
+
+
+def knobs_of(kind: type[Rounds], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reference's fields from a run's config: ``x.some-knob`` or ``some-knob`` is ``some_knob``."""
+    named = {key.rpartition(".")[2].replace("-", "_"): value for key, value in keys.items()}
+    renamed = {f: keys[key] for f, key in kind.keys.items() if key in keys}
+    return {f.name: v for f in fields(kind) for v in [renamed.get(f.name, named.get(f.name))]
+            if v is not None and (f.name in renamed or f.name not in kind.keys)}  # fmt: skip
+
+
+def reference_of(case: Case, kind: type[Rounds], data: Data | None = None, **given: Any) -> Reference:
+    """Return a reference under a run's settings, as a function of the cohorts.
+
+    Args:
+        case: The run.
+        kind: The reference.
+        data: Examples by client, if not those of the run.
+        given: Knobs that the run's config has not, and other arguments of ``run``.
+    """
+    more = case.common | knobs_of(kind, case.keys) | given
+    return lambda cohorts: driven(kind)(data or case.train, case.w0, cohorts=cohorts, **more)
+
+
+def against_reference(
+    folder: Path, kind: type[Rounds], given: Given = None, **more: Any
+) -> tuple[Case, Trace]:
+    """Run a reference's algorithm and hold the app to it, round by round: models, memory, what is told."""
+    case = case_of(folder, kind.algorithm, **{"model": kind.model} | more)
+    reference = reference_of(case, kind, **(given(case) if callable(given) else given or {}))
+    tolerance = kind.tolerance
+    trace = reference(case.cohorts)
+    came = {c for cohort in case.cohorts for c in cohort}
+    assert not any(close(trace.personal[-1][c], trace.personal[0][c], 1e-2) for c in came)  # they moved
+    for t, s in enumerate(trace.at):
+        assert close(case.played.arrays(t), s.w, tolerance), t
+        if t == 0:
+            continue
+        for name, want in s.server().items():
+            taken = case.played.keep.snapshots[t].arrays
+            prefix = f"{name}/"
+            got = {n.removeprefix(prefix): a for n, a in taken.items() if n.startswith(prefix)}
+            assert close(got, want, tolerance), (t, name)
+        row = case.played.rows[t]["metrics"]
+        assert {n: row[n] for n in s.metrics()} == pytest.approx(s.metrics(), rel=1e-5), t
+        for name, want in s.told().items():
+            got = {c: m[name] for at, c, m in case.lines("train") if at == t}
+            assert got == pytest.approx(want, rel=1e-4), (t, name)
+    for name, want in trace.at[-1].kept().items():
+        kept = kept_by(case.keys, case.played, name)
+        assert set(kept) == came, name
+        for c, arrays in kept.items():
+            assert close(arrays, want[c], tolerance), (name, c)
+    if case.keys["fraction-evaluate"] > 0:
+        check_metrics(case, trace, reference, kind.score or score)
+    return case, trace
 
 
 def check(case: Case, reference: Reference, private: Iterable[str], score: Score = score) -> None:
@@ -154,6 +218,8 @@ def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score =
             score(trace.personal[t][c], x, y), rel=2e-4, abs=2e-5
         )
         assert got["examples"] == len(y)
+    if not ALGORITHMS[case.keys["algorithm"]].personal:
+        return
     after = list(case.lines("train"))
     assert [(t, c) for t, c, _ in after] == [(t, c) for t, cs in enumerate(case.cohorts, 1) for c in cs]
     for t, c, got in (line for line in after if line[0] != 2):

@@ -202,7 +202,7 @@ def running_runtime(folder: Path, bundle: bytes, *options: str) -> Iterator[Runt
         with log.open("ab") as out:
             warm = subprocess.Popen(
                 [
-                    sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-clientapp",
+                    sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-clientapp",
                     "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
                     "--ready", str(ready), "--tasks", str(folder / "tokens"), *options,
                 ],

@@ -21,11 +21,11 @@ import psutil
 import pytest
 from flwr.proto.control_pb2 import StreamLogsRequest
 
+from server_app.deploy.flower.control import Control
 from server_app.deploy.host.machine import free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.confined import KIT
-from server_app.deploy.link.control import Control
 from server_app.deploy.link.jobs import Job, Jobs
 from server_app.deploy.link.status import read_status
 from server_app.run.run_lock import is_held
@@ -162,7 +162,7 @@ def test_the_links_executor_is_killed_and_the_run_ends_with_the_same_model(
     assert place.run("kill-warm", "--detach").returncode == 0
     place.until(lambda: len(place.rounds("kill-warm")) >= 3)
     before = len(place.rounds("kill-warm"))
-    place.process("server_app.deploy.node.warm ").kill()
+    place.process("server_app.deploy.flower.warm ").kill()
     began = time.monotonic()
     place.until(lambda: len(place.rounds("kill-warm")) > before, 300)
     assert time.monotonic() - began < 150, place.logs()
@@ -277,7 +277,7 @@ def test_a_revoked_node_is_turned_out_of_a_running_link(place: Place) -> None:
 def test_a_link_ends_with_all_that_it_started(place: Place) -> None:
     children = [
         p
-        for what in ("flower.superlink ", "node.warm ")
+        for what in ("flower.superlink ", "flower.warm ")
         for p in [place.process(f"server_app.deploy.{what}")]
     ]
     assert place.stop("link") < 15

@@ -150,8 +150,8 @@ def points(page: Page, plot: str, name: str) -> int:
 
 def test_a_real_run_is_shown_and_followed(watch: Start, kit: Path) -> None:
     page = watch().open("/")
-    table = page.get_by_role("table", name="Runs, the latest first")
-    for head in ("Run", "State", "Algorithm", "Round", "Accuracy", "Job", "Started", "Last written"):
+    table = page.get_by_role("table", name="Runs, latest first")
+    for head in ("Run", "State", "Algorithm", "Round", "Accuracy", "Job", "Started", "Last updated"):
         expect(table.get_by_role("columnheader", name=head, exact=True)).to_be_visible()
     line = table.get_by_role("row").filter(has=page.get_by_role("link", name="demo"))
     expect(line).to_contain_text("finished")
@@ -159,7 +159,7 @@ def test_a_real_run_is_shown_and_followed(watch: Start, kit: Path) -> None:
     expect(table.get_by_role("row").filter(has_text="next")).to_contain_text("queued")
     page.get_by_role("link", name="demo").click()
     expect(page.get_by_role("heading", level=1, name="demo")).to_be_visible()
-    latest = rows(page, "Rounds, the latest first")
+    latest = rows(page, "Rounds, latest first")
     expect(latest).to_have_count(6)  # the evaluation before the first round, and five
     folder = RunFolder(kit / "runs" / "demo")
     last = folder.rounds()[-1]
@@ -175,11 +175,16 @@ def test_a_real_run_is_shown_and_followed(watch: Start, kit: Path) -> None:
     expect(series(page, "seconds", "train").locator("rect")).to_have_count(6)
     expect(page.get_by_text("None.", exact=True)).to_be_visible()
     clients = {line["name"]: line for line in folder.clients() if line["phase"] == "evaluate"}
-    shown = rows(page, "Clients with their last numbers")
+    shown = rows(page, "Latest numbers of each client")
     expect(shown).to_have_count(10)
     for name, client in clients.items():
         accuracy = float(shown.filter(has_text=name).locator("td").first.inner_text())
         assert accuracy == pytest.approx(client["metrics"]["accuracy"], abs=0.000501)
+
+    page.locator("#plot-loss .hit").nth(2).hover()
+    expect(page.locator("#plot-loss .readout")).to_contain_text("round 2: central test set ")
+    page.get_by_role("heading", level=1).hover()
+    expect(page.locator("#plot-loss .readout")).to_contain_text("round 5: ")
 
     folder.append_round(last | {"round": 6, "accuracy": 0.123456})
     expect(latest).to_have_count(7)
@@ -190,7 +195,7 @@ def test_a_real_run_is_shown_and_followed(watch: Start, kit: Path) -> None:
 
 def test_a_half_written_line_waits_for_its_end(watch: Start, kit: Path) -> None:
     page = watch().open("/runs/hostile")
-    latest = rows(page, "Rounds, the latest first")
+    latest = rows(page, "Rounds, latest first")
     expect(latest).to_have_count(4)
     line = json.dumps(round_row(4)) + "\n"
     with (kit / "runs" / "hostile" / "rounds.jsonl").open("a") as file:
@@ -211,7 +216,7 @@ def test_what_a_client_says_is_text(watch: Start, kit: Path) -> None:
     expect(dropped.locator("td")).to_have_text(
         ["3", "field arrays/w: expected finite numbers; got NaN <b>at</b> 0"]
     )
-    expect(rows(page, "Clients with their last numbers").locator("th").first).to_have_text(EVIL)
+    expect(rows(page, "Latest numbers of each client").locator("th").first).to_have_text(EVIL)
     for path in ("/", "/nodes"):
         expect(watch().open(path).locator("main")).to_contain_text(EVIL)
     for inserted in ("script:not([src='/app.js'])", "main b", "main script"):
@@ -265,7 +270,7 @@ def test_who_does_not_see_hears_the_same(watch: Start) -> None:
 
 def test_a_pause_holds_the_page_still(watch: Start, kit: Path) -> None:
     page = watch().open("/runs/hostile")
-    latest = rows(page, "Rounds, the latest first")
+    latest = rows(page, "Rounds, latest first")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("status")).to_have_text("Paused")
     RunFolder(kit / "runs" / "hostile").append_round(round_row(4))
@@ -278,20 +283,20 @@ def test_a_pause_holds_the_page_still(watch: Start, kit: Path) -> None:
 def test_a_run_that_is_cut_back_or_deleted(browser: Browser, site: str, kit: Path) -> None:
     with browser.new_context(viewport=DESK) as context:
         page = Watch(context.new_page(), site).open("/runs/hostile")
-        latest = rows(page, "Rounds, the latest first")
+        latest = rows(page, "Rounds, latest first")
         expect(latest).to_have_count(4)
         folder = RunFolder(kit / "runs" / "hostile")
         folder.truncate({"rounds": len((json.dumps(round_row(0)) + "\n").encode()), "clients": 0})
         expect(latest).to_have_count(1)
         assert points(page, "accuracy", "central test set") == 1
         shutil.rmtree(folder.path)
-        expect(page.get_by_role("alert")).to_have_text("There is no such run (any more).")
+        expect(page.get_by_role("alert")).to_have_text("There is no such run, or it was deleted.")
         expect(page.get_by_role("status")).to_have_text("Waiting for the run")
         write_run(folder.path, 2)
         expect(latest).to_have_count(2)
         expect(page.get_by_role("alert").filter(has_text="no such run")).to_have_count(0)
         page.goto(f"{site}/runs/nothing")
-        expect(page.get_by_role("alert")).to_have_text("There is no such run (any more).")
+        expect(page.get_by_role("alert")).to_have_text("There is no such run, or it was deleted.")
 
 
 def test_a_monitor_that_ended_is_said(browser: Browser, kit: Path) -> None:
@@ -309,7 +314,7 @@ def test_a_monitor_that_ended_is_said(browser: Browser, kit: Path) -> None:
             process.terminate()
             process.wait(timeout=60)
         expect(page.get_by_role("status")).to_contain_text("trying again")
-        expect(rows(page, "Runs, the latest first")).to_have_count(3)
+        expect(rows(page, "Runs, latest first")).to_have_count(3)
 
 
 def test_a_port_in_use_ends_with_one_line(site: str, kit: Path) -> None:
@@ -318,5 +323,5 @@ def test_a_port_in_use_ends_with_one_line(site: str, kit: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert re.fullmatch(
-        rf"error: monitor: .* --port {port}: something listens there already; .*\n", done.stderr
+        rf"error: monitor: .* --port {port}: another program listens there; .*\n", done.stderr
     )

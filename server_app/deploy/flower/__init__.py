@@ -1,1 +1,1 @@
-"""What runs inside Flower's own processes, with every private name of Flower that this needs."""
+"""What runs inside Flower's own processes, or speaks to them in ways that Flower does not document."""

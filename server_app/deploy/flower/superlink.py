@@ -32,8 +32,10 @@ from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_repl
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import FRAME_BYTES, Guard, Limits, Places, connections, raise_files
+from server_app.deploy.flower.names import LINK
 from server_app.deploy.host.processes import end_with_parent
 from task.errors import ConfigError
+from task.flower.names import changes
 
 logger = logging.getLogger("flwr")
 
@@ -46,15 +48,6 @@ STREAMS_END_S = 3  # how long open log streams may hold up the end
 SWEEP_S = 60.0
 PLACES = "places.json"  # beside the database
 ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
-NEEDED = {
-    stock: (
-        "SuperLinkLifespan", "FleetServicer", "_run_fleet_api_grpc_rere", "generic_create_grpc_server",
-        "GRPC_MAX_MESSAGE_LENGTH", "uvicorn", "flower_superlink",
-    ),
-    servers: ("grpc",),
-    runtime_handlers: ("pull_messages", "confirm_message_received", "push_object"),
-    SqlLinkState: ("_cleanup_push_session", "_store_generated_message", "store_message_res"),
-}  # fmt: skip
 
 
 def patch(limits: Limits) -> None:
@@ -63,15 +56,9 @@ def patch(limits: Limits) -> None:
     Raises:
         ConfigError: This version of Flower is built otherwise.
     """
-    missing = [
-        f"{getattr(where, '__name__', where)}.{name}"
-        for where, names in NEEDED.items()
-        for name in names
-        if not hasattr(where, name)
-    ]
-    if missing:
+    if changed := changes(*LINK):
         raise ConfigError(
-            f"this version of flwr cannot serve a federation: expected {', '.join(missing)}; got none. "
+            f"this version of flwr cannot serve a federation: {' '.join(changed)} "
             "Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
         )
     run_fleet = stock._run_fleet_api_grpc_rere

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from flwr.app.error import Error
+from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from flwr.supercore import heartbeat
 from flwr.supercore.primitives.asymmetric import generate_key_pairs

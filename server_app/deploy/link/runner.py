@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server_app.deploy.link.control import Control, LinkError, NodeState, RunState
+from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
@@ -225,12 +225,11 @@ def bundle() -> bytes:
     Raises:
         BouquetError: The app's folder is not here.
     """
-    from flwr.cli.build import build_fab_from_disk
-
     from server_app.deploy.host.machine import APP_DIR
+    from task.flower.app import build_bundle
 
     try:
-        return build_fab_from_disk(APP_DIR)
+        return build_bundle(APP_DIR)
     except Exception as err:
         raise BouquetError(f"{APP_DIR}: expected the app's folder; got {type(err).__name__}: {err}") from None
 

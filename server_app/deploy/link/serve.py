@@ -20,13 +20,14 @@ from pathlib import Path
 
 import psutil
 
+from server_app.deploy.flower import environment as flower
+from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.host.machine import TOKENS
 from server_app.deploy.host.processes import Child, Warden, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.link.confined import KIT
-from server_app.deploy.link.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
 from server_app.deploy.link.status import Seen, write_status
@@ -215,7 +216,7 @@ def superlink_command(kit: LinkKit) -> list[str]:
 def warm_command(kit: LinkKit) -> list[str]:
     """Return what starts the SuperExec of ServerApps."""
     return [
-        sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-serverapp",
+        sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-serverapp",
         "--runtime", kit.control, "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app", "--tasks", str(kit.state / TOKENS),
     ]  # fmt: skip
@@ -225,10 +226,9 @@ def environment(kit: LinkKit) -> dict[str, str]:
     """Return what the processes of a link have in their environment beside this process's own."""
     return {
         KIT: str(kit.path),
-        "FLWR_HOME": str(kit.flwr_home),
+        **flower.environment(kit.flwr_home),
         "BOUQUET_CACHE": str(kit.cache),
         "FLWR_TELEMETRY_ENABLED": os.environ.get("FLWR_TELEMETRY_ENABLED", "0"),
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
     }

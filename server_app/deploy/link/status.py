@@ -21,9 +21,9 @@ from task.errors import BouquetError
 from task.storage.files import write_json
 
 if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
+    from server_app.deploy.flower.control import NodeState
     from server_app.deploy.host.processes import Child
     from server_app.deploy.kits.certificates import Finding
-    from server_app.deploy.link.control import NodeState
     from server_app.deploy.link.jobs import Job, Jobs
 
 OLD_S = 15.0  # a status that is older was written by a link that is no longer there

@@ -1,7 +1,7 @@
-"""What the monitor knows: the runs, jobs and status of a folder, as plain objects.
+"""What the monitor shows: the runs, jobs and status of a folder, as plain objects.
 
-Nothing is written, locked or kept open. A file that is missing, damaged or gone meanwhile is no error: what
-is wrong with it is told under "problems".
+Nothing is written, locked or kept open. A missing, damaged or deleted file is no error: "problems" says what
+is wrong.
 """
 
 from __future__ import annotations
@@ -11,44 +11,49 @@ import threading
 import time
 import tomllib
 from collections import OrderedDict
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from server_app.deploy.link.status import RED
-from server_app.deploy.monitor.files import modified, read_object
 from server_app.deploy.monitor.rows import (
     ClientTable,
+    RoundTable,
     config_row,
     job_row,
     mapping,
     node_row,
-    number,
     objects,
+    plot_row,
     process_row,
     round_row,
     text,
     texts,
 )
+from server_app.results import svg
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
-from server_app.results.lines import Row, last_rows, problem, read_lines
+from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
+from server_app.results.plots import by_round
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest
-KEPT_TABLES = 8
+KEPT_TABLES = 16  # two of a run
 LOOK_BACK = 50  # rounds, for the last accuracy
-OLD_S = 15.0  # a status that is older was written by a link that is no longer there
+OLD_S = 15.0  # an older status means that the link is not running
 LONGEST_NAME = 250  # bytes, with room for ".json"
+T = TypeVar("T", ClientTable, RoundTable)
 OPEN_STATES = ("queued", "running", "failed", "stopped")
 
 
 class GoneError(Exception):
-    """There is no such run (any more)."""
+    """There is no such run, or it was deleted."""
 
 
 class Watched:
-    """The folder that the monitor looks at: a link's kit, or a folder of result folders.
+    """The folder that the monitor shows: a link's kit, or a folder of result folders.
 
-    Which of the two is decided at each look, so that it need not exist yet.
+    Each request decides which of the two it is, so the folder need not exist yet.
 
     Args:
         path: The folder.
@@ -59,7 +64,7 @@ class Watched:
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
-        self._tables: OrderedDict[Path, ClientTable] = OrderedDict()
+        self._tables: OrderedDict[Path, ClientTable | RoundTable] = OrderedDict()
         self._lock = threading.Lock()
         hint = "give the kit of a link, or the folder that holds result folders"
         if self.path.exists() and not self.path.is_dir():
@@ -82,7 +87,7 @@ class Watched:
             return "link"
 
     def _place(self) -> Row:
-        missing = [] if os.path.isdir(self.path) else [f"The folder {self.path} does not exist (yet)."]
+        missing = [] if os.path.isdir(self.path) else [f"The folder {self.path} does not exist yet."]
         return {"folder": str(self.path), "kit": bool(self._kind()), "now": time.time(), "problems": missing}
 
     def _runs_dir(self) -> Path:
@@ -92,7 +97,7 @@ class Watched:
         return self.path / "jobs" / f"{name}.json"
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a run, whatever a browser sent as its name."""
+        """Return whether there is a run of this name, which may be any text from a browser."""
         if not _is_name(name):
             return False
         job = bool(self._kind()) and os.path.isfile(self._job_path(name))
@@ -104,13 +109,13 @@ class Watched:
         return self._runs_dir() / name
 
     def _names(self, problems: list[str]) -> list[str]:
-        """Return the names of runs: result folders, and jobs that have none yet."""
+        """Return the names of runs: of result folders, and of jobs without one."""
         names = {name for name in _listing(self._runs_dir(), problems) if _is_run(self._runs_dir() / name)}
         if self._kind():
             jobs = _listing(self.path / "jobs", problems)
             names |= {name.removesuffix(".json") for name in jobs if name.endswith(".json")}
         wrong = [name for name in names if not _is_name(name) and not name.startswith(".")]
-        problems += [f"Not shown, since its name is not printable: {name!a}" for name in sorted(wrong)]
+        problems += [f"Not shown, because the name cannot be printed: {name!a}" for name in sorted(wrong)]
         return [name for name in names if _is_name(name)]
 
     def runs(self) -> Row:
@@ -151,18 +156,18 @@ class Watched:
             "accuracy": accuracy,
             "measured_on": on,
             "started": text(config.get("started")),
-            "updated": modified(*files),
+            "updated": _modified(*files),
             "job": job,
             "problems": problems,
         }
 
     def rounds(self, name: str, after: int, mark: str) -> Row:
-        """Return the rounds that are new.
+        """Return the rounds since the last answer.
 
         Args:
             name: Of the run.
-            after: What the answer before said, 0 at first.
-            mark: Likewise, "" at first.
+            after: As in the last answer; 0 at first.
+            mark: As in the last answer; "" at first.
 
         Raises:
             GoneError: There is no such run.
@@ -170,25 +175,49 @@ class Watched:
         chunk = read_lines(self._run_path(name) / ROUNDS, after, mark)
         return {
             "rounds": [round_row(row) for row in chunk.rows],
-            **{key: getattr(chunk, key) for key in ("after", "mark", "anew", "more", "problems")},
+            **{key: getattr(chunk, key) for key in ("after", "mark", "restarted", "more", "problems")},
         }
 
     def clients(self, name: str) -> Row:
-        """Return the clients of a run with their last numbers, those with the lowest accuracies if many.
+        """Return the latest numbers of a run's clients, or of those with the lowest accuracies if many.
 
         Raises:
             GoneError: There is no such run.
         """
         path = self._run_path(name) / CLIENTS
         with self._lock:
-            table = self._tables.pop(path, None) or ClientTable(path)
-            self._tables[path] = table
-            while len(self._tables) > KEPT_TABLES:
-                self._tables.popitem(last=False)
-            return table.look()
+            return self._table(path, ClientTable).look()
+
+    def plots(self, name: str, widths: Mapping[str, int]) -> Row:
+        """Return the plots of a run by round, as trees of elements; null for what has no data.
+
+        Args:
+            name: Of the run.
+            widths: Pixels by plot.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        path = self._run_path(name)
+        with self._lock:
+            table = self._table(path / ROUNDS, RoundTable)
+            more, rows = table.read(), list(table.rows)
+        keys = mapping((read_object(path / CONFIG, []) or {}).get("run"))
+        plots = by_round(rows, number(keys.get("target-accuracy")) or 0.0)
+        return {"plots": [plot_row(plot, widths.get(plot.name, svg.WIDTH)) for plot in plots], "more": more}
+
+    def _table(self, path: Path, kind: type[T]) -> T:
+        """Return the table of a file; the caller holds the lock."""
+        table = self._tables.pop(path, None)
+        if not isinstance(table, kind):
+            table = kind(path)
+        self._tables[path] = table
+        while len(self._tables) > KEPT_TABLES:
+            self._tables.popitem(last=False)
+        return table
 
     def nodes(self) -> Row:
-        """Return what the link last wrote about its nodes and processes."""
+        """Return the link's latest status of its nodes and processes."""
         answer = self._place()
         status = read_object(self._status_path, answer["problems"])
         found = status or {}
@@ -208,17 +237,28 @@ class Watched:
         return self.path / "state" / "status.json"
 
     def _age(self, status: Row) -> tuple[float | int | None, bool]:
-        """Return when a status was written, and whether the link has been silent for long since."""
-        written = number(status.get("written")) or modified(self._status_path)
+        """Return when a status was written, and whether that is too long ago."""
+        written = number(status.get("written")) or _modified(self._status_path)
         return written, written is not None and time.time() - written > OLD_S
 
     def _health(self) -> Row:
-        """Return the state of the link, "" of a folder without one, and what somebody should look at."""
+        """Return the state of the link, "" for a folder without one, and its warnings."""
         status = read_object(self._status_path, []) or {}
         _, old = self._age(status)
-        late = ["The link is not running, or stands still: this is its last word."] if old else []
+        late = ["The link is not running or does not respond. This is its last status."] if old else []
         state = RED if old else text(status.get("state"))
         return {"state": state, "warnings": late + texts(status.get("warnings"))}
+
+
+def _modified(*paths: Path) -> float | None:
+    """Return when the latest of these files was written, in seconds since 1970; None if none is there."""
+    times = []
+    for path in paths:
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times, default=None)
 
 
 def _listing(folder: Path, problems: list[str]) -> list[str]:

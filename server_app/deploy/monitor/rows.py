@@ -1,7 +1,7 @@
-"""What the monitor shows of a line or object that it read: some keys, of the right kind, of bounded size.
+"""What the monitor shows of a line or object: some keys, with checked types and bounded sizes.
 
-Nothing that is missing or of another kind is an error: it becomes None, "" or 0. Names and reasons that came
-from clients are passed on as text; the page never takes them for anything else.
+A missing value, or one of another type, becomes None, "" or 0. Names and reasons come from clients; they stay
+text, on the page too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.results.lines import Row, read_lines
+from server_app.results import svg
+from server_app.results.lines import Row, number, read_lines
+from server_app.results.svg import Plot
 
 MOST_TEXT = 1000  # characters of one text
 MOST_CLIENTS = 100_000  # of one run, to keep numbers of
 SHOWN_CLIENTS = 500
 MOST_QUARANTINED = 200  # of one round
 MOST_PHASES = 20
-BUSY_S = 0.5  # of reading clients.jsonl, for one answer
+NARROWEST, WIDEST = 240, 2000  # pixels of a plot
+BUSY_S = 0.5  # of reading, for one answer
 
 # Run-config keys that are shown. No paths, no free text.
 SHOWN = (
@@ -34,13 +37,6 @@ ROUND_NUMBERS = (
 )  # fmt: skip
 CLIENT_NUMBERS = ("accuracy", "loss", "train_loss", "examples", "round")
 QUARANTINED_TEXTS = ("client", "field", "expected", "got", "reason")
-
-
-def number(value: object) -> float | int | None:
-    """Return a number that JSON can hold, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def text(value: object) -> str:
@@ -89,7 +85,7 @@ def round_row(row: Row) -> Row:
 
 
 def node_row(node: Row, *, old: bool) -> Row:
-    """Return what is shown of a node; by an old status it is not known whether it is online."""
+    """Return what is shown of a node; an old status does not say whether it is online."""
     return {
         "name": text(node.get("name")),
         "online": None if old else _truth(node.get("online")),
@@ -102,12 +98,19 @@ def node_row(node: Row, *, old: bool) -> Row:
 
 
 def process_row(process: Row, *, old: bool) -> Row:
-    """Return what is shown of a process of the link; by an old status it is not known whether it runs."""
+    """Return what is shown of a process of the link; an old status does not say whether it runs."""
     return {
         "name": text(process.get("name")),
         "running": None if old else _truth(process.get("running")),
         **{key: number(process.get(key)) for key in ("pid", "restarts", "uptime_s")},
     }
+
+
+def plot_row(plot: Plot, width: int) -> Row:
+    """Return a plot of this width, as far as widths make sense."""
+    width = min(max(width, NARROWEST), WIDEST)
+    drawn = svg.as_lists(svg.draw(plot, width)) if plot.series else None
+    return {"name": plot.name, "note": plot.note, "drawing": drawn}
 
 
 def _truth(value: object) -> bool | None:
@@ -121,8 +124,8 @@ def job_row(job: Row) -> Row:
     }
 
 
-class ClientTable:
-    """The last numbers of each client of a run, kept up while clients.jsonl grows.
+class Table:
+    """What is kept of a growing file of JSON lines; `read` brings it up to date.
 
     Args:
         path: The file.
@@ -130,25 +133,58 @@ class ClientTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._clear()
+        self._begin()
 
-    def _clear(self) -> None:
+    def _begin(self) -> None:
         self._after, self._mark = 0, ""
-        self._rows: dict[str, Row] = {}
-        self._problems: dict[str, None] = {}
-        self._left_out = False
+        self.problems: dict[str, None] = {}
+        self.clear()
 
-    def look(self) -> Row:
-        """Read what is new, for at most about `BUSY_S` seconds, and return the table."""
+    def clear(self) -> None:
+        """Forget all rows."""
+        raise NotImplementedError
+
+    def add(self, line: Row) -> None:
+        """Take in a line."""
+        raise NotImplementedError
+
+    def read(self) -> bool:
+        """Read what is new, for at most about `BUSY_S` seconds; return whether there is more."""
         until, more = time.monotonic() + BUSY_S, True
         while more and time.monotonic() < until:
             chunk = read_lines(self._path, self._after, self._mark)
-            if chunk.anew:
-                self._clear()
+            if chunk.restarted:
+                self._begin()
             self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
-            self._problems |= dict.fromkeys(chunk.problems)
+            self.problems |= dict.fromkeys(chunk.problems)
             for row in chunk.rows:
-                self._add(row)
+                self.add(row)
+        return more
+
+
+class RoundTable(Table):
+    """The rounds of a run, for its plots."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.rows: list[Row] = []
+
+    def add(self, line: Row) -> None:
+        """Take in a line of rounds.jsonl, without the texts of its quarantined replies."""
+        self.rows.append(round_row(line) | {"quarantined": ()})
+
+
+class ClientTable(Table):
+    """The latest numbers of each client of a run."""
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows: dict[str, Row] = {}
+        self._left_out = False
+
+    def look(self) -> Row:
+        """Read what is new and return the table."""
+        more = self.read()
         rows = sorted(self._rows.values(), key=lambda row: row["name"])
         if len(rows) > SHOWN_CLIENTS:
             rows.sort(key=lambda row: math.inf if row["accuracy"] is None else row["accuracy"])
@@ -157,10 +193,11 @@ class ClientTable:
             "count": len(rows),
             "left_out": self._left_out,
             "more": more,
-            "problems": list(self._problems)[:SHOWN_CLIENTS],
+            "problems": list(self.problems)[:SHOWN_CLIENTS],
         }
 
-    def _add(self, line: Row) -> None:
+    def add(self, line: Row) -> None:
+        """Take in a line of clients.jsonl."""
         name, metrics = text(line.get("name")), mapping(line.get("metrics"))
         row = self._rows.get(name)
         if row is None:

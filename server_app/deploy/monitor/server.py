@@ -1,35 +1,37 @@
 """A local web page about runs and nodes: ``bouquet monitor KIT-or-RUNS-DIR``.
 
-One process of the standard library that reads files and changes nothing. It has no accounts, so it listens on
-loopback unless told otherwise. (uvicorn and starlette come with Flower 1.39, but as its own affair: it pins
-them to one minor version and the next release may drop them; eight read-only routes need neither.)
+One process, built on the standard library, that reads files and changes nothing. It has no accounts, so it
+listens on loopback by default. (Flower 1.39 brings uvicorn and starlette, but pins them to one minor version
+and may drop them; a few read-only routes need neither.)
 
-Pages: ``/`` the runs, ``/runs/NAME`` one run, ``/nodes`` the nodes; ``/app.js``, ``/app.css``, ``/icon.svg``.
-No page holds data: they come as JSON, every 2 s, all of it made by `server_app.deploy.monitor.data`:
+Pages: ``/`` the runs, ``/runs/NAME`` one run, ``/nodes`` the nodes; made of the files in ``static/``.
+No page holds data. The script asks for JSON every 2 s, which `server_app.deploy.monitor.data` makes:
 
 ::
 
   /api/runs                 folder, kit, now, problems, state, warnings, count,
                             runs: [name, state, algorithm, dataset, model, round, of, accuracy,
                             measured_on, started, updated, job, problems]
-  /api/runs/NAME            folder, kit, now, problems, state, warnings, run: as above, config: what is no
-                            secret
+  /api/runs/NAME            folder, kit, now, problems, state, warnings, run: as above, config: no secrets
   /api/runs/NAME/rounds?after=N&mark=M
-                            rounds: the new ones; after, mark: to be given next time; anew: the file was cut
-                            or replaced, so drop what you have; more: ask again at once; problems
+                            rounds: the new ones; after, mark: for the next request; restarted: the file was
+                            cut or replaced, so forget the earlier rounds; more: ask again at once; problems
   /api/runs/NAME/clients    clients: [name, accuracy, loss, train_loss, examples, round, trained], count,
                             left_out, more: still being read, problems
+  /api/runs/NAME/plots?accuracy=W&...
+                            plots: [name, note, drawing], drawn W pixels wide: a tree of SVG elements, each
+                            [tag, attributes, inside ...], or null; more
   /api/nodes                folder, kit, now, problems, there, written, old, state, address, warnings,
                             nodes: [name, online, last_seen, clients, examples, app_version, problem],
                             processes: [name, running, pid, restarts, uptime_s]
 
-The link's state is "green", "yellow" (it works, but without some nodes or clients) or "red", and "" in a
-folder without a link; the warnings say why. Times are seconds since 1970, but for "started", which is ISO
-8601; what was not measured is null. An error is ``{"error": "..."}``, with status 400 (no Host, bad number),
-404 (no such run), 405 (not GET or HEAD) or 421.
+The link's state is "green", "yellow" (it works, but without some nodes or clients), "red", or "" in a folder
+without a link; the warnings say why. Times are seconds since 1970, except "started" (ISO 8601); null means
+not measured. An error is ``{"error": "..."}``, with status 400 (no Host, bad number), 404 (no such run), 405
+(not GET or HEAD) or 421.
 
 A request must name the machine by an address, ``localhost``, the machine's own name or the given host: a
-foreign page that lets its own name point here (DNS rebinding) gets 421 and nothing else.
+web page elsewhere whose host name points here (DNS rebinding) gets 421 and nothing else.
 """
 
 from __future__ import annotations
@@ -43,20 +45,18 @@ import threading
 import traceback
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from server_app.deploy.monitor.data import GoneError, Watched
-from server_app.deploy.monitor.pages import PAGES
-from server_app.deploy.monitor.plots import PLOTS
-from server_app.deploy.monitor.script import SCRIPT
-from server_app.deploy.monitor.shell import ICON, PAGE, STYLE
 from server_app.results.folder import to_json
+from server_app.results.svg import STYLE
 from task.errors import ConfigError
 
 MOST_CONNECTIONS = 64
-SILENT_S = 20.0  # a connection that says nothing for so long is closed
+SILENT_S = 20.0  # a connection without a request for so long is closed
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -68,16 +68,23 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-HTML, JSON = "text/html; charset=utf-8", "application/json"
-STATIC = {
-    "app.js": ("text/javascript; charset=utf-8", (SCRIPT + PLOTS + PAGES).encode()),
-    "app.css": ("text/css; charset=utf-8", STYLE.encode()),
-    "icon.svg": ("image/svg+xml", ICON.encode()),
+JSON = "application/json"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+STATIC = {
+    file.name: (TYPES[Path(file.name).suffix], file.read_bytes())
+    for file in resources.files(__package__).joinpath("static").iterdir()
+}
+PAGE = STATIC.pop("index.html")
+STATIC["plots.css"] = TYPES[".css"], STYLE.encode()  # the report has it too
 
 
 class Monitor(ThreadingHTTPServer):
-    """The server; `server_address` tells the port.
+    """The server; `server_address` has the port.
 
     Args:
         watched: What to show.
@@ -100,7 +107,7 @@ class Monitor(ThreadingHTTPServer):
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as err:
             in_use = isinstance(err, OSError) and err.errno == errno.EADDRINUSE
-            advice = "something listens there already; choose another --port" if in_use else f"{err}"
+            advice = "another program listens there; choose another --port" if in_use else f"{err}"
             raise ConfigError(f"monitor: cannot listen on --host {host} --port {port}: {advice}") from None
 
     def server_bind(self) -> None:
@@ -125,7 +132,7 @@ class Monitor(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away; anything else is a fault of ours."""
+        """Ignore a browser that disconnected; anything else is a bug in the monitor."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             traceback.print_exc()
 
@@ -150,12 +157,12 @@ class Handler(BaseHTTPRequestHandler):
         try:
             status, kind, body = self._route()
         except GoneError:
-            status, kind, body = 404, JSON, to_json({"error": "there is no such run (any more)"})
+            status, kind, body = 404, JSON, to_json({"error": "there is no such run, or it was deleted"})
         except ValueError as err:
             status, kind, body = 400, JSON, to_json({"error": str(err)})
         except Exception:
             traceback.print_exc()
-            status, kind, body = 500, JSON, to_json({"error": "a fault of the monitor: see its terminal"})
+            status, kind, body = 500, JSON, to_json({"error": "the monitor failed: see its terminal"})
         self._send(status, kind, body)
 
     def do_HEAD(self) -> None:
@@ -169,9 +176,9 @@ class Handler(BaseHTTPRequestHandler):
         watched, query = self.server.watched, parse_qs(parts.query)
         match steps:
             case [""] | ["nodes"]:
-                return 200, HTML, PAGE.encode()
+                return (200, *PAGE)
             case ["runs", name]:
-                return (200 if watched.has(name) else 404), HTML, PAGE.encode()
+                return (200 if watched.has(name) else 404, *PAGE)
             case [name] if name in STATIC:
                 return (200, *STATIC[name])
             case ["api", "runs"]:
@@ -180,11 +187,12 @@ class Handler(BaseHTTPRequestHandler):
                 found = watched.run(name)
             case ["api", "runs", name, "rounds"]:
                 after, mark = query.get("after", ["0"])[-1], query.get("mark", [""])[-1]
-                if not (after.isascii() and after.isdigit() and len(after) < 19):
-                    raise ValueError("after: expected a whole number")
-                found = watched.rounds(name, int(after), mark)
+                found = watched.rounds(name, _whole("after", after), mark)
             case ["api", "runs", name, "clients"]:
                 found = watched.clients(name)
+            case ["api", "runs", name, "plots"]:
+                widths = {plot: _whole(plot, values[-1]) for plot, values in query.items()}
+                found = watched.plots(name, widths)
             case ["api", "nodes"]:
                 found = watched.nodes()
             case _:
@@ -206,8 +214,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that is none of ours, in the one shape of our errors."""
-        # The standard library knows no method that we do not have, and calls it "not implemented".
+        """Answer with an error, in the same JSON shape as all others."""
+        # The standard library calls a method that the handler lacks "not implemented".
         status = HTTPStatus.METHOD_NOT_ALLOWED if code == 501 else HTTPStatus(code)
         self.close_connection = True
         self._send(
@@ -216,6 +224,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print no line per request: a page asks every two seconds."""
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError(f"{name}: expected a whole number")
+    return int(text)
 
 
 def _names_us(hosts: list[str], names: set[str]) -> bool:
@@ -248,7 +262,7 @@ def serve(path: Path, host: str, port: int) -> None:
         where = f"[{host}]" if ":" in host else host
         if not _is_loopback(str(monitor.server_address[0])):
             print(
-                f"warning: --host {host} lets everybody who reaches this machine read the page: it has no "
+                f"warning: --host {host} lets everyone who can reach this machine read the page: it has no "
                 "password and no encryption. Prefer 127.0.0.1 and `ssh -L`.",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

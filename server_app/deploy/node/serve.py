@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from server_app.deploy.flower import environment as flower
 from server_app.deploy.host.machine import TOKENS, WORK, free_port, place_of, toml
 from server_app.deploy.host.processes import Child, Warden, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit
@@ -179,7 +180,7 @@ class _Node:
     def _warm(self) -> list[str]:
         kit, policy, options = self.kit, self.kit.policy, self.options
         return [
-            sys.executable, "-m", "server_app.deploy.node.warm", "--kind", "flwr-clientapp",
+            sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-clientapp",
             "--runtime", f"127.0.0.1:{self.port}", "--secret", str(kit.secret),
             "--preload", "client_app.app", "--apps", policy.apps, "--max-rounds", str(policy.max_rounds),
             "--min-examples", str(policy.min_examples), "--min-steps", str(policy.min_steps),
@@ -320,11 +321,8 @@ def node_config(name: str, options: Options, policy: Policy) -> str:
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
     """Return what the node's processes find in their environment, beside the warden's own."""
     env = {
-        "FLWR_HOME": str(kit.flwr_home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        **flower.environment(kit.flwr_home),
+        **flower.NODE,
         "BOUQUET_CACHE": str(kit.cache),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",

@@ -1,11 +1,11 @@
-"""The warm SuperExec: ``python -m server_app.deploy.node.warm``, a parent that forks a process per task.
+"""The warm SuperExec: ``python -m server_app.deploy.flower.warm``, a parent that forks a process per task.
 
 Flower starts a Python process for every message, which imports torch, flwr and the app anew: seconds, each
 round, on each node. Here one parent has imported them, and forks. It stays single-threaded and does nothing
 in torch, so that a fork is safe, and it runs none of the app's code, so that it cannot be hurt by it. What
 happens to the process of a task is seen at once, since its end closes a pipe: if it has not pushed a reply
 itself, a fork of the parent pushes an error in its place. Through the pipe come records of fixed size only
-(telling.py).
+(`server_app.deploy.node.task_reports`).
 
 A task's token goes to its process by the fork; it is in no command line, no environment and no file.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 
 from flwr.supercore.auth import load_superexec_auth_secret
 
+from server_app.deploy.flower.forks import CLIENT, SERVER, Warm
 from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.host.processes import end_with_parent, say
-from server_app.deploy.node.forks import CLIENT, SERVER, Warm
 from server_app.deploy.node.policy import Site
 from server_app.deploy.node.resource_limits import MemoryLimit
 from task.storage.files import FILE
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="server_app.deploy.node.warm", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="server_app.deploy.flower.warm", description=__doc__.split("\n")[0])
     parser.add_argument("--kind", choices=(CLIENT, SERVER), required=True)
     parser.add_argument("--runtime", required=True, metavar="HOST:PORT", help="Runtime API")
     parser.add_argument("--root-certificates", help="of the Runtime API; without it: plaintext, on loopback")

@@ -1,0 +1,123 @@
+"""What the clients of a message keep, by the scope that the contract's records say.
+
+=========  ================================================================================================
+scope      how long, and whose
+=========  ================================================================================================
+``run``    the client's, to the end of the run; a resumed run finds what it was at the round that it goes on
+           from (`client_app.memory.state`)
+``round``  the client's, from one phase of a round to the next; a later round does not find it, and its file
+           is deleted by the first message of one
+``node``   shared by all clients of a node or pool, always the newest: for caches and keys, which do not
+           change what a run computes
+=========  ================================================================================================
+
+All of it goes through files, so that any process of a node may answer the next phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+from client_app.memory.state import StateStore, oldest_resumable
+from client_app.node import Node
+from task.errors import FieldError
+from task.numerics.arrays import Arrays
+from task.spec.entry import Algorithm
+from task.spec.record import Scope
+from task.storage.client_state import SUFFIX, read_header
+from task.wire import checks
+from task.wire import messages as wire
+
+NODE = "node"  # stands for a client's name in the node's own file
+
+
+class Memory:
+    """What the clients of a message keep.
+
+    Args:
+        node: The node.
+        entry: The message's contract.
+        order: The message.
+    """
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+        self.scopes: dict[Scope, list[str]] = {}
+        for record in entry.keeps:
+            self.scopes.setdefault(record.scope, []).append(record.name)
+        if "round" in self.scopes:
+            self._forget_earlier_rounds()
+
+    def _store(self, scope: Scope) -> StateStore:
+        store = self.node.store()
+        return store if scope == "run" else replace(store, scope=scope)
+
+    def _forget_earlier_rounds(self) -> None:
+        folder = self._store("round").path(NODE, self.order.run).parent
+        for path in folder.glob(f"*{SUFFIX}"):
+            with suppress(OSError, ValueError):  # a damaged file is refused when its client needs it
+                if read_header(path).round != self.order.round:
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self, clients: Sequence[str]) -> Iterator[None]:
+        """Keep other processes from training the clients; to be held from `load` to `keep`.
+
+        Raises:
+            StateError: Another process holds one, or the folder cannot be written.
+        """
+        with ExitStack() as stack:
+            for scope in self.scopes:
+                for name in [NODE] if scope == "node" else clients:
+                    stack.enter_context(self._store(scope).lock(name, self.order.run))
+            yield
+
+    def load(self, clients: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
+        """Return by client what it keeps, by record; nothing of one that is new.
+
+        Args:
+            clients: Their names.
+            server_round: Round to train; 0 = the newest, for a strategy that does not say which it is.
+
+        Raises:
+            StateError: As `StateStore.load`.
+        """
+        return [self._load(client, server_round) for client in clients]
+
+    def _load(self, client: str, server_round: int) -> dict[str, Arrays]:
+        name, run, void = self.entry.name, self.order.run, self.order.void
+        forms = self.node.forms().of(self.entry.keeps)
+        fields: dict[str, Arrays] = {}
+        for scope, names in self.scopes.items():
+            like = {n: form for n, form in forms.items() if n in names}
+            if scope == "run":
+                found = self._store(scope).load(client, name, run, server_round or None, like, void)
+            else:
+                key = NODE if scope == "node" else client
+                found = self._store(scope).load(key, name, run, None, like)
+                if found and scope == "round" and found.round != server_round:
+                    found = None
+            fields |= found.fields if found else {}
+        return fields
+
+    def keep(
+        self, client: str, upload: wire.ClientUpdate, keep: dict[str, Arrays]
+    ) -> wire.ClientUpdate | Exception:
+        """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
+        entry, order = self.entry, self.order
+        try:
+            checks.check_scalars(entry, upload.scalars)
+            for name, arrays in (*upload.arrays.items(), *keep.items()):
+                checks.check_arrays(name, arrays, arrays)
+        except FieldError as err:
+            return err
+        resumable = oldest_resumable(order.round, self.node.config.output.checkpoint_every)
+        for scope, names in self.scopes.items():
+            store, mine = self._store(scope), {n: a for n, a in keep.items() if n in names}
+            if scope == "run":
+                store.save(client, entry.name, order.round, mine, order.run, resumable, order.void)
+            else:
+                store.save(NODE if scope == "node" else client, entry.name, order.round, mine, order.run)
+        return upload

@@ -1,0 +1,327 @@
+"""The names of Flower that are not public and that a deployment uses; see `task.flower.names`."""
+
+from __future__ import annotations
+
+from task.flower.names import Use
+
+SUPERLINK = Use(
+    "starting Flower's SuperLink with our limits, checks and delivery.",
+    "`bouquet link` does not start.",
+    """
+        flwr.superlink.cli.flower_superlink
+            flower_superlink()
+            SuperLinkLifespan(config, state_factory)
+            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
+            _run_fleet_api_grpc_rere(address, state_factory, ... 30901130
+            GRPC_MAX_MESSAGE_LENGTH = 2147483647
+            uvicorn: module
+        flwr.superlink.cli.flower_superlink.SuperLinkLifespan
+            startup(self)
+            state_factory: attribute
+        flwr.supercore.grpc
+            grpc: module
+        flwr.server.superlink.linkstate.LinkStateFactory
+            state(self)
+            database: attribute
+        flwr.common.constant
+            FLWR_INTERNAL_GRPC_CONTROL_API = 'FLWR_INTERNAL_GRPC_CONTROL_API'
+    """,
+)
+
+DELIVERY = Use(
+    "messages that arrive although a process dies.",
+    "a message is lost with the process that had it, and the round waits for it.",
+    """
+        flwr.superlink.servicer.runtime.runtime_handlers
+            pull_messages(request, state, task)
+            confirm_message_received(request, state, task)
+            push_object(request, state, task)
+        flwr.server.superlink.linkstate.sql_linkstate
+            SqlLinkState(database_path, federation_manager, object_store)
+        flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
+            session(self)
+            store_message_res(self, message)
+            delete_messages(self, message_ins_ids)
+            get_node_id_by_public_key(self, public_key)
+            get_node_info(self, *, node_ids=, owner_aids=, statuses=)
+            deactivate_node(self, node_id)
+            object_store: property
+            _cleanup_push_session(self, session_id, *, cleanup_messages)
+            _store_generated_message(self, message)
+        flwr.supercore.object_store.ObjectStore
+            delete(self, object_id)
+        flwr.supercore.state.schema.corestate_models
+            ObjectPushSession: session_id run_id expires_at pending_count
+            ObjectPushSessionRoot: session_id root_object_id
+            Task: task_id type run_id fab_hash model_ref ... edd0c405
+        flwr.supercore.state.schema.linkstate_models
+            MessageIns: message_id group_id run_id src_node_id ... 703f3633
+            MessageRes: message_id group_id run_id src_node_id ... 703f3633
+            Node: node_id owner_aid owner_name status ... be2640e6
+        flwr.supercore.state.schema.objectstore_models
+            StoredObject: object_id content is_available ref_count
+        flwr.supercore.utils
+            int64_to_uint64(signed)
+            uint64_to_int64(unsigned)
+        flwr.supercore.constant
+            NodeStatus: REGISTERED=registered ONLINE=online ... b21b8a38
+        flwr.supercore.date
+            now()
+        flwr.app.message
+            make_message(metadata, content=, error=)
+        flwr.app.message.Message
+            object_id: property
+        flwr.app.metadata.Metadata
+            _message_id: attribute
+        flwr.common.constant
+            SUPERLINK_NODE_ID = 1
+            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
+    """,
+)
+
+FLEET = Use(
+    "checks of what a node says and limits on what it sends, before Flower takes it.",
+    "a node can answer in another's name, or fill the SuperLink's memory and disk.",
+    """
+        flwr.server.superlink.fleet.grpc_rere.fleet_servicer
+            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
+        flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
+            ActivateNode(self, request, context)
+            PullMessages(self, request, context)
+            PushMessages(self, request, context)
+            PullObject(self, request, context)
+            PushObject(self, request, context)
+            ConfirmMessageReceived(self, request, context)
+        flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor
+            "request_deserializer"
+        flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor.NodeAuthServerInterceptor
+            intercept_service(self, continuation, handler_call_details)
+        flwr.server.superlink.fleet.message_handler.message_handler
+            confirm_message_received(request, state, store)
+        flwr.supercore.error
+            ApiErrorCode: NO_FEDERATION_MANAGEMENT_SUPPORT=1 ... 494be104
+            FlowerError(code, message, public_details=)
+        flwr.supercore.error.FlowerError
+            code: attribute
+        flwr.supercore.run
+            InvalidRunStatusException(message)
+        flwr.proto.fleet_pb2
+            ActivateNodeRequest: public_key heartbeat_interval
+            PullMessagesRequest: node message_ids
+            PullMessagesResponse: reconnect messages_list message_object_trees
+            PushMessagesRequest: node messages_list message_object_trees ... 6adaa0ac
+        flwr.proto.message_pb2
+            ConfirmMessageReceivedRequest: node run_id message_object_id
+            ObjectTree: object_id children
+            PullObjectRequest: node run_id object_id
+            PullObjectResponse: object_found object_available object_content
+            PushObjectRequest: node run_id object_id object_content session_id
+            PushObjectResponse: stored
+        flwr.common.constant
+            PUBLIC_KEY_HEADER = 'flwr-public-key-bin'
+            TIMESTAMP_HEADER = 'flwr-timestamp'
+            TIMESTAMP_TOLERANCE = 300
+            SYSTEM_TIME_TOLERANCE = 5
+        flwr.supercore.utils
+            get_metadata_bytes(metadata, key)
+            get_metadata_str(metadata, key)
+        flwr.supercore.primitives.asymmetric
+            bytes_to_public_key(public_key_bytes)
+    """,
+)
+
+GATE = Use(
+    "a proof of the kit's secret before the Control API, which has no authentication of its own.",
+    "whoever reaches the port can start runs, or `bouquet link` does not start.",
+    """
+        flwr.supercore.error
+            http_error_translator(request, call_next)
+        flwr.supercore.protobuf.translation
+            ProtobufTranslationMiddleware(app, dispatch=)
+        flwr.superlink.routers.control.middlewares
+            ControlSensitiveResponseMiddleware(app, dispatch=)
+            ControlAuthenticationMiddleware(app, dispatch=)
+            ControlLicenseMiddleware(app)
+            ControlEventLogMiddleware(app, dispatch=)
+    """,
+)
+
+ROUTINE = Use(
+    "keeping the link's own questions out of the SuperLink's log.",
+    "the log grows by a line each second.",
+    """
+        flwr.superlink.servicer.control.control_handlers
+            "ControlServicer.ListRuns"
+            "ControlServicer.ListNodes"
+    """,
+)
+
+CONTROL = Use(
+    "asking the Control API for nodes and runs.",
+    "`bouquet link` knows neither its nodes nor its runs.",
+    """
+        flwr.supercore.control.control_http_client
+            ControlHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
+        flwr.supercore.control.control_http_client.ControlHttpClient
+            close(self)
+            ListNodes(self, request)
+            ListRuns(self, request)
+            RegisterNode(self, request)
+            StartRun(self, request)
+            StopRun(self, request)
+            UnregisterNode(self, request)
+        flwr.proto.control_pb2
+            ListNodesRequest: no fields
+            ListNodesResponse: nodes_info now
+            ListRunsRequest: run_id limit
+            ListRunsResponse: run_dict now
+            RegisterNodeRequest: public_key location name
+            RegisterNodeResponse: node_id
+            StartRunRequest: fab override_config ... 26993c04
+            StartRunResponse: run_id note series_id federation
+            StopRunRequest: run_id
+            UnregisterNodeRequest: node_id
+        flwr.proto.node_pb2
+            NodeInfo: node_id owner_aid owner_name status ... be2640e6
+        flwr.proto.run_pb2
+            Run: run_id fab_id fab_version override_config ... 34d144c8
+            RunStatus: status sub_status details
+        flwr.common.serde
+            fab_to_proto(fab)
+            user_config_to_proto(user_config)
+        flwr.supercore.fab
+            Fab(hash_str, content, verifications)
+        flwr.supercore.protobuf.client
+            ProtobufCall
+            ProtobufRequestContext(rpc_method, message, request)
+        flwr.supercore.primitives.asymmetric
+            public_key_to_bytes(public_key)
+    """,
+)
+
+TASKS = Use(
+    "a warm process that acquires tasks and forks for each.",
+    "no task is started: no round begins.",
+    """
+        flwr.supercore.auth
+            load_superexec_auth_secret(secret_file)
+        flwr.supercore.interceptors
+            RuntimeVersionHttpInterceptor(component_name)
+            SuperExecAuthHttpInterceptor(*, master_secret, protected_methods)
+            RuntimeTokenHttpInterceptor(token)
+        flwr.supercore.protobuf.client
+            ProtobufClientInterceptor
+        flwr.supercore.runtime.runtime_http_client
+            "/flwr.proto.Runtime/AcquireTask"
+        flwr.supercore.runtime
+            RuntimeHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
+        flwr.supercore.runtime.RuntimeHttpClient
+            from_server_address(server_address, insecure, ... 691fd656
+            AcquireTask(self, request)
+            PushTaskOutput(self, request)
+            _client: attribute
+        flwr.proto.runtime_pb2
+            AcquireTaskRequest: supported_task_types agentapp_fab_hashes
+            AcquireTaskResponse: task token
+            PushTaskOutputRequest: context sub_status details clientapp_runtime
+        flwr.supernode.runtime.run_clientapp
+            pull_task_input(client)
+            push_message(client, message, context)
+            push_task_output(client, context, sub_status, details)
+        flwr.clientapp.utils
+            get_load_client_app_fn(default_app_ref, app_path, multi_app)
+        flwr.cli.install
+            install_from_fab(fab_file, install_dir=, skip_prompt=)
+        flwr.app.message
+            remove_content_from_message(message)
+        flwr.supercore.heartbeat
+            HeartbeatSender(heartbeat_fn)
+            make_task_heartbeat_fn_http(client)
+        flwr.supercore.retry
+            make_simple_http_retry_invoker()
+        flwr.supercore.logger
+            mirror_output_to_queue(log_queue)
+        flwr.superlink.runtime.run_serverapp
+            run_serverapp(runtime_api_address, log_queue, token, ... 9ef2108a
+            install_from_fab(fab_file, install_dir=, skip_prompt=)
+        flwr.supercore.run
+            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
+        flwr.common.constant
+            SubStatus: COMPLETED=completed FAILED=failed STOPPED=stopped
+    """,
+)
+
+SUPERNODE = Use(
+    "a SuperNode that is quick, says why it is refused, and ends when it is of no use.",
+    "a node takes seconds for each message, and nobody sees why it does not connect.",
+    """
+        flwr.supernode.cli.flower_supernode
+            flower_supernode()
+        flwr.supernode.start_client_internal
+            time: module
+            "time.sleep(3)"
+            "time.sleep(0.5)"
+            _init_connection(transport, server_address, insecure, ... 05d32439
+            _make_fleet_connection_retry_invoker(max_retries=, max_wait_time=, connection_error_type=)
+        flwr.client.grpc_rere_client.connection
+            HeartbeatSender(heartbeat_fn)
+        flwr.supercore.heartbeat
+            HEARTBEAT_DEFAULT_INTERVAL = 30
+        flwr.supercore.retry.retry_invoker.RetryInvoker
+            should_giveup: attribute
+        flwr.supercore.retry.grpc_retry
+            MAX_RETRY_DELAY = 20
+        flwr.supercore.retry.http_retry
+            MAX_RETRY_DELAY = 20
+        flwr.supernode.nodestate.in_memory_nodestate
+            InMemoryNodeState(object_store)
+        flwr.supernode.nodestate.in_memory_nodestate.InMemoryNodeState
+            finish_task(self, task_id, sub_status, details)
+            get_tasks(self, *, task_ids=, run_ids=, statuses=, ... 17a382cf
+            lock_msg_store: attribute
+            msg_store: attribute
+            record_message_processing_start(self, message_id)
+            _store_error_replies(self, run_ids, error)
+        flwr.supercore.primitives.asymmetric
+            generate_key_pairs()
+    """,
+)
+
+CLOCK = Use(
+    "measuring how far a node's clock is from the SuperLink's.",
+    "a node with a wrong clock is refused and does not say why.",
+    """
+        flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor
+            "Invalid timestamp"
+        flwr.client.grpc_rere_client.node_auth_client_interceptor
+            NodeAuthClientInterceptor(private_key, public_key)
+        flwr.proto.fleet_pb2_grpc
+            FleetStub(channel)
+        flwr.proto.node_pb2
+            Node: node_id
+        flwr.supercore.grpc
+            create_channel(server_address, insecure, ... c6b242c7
+        flwr.supercore.interceptors
+            RuntimeVersionClientInterceptor(component_name)
+        flwr.supercore.primitives.asymmetric
+            sign_message(private_key, message)
+        flwr.common.constant
+            SIGNATURE_HEADER = 'flwr-signature-bin'
+    """,
+)
+
+ENVIRONMENT = Use(
+    "processes that ask no other machine for updates, install nothing, and look for tasks often.",
+    "a process waits for a machine that it cannot reach, or for its task.",
+    """
+        flwr.supercore.constant
+            FLWR_DISABLE_UPDATE_CHECK = 'FLWR_DISABLE_UPDATE_CHECK'
+        flwr.common.constant
+            FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION'
+        flwr.supercore.superexec.run_superexec
+            _TASK_POLL_INTERVAL_ENV = 'FLWR_SUPEREXEC_TASK_POLL_INTERVAL'
+    """,
+)
+
+LINK = (SUPERLINK, DELIVERY, FLEET)  # without these no SuperLink is started
+USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, CLOCK, ENVIRONMENT)

@@ -1,0 +1,235 @@
+"""The plots of a run, for its report and for the monitor's page; `server_app.results.svg` draws them.
+
+Rows are those of rounds.jsonl and clients.jsonl. Numbers that were not measured have no point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from server_app.results.lines import Row, number
+from server_app.results.summary import (
+    MEASURED,
+    Clients,
+    Scores,
+    human_bytes,
+    human_seconds,
+    last_evaluation,
+    measured_on,
+    short,
+)
+from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Plot, Point, Series
+from task.numerics.metrics import monotone, worst_decile
+
+NAMED_CLIENTS = 30  # more bars than this get no names
+LONGEST_NAME = 24
+MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
+MOST_PHASES = 14
+MOST_READOUTS = 120
+
+CENTRAL, OWN = "central test set", "clients' own test data"
+
+Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or value of a row
+
+
+def by_round(rounds: Sequence[Row], target: float = 0.0, clients: Clients | None = None) -> list[Plot]:
+    """Return accuracy, loss, time, traffic and replies by round.
+
+    Args:
+        rounds: Rows of rounds.jsonl.
+        target: The run's target-accuracy; 0 = none.
+        clients: What the rows of clients.jsonl amount to, for the clients' band and their models after
+            local training.
+    """
+    rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
+    trained = [row for row in rows if row.get("asked") != 0]
+    loss = _curves(
+        "loss", "Loss", "cross-entropy, nats", rows,
+        [(CENTRAL, BLUE, "loss"), ("training", GREEN, "train_loss"), (OWN, ORANGE, "client_loss")],
+        note="Mean over the examples. A round without a finite loss has no point.",
+    )  # fmt: skip
+    sent = [list(accumulate(_value(row, k) or 0.0 for row in trained)) for k in ("bytes_down", "bytes_up")]
+    totals = [{"round": row["round"], "down": d, "up": u} for row, d, u in zip(trained, *sent, strict=True)]
+    traffic = _curves(
+        "bytes", "Traffic", "total so far", totals,
+        [("to clients", BLUE, "down"), ("from clients", ORANGE, "up")], human_bytes,
+        axis=lambda y, highest: human_bytes(y).replace(".0 ", " "), zero=True,
+        note="All messages as serialised, added up over the rounds.",
+    )  # fmt: skip
+    replies = _curves(
+        "replies", "Replies", "clients in a round", trained,
+        [
+            ("asked", BLUE, "asked"), ("answered", ORANGE, "answered"),
+            ("quarantined", RED, lambda r: r.get("quarantined_count", len(r.get("quarantined") or []))),
+        ],
+        lambda y: f"{y:,.0f}", zero=True, note="A quarantined reply is dropped before it reaches the model.",
+    )  # fmt: skip
+    seconds = _seconds([row for row in rows if row.get("seconds")])
+    return [_accuracy(rows, target, clients or Clients()), loss, seconds, traffic, replies]
+
+
+def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
+    """Return how the clients differ in the last round that measured them, and how often each took part.
+
+    Args:
+        lines: Rows of clients.jsonl.
+        participation: As from `server_app.results.summary.participation`.
+    """
+    return [_clients(lines), _participation(participation)]
+
+
+def _accuracy(rows: Sequence[Row], target: float, clients: Clients) -> Plot:
+    def of(scores: Mapping[int, Scores], value: Callable[[Scores], float]) -> Callable[[Row], float | None]:
+        return lambda row: value(scores[row["round"]]) if row["round"] in scores else None
+
+    def tenth(percent: int) -> Callable[[Row], float | None]:
+        return of(clients.before, lambda scores: float(np.percentile(scores.accuracy, percent)))
+
+    after = of(clients.after, lambda scores: scores.weighted_mean)
+    plot = _curves(
+        "accuracy", "Accuracy", "share of examples", rows,
+        [
+            (CENTRAL, BLUE, "accuracy"), (OWN, ORANGE, "client_accuracy"),
+            ("clients, after local training", GREEN, after),
+        ],
+        note="Mean over the examples. Rounds to a target are counted on the best accuracy so far.",
+    )  # fmt: skip
+    if not plot.series:
+        return plot
+    behind, note = list[Series](), plot.note
+    low, high = _line(rows, tenth(10)), _line(rows, tenth(90))
+    if low:
+        band = [Point(a.x, b.y, a.y) for a, b in zip(low, high, strict=True)]
+        behind.append(Series("clients, 10 to 90 %", ORANGE, band, "band"))
+        note += " The band leaves out the lowest and the highest tenth of the clients."
+    if measured := _line(rows, MEASURED[measured_on(rows) or "server"][0]):
+        best = monotone([point.y for point in measured])
+        line = [Point(point.x, y) for point, y in zip(measured, best, strict=True)]
+        behind.append(Series("best so far", GREY, line))
+    if target > 0:
+        behind.append(Series(f"target {target:g}", RED, [Point(rows[0]["round"], target)], "rule"))
+    return replace(plot, note=note, series=[*behind, *plot.series])
+
+
+def _curves(
+    name: str,
+    title: str,
+    unit: str,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    say: Callable[[float], str] = short,
+    *,
+    note: str,
+    **more: Any,
+) -> Plot:
+    """Return a line by round for each column that has any number."""
+    series = [Series(column, colour, _line(rows, value)) for column, colour, value in columns]
+    series = [one for one in series if one.points]
+    if not series:
+        return Plot(name, title, unit, f"{title}: nothing was measured.", [])
+    return Plot(name, title, unit, note, series, readouts=_readouts(rows, columns, say), **more)
+
+
+def _seconds(rows: Sequence[Row]) -> Plot:
+    known = dict.fromkeys(phase for row in rows for phase in row["seconds"] if phase != "total")
+    columns = [(phase, k, _spent(phase)) for k, phase in enumerate(list(known)[:MOST_PHASES])]
+    if not columns:
+        return Plot("seconds", "Time", "", "Time: nothing was measured.", [])
+    group = -(-len(rows) // MOST_BARS)
+    bars = [rows[i : i + group] for i in range(0, len(rows), group)]
+    base, series = [0.0] * len(bars), []
+    for phase, colour, value in columns:
+        means = [sum(_value(row, value) or 0.0 for row in bar) / len(bar) for bar in bars]
+        points = [
+            Point(bar[0]["round"], low + mean, low, bar[-1]["round"])
+            for bar, mean, low in zip(bars, means, base, strict=True)
+        ]
+        series.append(Series(phase, colour, points, "bars"))
+        base = [point.y for point in points]
+    return Plot(
+        "seconds", "Time", "of a round, by phase", "The server's clock, phase by phase.", series,
+        x="round" if group == 1 else f"round; a bar is the mean of {group}",
+        axis=lambda y, highest: f"{y * 1000:.6g} ms" if highest < 0.5 else f"{y:.6g} s",
+        readouts=_readouts(rows, columns, _time), zero=True,
+    )  # fmt: skip
+
+
+def _spent(phase: str) -> Callable[[Row], Any]:
+    return lambda row: row["seconds"].get(phase)
+
+
+def _readouts(
+    rows: Sequence[Row], columns: Sequence[Column], say: Callable[[float], str]
+) -> list[tuple[float, str]]:
+    """Return each row in words, of many rows some."""
+    found = []
+    for row in _some(rows):
+        values = [(name, _value(row, value)) for name, _, value in columns]
+        words = " · ".join(f"{name} {say(y)}" for name, y in values if y is not None)
+        found.append((row["round"], f"round {row['round']}: {words or 'not measured'}"))
+    return found
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.995 else human_seconds(seconds)
+
+
+def _clients(lines: Sequence[Row]) -> Plot:
+    """Return the clients' accuracies in ascending order, else their training losses."""
+    key, what, rows = "accuracy", "accuracy (own test data)", last_evaluation(lines)
+    if not rows:
+        key, what = "train-loss", "training loss (nats)"
+        rows = last_evaluation(lines, "train", key)
+    if not rows:
+        return Plot("clients", "Clients", "", "No client reported numbers of its own.", [])
+    rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))
+    values = [float(row["metrics"][key]) for row in rows]
+    mean = float(np.mean(values))
+    rules = [Series(f"mean {short(mean)}", BLUE, [Point(0, mean)], "rule")]
+    if key == "accuracy":
+        worst = worst_decile(values)
+        rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
+    names = [row["name"] for row in rows]
+    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
+    return Plot(
+        "clients", f"Clients in round {rows[0]['round']}", what,
+        f"One bar per client: {what}. The mean is unweighted.",
+        [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars"), *rules],
+        x=f"{len(values)} clients, lowest first",
+        readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
+        names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
+    )  # fmt: skip
+
+
+def _participation(took: Row) -> Plot:
+    if not took["clients"]:
+        return Plot("participation", "Participation", "", "No client has trained.", [])
+    of, jain = f"{took['clients']} of {took['population']} clients", short(took["jain"])
+    bars = [(int(times), clients) for times, clients in took["histogram"].items()]
+    return Plot(
+        "participation", "Participation", f"clients, of {took['population']}",
+        f"{of} took part; Jain index {jain}.",
+        [Series("", SKY, [Point(times, clients) for times, clients in bars], "bars")],
+        x="rounds in which a client took part",
+        readouts=[(times, f"{clients:,} took part in {times:,} rounds") for times, clients in _some(bars)],
+        zero=True,
+    )  # fmt: skip
+
+
+def _some(items: Sequence[Any]) -> Sequence[Any]:
+    """Return what the pointer can tell apart: at most `MOST_READOUTS` of many, the last among them."""
+    return items[:: -max(1, -(-len(items) // MOST_READOUTS))][::-1]
+
+
+def _line(rows: Sequence[Row], value: str | Callable[[Row], Any]) -> list[Point]:
+    found = [(row["round"], _value(row, value)) for row in rows]
+    return [Point(at, y) for at, y in found if y is not None]
+
+
+def _value(row: Row, value: str | Callable[[Row], Any]) -> float | None:
+    return number(row.get(value) if isinstance(value, str) else value(row))

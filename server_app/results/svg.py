@@ -1,0 +1,269 @@
+"""Draws a plot as SVG: for report.html, for the files in plots/ and for the monitor's page.
+
+Drawings and pages are trees of `xml.etree.ElementTree`, which escapes every text that it writes. Colours come
+from `STYLE` by class, so a page follows the reader's light or dark theme; sizes are pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from rich.cells import cell_len
+
+from task.text import plain
+
+WIDTH = 440  # of a drawing whose place is not known
+TOP, AREA, RIGHT, LINE = 30, 176, 22, 18  # title, height of the plot itself, margin, line of text
+LETTER = 6.6  # width of a letter of 12 pixels, about
+DOTS = 60  # a line of more points has no dots
+MOST_POINTS = 800  # of a line
+
+# Okabe and Ito's colours, a little darker or lighter than theirs: distinct with every common kind of colour
+# vision. No meaning hangs on them alone: lines have dashes, states have words.
+LIGHT = {
+    "paper": "#fff", "panel": "#f7f7f5", "ink": "#1d1d1f", "soft": "#5b5b62", "rule": "#dcdcd8",
+    "link": "#0b5cad", "warn-ink": "#7a3b00", "warn-paper": "#fff3e0",
+    "c0": "#0072b2", "c1": "#b86e00", "c2": "#00795a", "c3": "#b34a00", "c4": "#6a6a6a", "c5": "#a8537f",
+    "c6": "#2f8fcb",
+}  # fmt: skip
+DARK = {
+    "paper": "#16171a", "panel": "#1f2125", "ink": "#ececee", "soft": "#a9abb3", "rule": "#373a41",
+    "link": "#7fbcf5", "warn-ink": "#ffc98a", "warn-paper": "#3a2a17",
+    "c0": "#5aaee8", "c1": "#f0b13c", "c2": "#3ecfa4", "c3": "#ff8a4c", "c4": "#a5a5a5", "c5": "#e39cc4",
+    "c6": "#9bd3f7",
+}  # fmt: skip
+BLUE, ORANGE, GREEN, RED, GREY, PINK, SKY = range(7)
+COLOURS = 7
+END, MIDDLE = {"text-anchor": "end"}, {"text-anchor": "middle"}
+Place = Callable[[float], float]
+
+_PLOT_STYLE = """
+.plot text { font: 12px system-ui, sans-serif; fill: var(--soft); }
+.plot .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
+.plot .unit { font-size: 12px; font-weight: 400; fill: var(--soft); }
+.plot .name { font-size: 10px; }
+.plot .grid { stroke: var(--rule); stroke-width: 1; }
+.plot .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.plot .band { fill-opacity: .18; }
+.plot .d1 { stroke-dasharray: 7 4; }
+.plot .d2 { stroke-dasharray: 2 4; stroke-linecap: round; }
+.plot .d3 { stroke-dasharray: 9 4 2 4; }
+.plot .hit { fill: var(--soft); fill-opacity: 0; }
+.plot .hit:hover { fill-opacity: .18; }
+""" + "".join(
+    f".k{k} .line {{ stroke: var(--c{k}); }} .k{k} .fill {{ fill: var(--c{k}); }}\n" for k in range(COLOURS)
+)
+
+
+def _variables(theme: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in theme.items())
+
+
+STYLE = (
+    f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}\n"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}\n" + _PLOT_STYLE
+)
+
+
+class Point(NamedTuple):
+    """A point of a line, or a bar or a slice of a band from `base` up to `y`; a bar may end at another x."""
+
+    x: float
+    y: float
+    base: float = 0.0
+    last: float | None = None
+
+
+class Series(NamedTuple):
+    """What the legend names once; a rule is a level line at the y of its one point."""
+
+    name: str
+    colour: int  # it also chooses the dashes of a line
+    points: Sequence[Point]
+    kind: Literal["line", "rule", "bars", "band"] = "line"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What is drawn; its numbers are finite."""
+
+    name: str  # of its file, and on a page
+    title: str
+    unit: str  # what y is
+    note: str  # a sentence below the plot; where there is no series, why
+    series: Sequence[Series]  # from the back to the front
+    x: str = "round"  # what x is
+    axis: Callable[[float, float], str] = lambda y, highest: f"{y:.6g}"  # words for a y
+    readouts: Sequence[tuple[float, str]] = ()  # by ascending x, what to say where the pointer is
+    names: Sequence[str] = ()  # of the bars at x = 0, 1, ..., instead of numbers
+    zero: bool = False  # whether the axis of y begins at 0
+
+
+def element(tag: str, attributes: dict[str, Any] | None = None, *inside: Element | str) -> Element:
+    """Return an element; control characters become question marks, which XML could not hold."""
+    made = Element(tag, {key: plain(str(value)) for key, value in (attributes or {}).items()})
+    for one in inside:
+        if isinstance(one, Element):
+            made.append(one)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + plain(one)
+        else:
+            made.text = (made.text or "") + plain(one)
+    return made
+
+
+def as_lists(tree: Element) -> list[Any]:
+    """Return a tree as JSON holds it: tag, attributes, and what is inside; texts stay texts."""
+    inside = [part for one in tree for part in (as_lists(one), one.tail) if part]
+    return [tree.tag, dict(tree.attrib), *([tree.text] if tree.text else []), *inside]
+
+
+def standalone(plot: Plot) -> str:
+    """Return an SVG file in the light theme; its colours are written out, for programs without variables."""
+    style = _PLOT_STYLE
+    for name, colour in LIGHT.items():
+        style = style.replace(f"var(--{name})", colour)
+    tree = draw(plot)
+    tree.set("xmlns", "http://www.w3.org/2000/svg")
+    paper = element("rect", {"width": "100%", "height": "100%", "fill": LIGHT["paper"]})
+    tree[:0] = [element("style", None, style), paper]
+    return ElementTree.tostring(tree, encoding="unicode") + "\n"
+
+
+def draw(plot: Plot, width: int = WIDTH) -> Element:
+    """Return the drawing, this many pixels wide, of a plot that has series."""
+    points = [point for one in plot.series for point in one.points]
+    first, last = min(p.x for p in points), max(p.x if p.last is None else p.last for p in points)
+    values = [p.y for p in points] + [0.0] * plot.zero
+    values += [p.base for one in plot.series if one.kind == "band" for p in one.points]
+    marks = ticks(min(values), max(values), 5)
+    words = [plot.axis(mark, marks[-1]) for mark in marks]
+    left, right, floor = 14 + LETTER * max(map(cell_len, words)), width - RIGHT, TOP + AREA
+    rim = 0.5 if first == last or any(one.kind == "bars" for one in plot.series) else 0.0
+    x, y = _scale(first - rim, last + rim, left, right), _scale(marks[0], marks[-1], floor, TOP)
+
+    title = _text(0, 16, plot.title + " ", {"class": "title"})
+    title.append(element("tspan", {"class": "unit"}, plot.unit))
+    parts = [title]
+    for mark, word in zip(marks, words, strict=True):
+        parts += [_level(left, right, y(mark), "grid"), _text(left - 8, y(mark) + 4, word, END)]
+    for one in plot.series:
+        group = {"class": f"k{one.colour % COLOURS}", "data-series": one.name}
+        inside = [_level(left, right, y(one.points[0].y), _dashed(one))] if one.kind == "rule" else []
+        parts.append(element("g", group, *(inside or _series(one, x, y))))
+    below = floor + 16.0
+    for i, name in enumerate(plot.names):
+        turn = {"class": "name", "transform": f"rotate(-90 {_px(x(i) + 3)} {_px(floor + 8)})"}
+        parts.append(_text(x(i) + 3, floor + 8, name, END | turn))
+        below = max(below, floor + 6 + 0.85 * LETTER * cell_len(name))
+    for t in ticks(first, last, 4 if width < 420 else 7) if not plot.names else []:
+        if t == int(t) and first <= t <= last:
+            parts.append(_text(x(t), below, f"{int(t):,}", MIDDLE))
+    below += LINE
+    parts.append(_text((left + right) / 2, below, plot.x, MIDDLE))
+    legend, below = _legend([one for one in plot.series if one.name], left, right, below)
+    parts += [*legend, *_hits(plot.readouts, x, left, right)]
+    label = f"{plot.title} {plot.unit}"
+    if plot.x == "round" and plot.readouts:
+        label += f", rounds {first:g} to {last:g}. Latest: {plot.readouts[-1][1]}"
+    high = f"{below + 8:.0f}"
+    size = {"viewBox": f"0 0 {width} {high}", "width": width, "height": high}
+    return element("svg", {"class": "plot", "role": "img", "aria-label": label, **size}, *parts)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return about `most` round numbers, from at most the lowest to at least the highest value."""
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-9 * size or size < 1e-290:
+        room = size / 10 if size >= 1e-290 else 1.0
+        low, high = low and low - room, high + room
+    ten = 10.0 ** math.floor(math.log10(high / most - low / most))
+    step = next((m * ten for m in (1, 2, 5) if m * ten >= (high / most - low / most) * 0.999), 10 * ten)
+    numbers = range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)
+    return [float(f"{i * step:.12g}") for i in numbers]
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Place:
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def _series(one: Series, x: Place, y: Place) -> Iterator[Element]:
+    points = _thinned(one.points)
+    way = [(x(p.x), y(p.y)) for p in points]
+    if one.kind == "bars":
+        for at, top, base, last in one.points:
+            start, end = x(at - 0.45), x((at if last is None else last) + 0.45)
+            yield _box(start, y(top), max(end - start, 0.5), max(y(base) - y(top), 0.0), "fill")
+    elif one.kind == "band":
+        way += [(x(p.x), y(p.base)) for p in reversed(points)]
+        yield element("path", {"class": "fill band", "d": _path(way) + "Z"})
+    else:
+        yield element("path", {"class": _dashed(one), "d": _path(way)})
+        for a, b in way if len(way) <= DOTS else []:
+            yield element("circle", {"class": "fill", "r": 2.6, "cx": _px(a), "cy": _px(b)})
+
+
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Return the lowest and the highest of neighbours where there are more points than pixels."""
+    if len(points) <= MOST_POINTS:
+        return points
+    size = -(-2 * len(points) // MOST_POINTS)
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [p for g in groups for p in sorted({min(g, key=lambda p: p.y), max(g, key=lambda p: p.y)})]
+
+
+def _legend(series: Sequence[Series], left: float, right: float, below: float) -> tuple[list[Element], float]:
+    """Return the legend in as many lines as it needs, and where the last one stands."""
+    made, at = list[Element](), right
+    for one in series:
+        wide = 34 + LETTER * cell_len(one.name)
+        if at + wide > right:
+            at, below = left, below + LINE
+        if one.kind in ("line", "rule"):
+            swatch = _level(at, at + 22, below - 4, _dashed(one))
+        else:
+            swatch = _box(at, below - 9, 22, 10, f"fill {one.kind}")
+        words = _text(at + 27, below, one.name)
+        made.append(element("g", {"class": f"k{one.colour % COLOURS}"}, swatch, words))
+        at += wide + 8
+    return made, below
+
+
+def _hits(readouts: Sequence[tuple[float, str]], x: Place, left: float, right: float) -> Iterator[Element]:
+    """Yield a column for each readout; the pointer shows its words."""
+    middles = [(x(a) + x(b)) / 2 for (a, _), (b, _) in pairwise(readouts)]
+    for start, end, (_, words) in zip([left, *middles], [*middles, right], readouts, strict=False):
+        box = _box(start, TOP, max(end - start, 0.0), AREA, "hit")
+        box.append(element("title", None, words))
+        yield box
+
+
+def _dashed(one: Series) -> str:
+    return f"line d{one.colour % 4}"
+
+
+def _level(start: float, end: float, y: float, kind: str) -> Element:
+    return element("path", {"class": kind, "d": _path([(start, y), (end, y)])})
+
+
+def _path(way: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in way)
+
+
+def _box(x: float, y: float, width: float, height: float, kind: str) -> Element:
+    size = {"width": _px(width), "height": _px(height)}
+    return element("rect", {"class": kind, "x": _px(x), "y": _px(y), **size})
+
+
+def _text(x: float, y: float, words: str, more: Mapping[str, str] | None = None) -> Element:
+    return element("text", {"x": _px(x), "y": _px(y), **(more or {})}, words)
+
+
+def _px(value: float) -> str:
+    return f"{value:.1f}"
