@@ -25,7 +25,7 @@ def unwell(kit: str) -> str:
         status = json.load(file)
     age_s = time.time() - status["written"]
     if age_s > OLD_S:
-        return f"the link stands still: its last word is {age_s:.0f} s old"
+        return f"the link stands still: its status is {age_s:.0f} s old"
     return "; ".join(status["warnings"]) if status["state"] == "red" else ""
 
 

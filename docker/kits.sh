@@ -16,7 +16,7 @@ give() {  # kit.toml last: a kit without it is no kit
     sync
 }
 
-# Without what it says about bringing kits to machines: here that is what follows.
+# Without its advice on copying kits to machines: the lines below do that.
 bouquet provision --link "$link" $(printf -- '--node %s ' "$@") --out "$out" >/tmp/made
 grep -v '^next:' /tmp/made
 if [ -e /kits/link/kit.toml ]; then

@@ -22,6 +22,7 @@ from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from strategies import STRATEGIES, Strategy
 from strategies.transport.packed import PackingGrid
+from task import timing
 from task.config.knobs import Config
 from task.config.read import as_run_config, read_config
 from task.datasets import DATASETS, Dataset, load_dataset
@@ -30,8 +31,6 @@ from task.errors import BouquetError, ConfigError, kind_of
 from task.numerics.arrays import state_of
 from task.resolve.contract import contract_of, model_of, parts_of
 from task.wire import messages as wire
-
-HOLD_WAIT_S = 90.0  # a ServerApp whose SuperLink has given up on it has ended by then
 
 logger = logging.getLogger("flwr")
 
@@ -48,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         kit = os.environ.get(KIT)
         keys = confined(context.run_config, Path(kit)) if kit else context.run_config
-        run(cast(Grid, PackingGrid(grid)), read_config(keys), wait_s=HOLD_WAIT_S)
+        run(cast(Grid, PackingGrid(grid)), read_config(keys), wait_s=timing.FOLDER_HELD_S)
     except (BouquetError, OSError) as err:
         raise RuntimeError(f"{kind_of(err)}: {err}") from err
 

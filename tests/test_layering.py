@@ -109,6 +109,17 @@ def test_no_module_is_long() -> None:
     assert not long, f"more than 400 lines; give the second thing in it a module of its own: {long}"
 
 
+def test_a_class_name_means_one_class() -> None:
+    """Without underscores in front; the shells in `strategies` have the names of their rules."""
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        if path != ROOT / "strategies" / "__init__.py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name.lstrip("_"), []).append(name_of(path))
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
 def test_flowers_bundle_would_not_drop_a_file() -> None:
     for path in modules():
         assert not path.name.startswith("test_")

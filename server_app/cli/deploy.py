@@ -17,7 +17,7 @@ app = typer.Typer()
 def run_link(
     kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
 ) -> None:
-    """Run the SuperLink of a federation, with the kit that it was given, until it is stopped."""
+    """Run the SuperLink of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_link_kit
     from server_app.deploy.link.serve import run_link as serve
 
@@ -29,9 +29,9 @@ def status(
     kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
     as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
 ) -> None:
-    """Show a link's nodes and runs, and whether it is green, yellow or red; red gives the exit code 1.
+    """Show a link's nodes and runs, and whether it is green, yellow or red; red exits with code 1.
 
-    Yellow means that the link works, but without some nodes or clients, which are named with the reason.
+    Yellow: the link works, but without some nodes or clients, which it names with the reason.
     """
     from server_app.deploy.kits.kit import read_link_kit
     from server_app.deploy.link import status as statuses
@@ -50,16 +50,16 @@ def status(
     "  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]"
 )
 def provision(
-    out: Annotated[str, typer.Option("--out", help="Folder of all kits; it stays with you.")],
+    out: Annotated[str, typer.Option("--out", help="Folder of all kits; keep it to yourself.")],
     link: Annotated[
-        str, typer.Option("--link", help="HOST:PORT by which nodes reach the SuperLink; none = as before.")
+        str, typer.Option("--link", help="HOST:PORT where nodes reach the SuperLink; none = as before.")
     ] = "",
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
     revoke: Annotated[
-        list[str] | None, typer.Option("--revoke", help="Node whose key is no longer good; may be repeated.")
+        list[str] | None, typer.Option("--revoke", help="Node whose key becomes invalid; may be repeated.")
     ] = None,
     days: Annotated[
-        int, typer.Option("--days", help="Days that a new certificate of the SuperLink is good.")
+        int, typer.Option("--days", help="Days for which a new certificate of the SuperLink is valid.")
     ] = 365,
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new certificate of the SuperLink, for the same key.")
@@ -67,8 +67,8 @@ def provision(
 ) -> None:
     """Make the start kits of a real deployment: certificates, keys, one folder per machine.
 
-    Run it again to add nodes: no key is ever written over. Another --link is written into the kits, and
-    another host gets a new certificate. A revoked name that is given as --node gets a new key.
+    Run it again to add nodes: no key is ever overwritten. A new --link is written into the kits, and a new
+    host gets a new certificate. A revoked name that is given as --node gets a new key.
     """
     from server_app.deploy.kits import provision_report as handout
     from server_app.deploy.kits.provision import provision as bring
@@ -87,7 +87,7 @@ def monitor(
     host: Annotated[str, typer.Option(help="Address to listen on. The page has no password.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8100,
 ) -> None:
-    """Serve a local web page about runs and nodes; it reads files and changes nothing."""
+    """Serve a local web page about runs and nodes; it only reads files."""
     with sigterm_is_ctrl_c():
         from server_app.deploy.monitor.server import serve
 
@@ -101,29 +101,27 @@ def monitor(
 def node(
     kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
     data: Annotated[
-        Path | None, typer.Option(help="This node's own data, a file or folder; checked at the start.")
+        Path | None, typer.Option(help="This node's own data, a file or folder; it is checked first.")
     ] = None,
     partition: Annotated[
-        str, typer.Option(help="I/N: without --data, which share of the run's partition is this node's.")
+        str, typer.Option(help="I/N: without --data, this node's share of the run's partition.")
     ] = "",
     cold: Annotated[
-        bool, typer.Option("--cold", help="Flower's own way: a fresh Python process per message.")
+        bool, typer.Option("--cold", help="Start a new Python process per message, as Flower does.")
     ] = False,
     max_memory: Annotated[
         str,
-        typer.Option(
-            help="Most memory that the node may use, e.g. 800M; one that needs more ends and says how much."
-        ),
+        typer.Option(help="Most memory of the node, e.g. 800M; if it needs more, it ends and says how much."),
     ] = "",
     threads: Annotated[int, typer.Option(min=0, help="Most threads of a task; 0 = no limit.")] = 0,
     bandwidth: Annotated[
-        str, typer.Option(help="Most that passes to and from the SuperLink, each way, e.g. 2mbit.")
+        str, typer.Option(help="Bandwidth to and from the SuperLink, each way, e.g. 2mbit.")
     ] = "",
     may_train: Annotated[
-        str, typer.Option(help="Program that is asked before each training; exit code 0 = yes.")
+        str, typer.Option(help="Program to run before each training; exit code 0 allows it.")
     ] = "",
 ) -> None:
-    """Run a node of a federation, with the kit that it was given, until it is stopped."""
+    """Run a node of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
     from server_app.deploy.node.resource_limits import read_rate

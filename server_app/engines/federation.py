@@ -17,16 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.host.machine import APP_DIR, free_port
+from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.status import RED, read_status
+from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder, private, write_text
-
-START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 15.0
 
 
 @dataclass
@@ -86,7 +84,7 @@ class Federation:
         """Stop every process; return when none is left."""
         for process in self.processes.values():
             process.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + timing.FEDERATION_STOPS_S
         for process in self.processes.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -137,9 +135,11 @@ def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Feder
 
 def _await_link(fed: Federation) -> None:
     """Return when the SuperLink answers."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + timing.FEDERATION_STARTS_S
     while read_status(fed.kit)["state"] == RED:
         fed.check()
         if time.monotonic() > deadline:
-            raise BouquetError(f"the SuperLink did not answer in {START_TIMEOUT_S:g} s:\n{fed.logs('link')}")
+            raise BouquetError(
+                f"the SuperLink did not answer in {timing.FEDERATION_STARTS_S:g} s:\n{fed.logs('link')}"
+            )
         time.sleep(0.1)

@@ -18,7 +18,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
-    Clients,
+    ClientHistory,
     gather,
     has_accuracy,
     measured_on,
@@ -54,7 +54,7 @@ class Run:
 
     path: Path
     rounds: list[Row]
-    clients: Clients
+    clients: ClientHistory
     config: Row  # every run-config key with its value
 
 

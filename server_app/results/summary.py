@@ -50,7 +50,7 @@ class Scores:
 
 
 @dataclass
-class Clients:
+class ClientHistory:
     """What the lines of clients.jsonl come to.
 
     Attributes:
@@ -64,9 +64,9 @@ class Clients:
     times: Counter[str] = field(default_factory=Counter)
 
 
-def gather(lines: Iterable[Row]) -> Clients:
+def gather(lines: Iterable[Row]) -> ClientHistory:
     """Read the rows of clients.jsonl in one pass. A client without test examples has no accuracy."""
-    found = Clients()
+    found = ClientHistory()
     for line in lines:
         metrics = line.get("metrics") or {}
         if line.get("phase") == "train":
@@ -86,7 +86,7 @@ def gather(lines: Iterable[Row]) -> Clients:
 
 def summarise(
     rounds: Sequence[Row],
-    clients: Iterable[Row] | Clients,
+    clients: Iterable[Row] | ClientHistory,
     config: Mapping[str, Any],
     targets: Iterable[float] = TARGETS,
     on: str | None = None,
@@ -107,7 +107,7 @@ def summarise(
         targets: Accuracies; the run's own target-accuracy joins them.
         on: "server" or "clients", to go by that evaluation; None = by `measured_on`.
     """
-    seen = clients if isinstance(clients, Clients) else gather(clients)
+    seen = clients if isinstance(clients, ClientHistory) else gather(clients)
     on = on or measured_on(rounds)
     keys = MEASURED[on or "server"]
     own = config.get("target-accuracy") or 0.0
@@ -174,7 +174,7 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
 
     Args:
         rounds: Rows of rounds.jsonl.
-        times: As in `Clients`.
+        times: As in `ClientHistory`.
 
     Returns:
         ``population``, the most clients that were online in a round; ``clients``, how many took part at all;

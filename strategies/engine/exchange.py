@@ -25,10 +25,10 @@ from typing import cast
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.membership import membership as members
 from strategies.membership.membership import Incarnation, Membership
 from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
+from task import timing
 from task.errors import NodesError
 from task.flower.messages import ErrorCode, set_reply_to
 from task.population import some
@@ -37,8 +37,6 @@ from task.wire import registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
-LOOK_S = 1.0  # between checks who is online
-PUSH_S = 60.0  # that a SuperLink in trouble may take to accept orders
 UNLIMITED = 1 << 62
 REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names
 LOST = {
@@ -63,7 +61,7 @@ class Terms:
 
     membership: Membership
     server_round: int = 0
-    patience: Callable[[int], float] = lambda clients: members.COME_BACK_S
+    patience: Callable[[int], float] = lambda clients: timing.COME_BACK_S
     most_bytes: int = UNLIMITED
     bytes_again: int = 0
 
@@ -118,7 +116,7 @@ class Exchange:
         if not pairs:
             return []
         messages = [message for _, message in pairs]
-        pushed = set(patiently(lambda: self.grid.push_messages(messages), PUSH_S))
+        pushed = set(patiently(lambda: self.grid.push_messages(messages), timing.PUSH_S))
         for order, message in pairs:
             node, message_id = message.metadata.dst_node_id, message.metadata.message_id
             incarnation = self.membership.incarnation(node)
@@ -138,7 +136,7 @@ class Exchange:
         """
         try:
             while self._orders:
-                wait = min(self.deadline, self.looked_at + LOOK_S) - time.monotonic()
+                wait = min(self.deadline, self.looked_at + timing.ONLINE_LOOK_S) - time.monotonic()
                 yield from filter(None, self.fetch(max(wait, 0.0)))
                 now = time.monotonic()
                 if now >= self.deadline:
@@ -162,7 +160,7 @@ class Exchange:
 
     def due(self) -> bool:
         """Return whether it is time to `look`."""
-        return time.monotonic() >= self.looked_at + LOOK_S
+        return time.monotonic() >= self.looked_at + timing.ONLINE_LOOK_S
 
     def look(self) -> None:
         """Learn who is online, and ask the nodes that are new or back to register."""

@@ -22,8 +22,8 @@ from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import EVALUATE, Phase
 from strategies.engine.state import AggregatedReplies
-from strategies.membership import membership
 from strategies.membership.client_registry import ClientRegistry
+from task import timing
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.numerics.arrays import Arrays
@@ -118,7 +118,7 @@ class PhaseEngine:
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
             needed = 0 < phase.least - opened.good <= lost
-            return max(self.registry.timeout_s, membership.COME_BACK_S) if needed else membership.COME_BACK_S
+            return max(self.registry.timeout_s, timing.COME_BACK_S) if needed else timing.COME_BACK_S
 
         opened.terms.patience = patience
         return opened

@@ -5,9 +5,9 @@ exchange, so that a node that joins while another phase waits is in the next rou
 waits:
 
 * before the first for ``min-nodes`` nodes, then for silent ones as long as others keep answering, and
-  `GRACE_S` more once most have; a run begins without nodes that decline or whose partition or data differ, as
-  long as more take part;
-* before a later one for new nodes, `NEW_NODE_S` each;
+  `timing.SILENT_NODES_S` more once most have; a run begins without nodes that decline or whose partition or
+  data differ, as long as more take part;
+* before a later one for new nodes, `timing.NEW_NODE_S` each;
 * before each for ``min-replies`` clients.
 """
 
@@ -22,13 +22,10 @@ from flwr.serverapp import Grid
 
 from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.client_registry import ClientRegistry
+from task import timing
 from task.errors import NodesError
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
-
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between checks for nodes
-GRACE_S = 15.0  # without an answer, after which the first round begins without the few silent nodes
-NEW_NODE_S = 5.0  # that a round waits for a new node's answer; it is taken later too
 
 
 class RegistrationPhase:
@@ -56,7 +53,8 @@ class RegistrationPhase:
             NodesError: Fewer nodes or clients than needed came within the registry's ``timeout_s``.
         """
         terms = Terms(self.membership, self.round, most_bytes=0)
-        pause, warned = FIRST_PAUSE_S, False
+        pause: float = timing.REGISTRATION_FIRST_S
+        warned = False
         with closing(Exchange(grid, (), self.registry.timeout_s, terms)) as exchange:
             while True:
                 exchange.look()
@@ -67,11 +65,11 @@ class RegistrationPhase:
                 now = time.monotonic()
                 if now > exchange.deadline:
                     raise self._too_few()
-                if not warned and now - self.began > NEW_NODE_S:
+                if not warned and now - self.began > timing.NEW_NODE_S:
                     warned = True
                     logger.warning("%s", self._waits())
                 time.sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE_S)
+                pause = min(2 * pause, timing.REGISTRATION_LATER_S)
         self.membership.confirm()
         if warned:
             logger.warning("round %d goes on with %d clients", self.round, len(self.registry.names))
@@ -91,11 +89,11 @@ class RegistrationPhase:
     def _awaits(self) -> bool:
         """Return whether to wait for the nodes that were asked and are silent."""
         if not self.first:
-            return bool(self.membership.silent(NEW_NODE_S))
+            return bool(self.membership.silent(timing.NEW_NODE_S))
         answered, last = self.membership.num_answered(), self.membership.last_answer_at
         if answered < self.nodes or answered <= len(self.membership.silent()):
             return True
-        return time.monotonic() < last + max(GRACE_S, last - self.began)
+        return time.monotonic() < last + max(timing.SILENT_NODES_S, last - self.began)
 
     def _complete(self) -> bool:
         answered = self.membership.num_answered() if self.first else len(self.membership.present())

@@ -32,7 +32,7 @@ def in_words(data: Data) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class OnlineNode:
     """A node that is online, as the SuperLink lists it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Node:
 class Claim:
     """What a node registered, and its place in the sequence of registrations."""
 
-    node: Node
+    node: OnlineNode
     registration: Registration
     sequence: int
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.membership.client_identity import Node
+from strategies.membership.client_identity import OnlineNode
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.spec.entry import Algorithm
@@ -81,13 +81,13 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def foreign_registration(node: Node) -> Registration:
+def foreign_registration(node: OnlineNode) -> Registration:
     """Return the registration of a node whose app cannot register: one client, of one example."""
     name = node.name or f"node-{node.id}"
     return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
 
 
-def as_one_client(node: Node, registered: Registration) -> Registration:
+def as_one_client(node: OnlineNode, registered: Registration) -> Registration:
     """Return a node's registration as if its share of the clients were one client, named after the node."""
     part, parts = registered.share
     mine = np.asarray(registered.num_examples)[part :: max(parts, 1)]

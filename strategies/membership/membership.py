@@ -16,16 +16,15 @@ from typing import Any
 
 from flwr.app import Message
 
-from strategies.membership.client_identity import Admission, Claim, Node, admit
+from strategies.membership.client_identity import Admission, Claim, OnlineNode, admit
 from strategies.membership.foreign import as_one_client, foreign_registration
+from task import timing
 from task.errors import ConfigError
 from task.population import some
 from task.wire import messages as wire
 from task.wire.registration import REGISTER, Data, Registration, read_registration
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
-COME_BACK_S = 15.0  # that a round waits for a node that got lost, if it can do without
-ASK_AGAIN_S = 15.0  # half of the time after which a silent node is asked again; it doubles each time
 
 Incarnation = tuple[int, str]
 """A node's id, and what changes each time that it comes back."""
@@ -40,7 +39,7 @@ class Membership:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.nodes: dict[int, Node] = {}  # online
+        self.nodes: dict[int, OnlineNode] = {}  # online
         self.claims: dict[int, Claim] = {}
         self.admission = Admission()
         self.queries: dict[str, tuple[int, float]] = {}  # unanswered, by message id: node, when it was asked
@@ -51,7 +50,7 @@ class Membership:
         self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
         self.whole_nodes = False  # whether a node that hosts several clients counts as one
         self._times_left = Counter[int]()  # by node
-        self._left_at: dict[int, tuple[Node, float]] = {}  # those away: what each was, since when
+        self._left_at: dict[int, tuple[OnlineNode, float]] = {}  # those away: what each was, since when
         self._unfit: dict[int, tuple[str, bool]] = {}  # why nodes cannot take part, and whether they said so
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
@@ -79,8 +78,9 @@ class Membership:
         self.nodes = {}
         for info in infos:
             since = f"{info.last_activated_at}/{self._times_left[info.node_id]}"
-            self.nodes[info.node_id] = Node(info.node_id, info.name, since, info.registered_at)
-        over = {n for n, (_, at) in self._left_at.items() if n in self.nodes or now - at >= COME_BACK_S}
+            self.nodes[info.node_id] = OnlineNode(info.node_id, info.name, since, info.registered_at)
+        away = self._left_at.items()
+        over = {n for n, (_, at) in away if n in self.nodes or now - at >= timing.COME_BACK_S}
         for node in over:
             del self._left_at[node]
         self.empty_since = None if self.nodes else self.empty_since or now
@@ -92,7 +92,7 @@ class Membership:
             i: (n, asked) for i, (n, asked) in self.queries.items() if n in self.nodes and n not in back
         }
         times = Counter(n for n, _ in self.queries.values())
-        wait = {n: min(ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
+        wait = {n: min(timing.ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
         lately = {n for n, asked in self.queries.values() if asked + wait[n] > now}
         unknown = back | (self.nodes.keys() - self.claims.keys() - self._unfit.keys())
         return sorted(unknown - lately)
@@ -128,7 +128,7 @@ class Membership:
         self.last_answer_at = time.monotonic()
         self._admit()
 
-    def _read(self, node: Node, reply: Message | Exception) -> Registration | None:
+    def _read(self, node: OnlineNode, reply: Message | Exception) -> Registration | None:
         """Return what a node registered; None if the node could not answer and is to be asked again.
 
         Raises:
@@ -150,7 +150,7 @@ class Membership:
         logger.debug("%s does not know how to register", node)
         return foreign_registration(node)
 
-    def _leave_out(self, node: Node, why: str, *, declined: bool) -> None:
+    def _leave_out(self, node: OnlineNode, why: str, *, declined: bool) -> None:
         why = wire.one_line(why)
         self._unfit[node.id] = why, declined
         self.claims.pop(node.id, None)
@@ -163,14 +163,14 @@ class Membership:
         since = time.monotonic() - within_s
         return sorted({node for node, asked in self.queries.values() if asked > since})
 
-    def present(self) -> dict[int, Node]:
+    def present(self) -> dict[int, OnlineNode]:
         """Return the nodes that are online, and registered ones that were until a moment ago.
 
         A SuperLink in trouble heard no node, and a process that was killed is started again: an order for
         such a node waits until it is back (`strategies.engine.exchange`), and no round begins without it.
         """
         now = time.monotonic()
-        left = {n: node for n, (node, since) in self._left_at.items() if now - since < COME_BACK_S}
+        left = {n: node for n, (node, since) in self._left_at.items() if now - since < timing.COME_BACK_S}
         return {n: node for n, node in left.items() if n in self.claims} | self.nodes
 
     def num_answered(self) -> int:
@@ -208,7 +208,7 @@ class Membership:
         """Return the registrations of the nodes that take part, by node."""
         return {n: self.claims[n].registration for n in sorted(self.admission.admitted)}
 
-    def left_out(self) -> dict[Node, str]:
+    def left_out(self) -> dict[OnlineNode, str]:
         """Return the nodes that are online and take no part, and why; silent ones, too."""
         found = dict.fromkeys(self.silent(), "has not registered")
         found |= {n: f"is refused: it {why}" for n, why in self.admission.refused.items()}
@@ -222,7 +222,7 @@ class Membership:
         against = (declined | self.admission.deviating) & self.nodes.keys()
         if not against or len(self.admission.admitted) > len(against):
             return ""
-        by_reason: dict[str, list[Node]] = {}
+        by_reason: dict[str, list[OnlineNode]] = {}
         for node, why in self.left_out().items():
             if node.id in against:
                 by_reason.setdefault(why, []).append(node)

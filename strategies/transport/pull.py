@@ -18,17 +18,15 @@ from typing import Protocol, runtime_checkable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from task import timing
 from task.flower.grid import ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
 # many nodes does not keep a SuperLink busy. A grid that knows when a reply is there (`Prompt`) is not polled.
-FIRST_PAUSE_S = 0.001
-LAST_PAUSE_S = 0.25
 SHARE = 0.02
 REST = 4.0
-STUCK_S = 1.0  # a fetch that takes longer goes on beside the others'
 
 Found = tuple[str, "Message | Exception"]  # id of the message that it answers, and the reply or what is wrong
 
@@ -88,7 +86,7 @@ class AtOnce:
         found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
-            self.grid.wait(min(LAST_PAUSE_S, timeout_s))
+            self.grid.wait(min(timing.REPLY_LATER_S, timeout_s))
         return found
 
     def _pull(self) -> list[Found]:
@@ -138,12 +136,12 @@ class OneByOne:
         while True:
             now = time.monotonic()
             with self._change:
-                if self._ids and (self._worker is None or now - self._since > STUCK_S):
+                if self._ids and (self._worker is None or now - self._since > timing.FETCH_S):
                     self._since = now
                     self._worker = threading.Thread(target=self._work, name="replies", daemon=True)
                     self._worker.start()
             try:
-                found = [self._found.get(timeout=max(min(deadline - now, STUCK_S), 0.0))]
+                found = [self._found.get(timeout=max(min(deadline - now, timing.FETCH_S), 0.0))]
             except Empty:
                 if time.monotonic() >= deadline:
                     return []
@@ -182,16 +180,16 @@ class OneByOne:
             again = self._ask(message_id)
             now = time.monotonic()
             left -= 1
-            if now - began < STUCK_S:  # one that took longer waited for a SuperLink that was away
+            if now - began < timing.FETCH_S:  # one that took longer waited for a SuperLink that was away
                 swept += now - began
             with self._change:
                 if again:
                     self._ids.append(message_id)
                 if self._worker is not me:
                     return  # another goes on
-                self._since = now + 2 * LAST_PAUSE_S + REST * swept
+                self._since = now + 2 * timing.REPLY_LATER_S + REST * swept
                 if again and left <= 0:
-                    pause = min(max(FIRST_PAUSE_S, SHARE * (now - self._began)), LAST_PAUSE_S)
+                    pause = min(max(timing.REPLY_FIRST_S, SHARE * (now - self._began)), timing.REPLY_LATER_S)
                     self._change.wait(max(pause, REST * swept))
                     left = 0
 

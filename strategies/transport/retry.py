@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from task import timing
 from task.flower.grid import is_superlink_error
 from task.wire.messages import one_line
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 T = TypeVar("T")
-LONGEST_PAUSE_S = 2.0
-SLOW_S = 2.0  # a call that takes longer says that the SuperLink was away
 
 
 def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
@@ -37,8 +36,8 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
             logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
             troubled()
         else:
-            if time.monotonic() - began > SLOW_S:
+            if time.monotonic() - began > timing.TROUBLE_S:
                 troubled()
             return result
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+        pause = min(2 * pause, timing.TROUBLE_PAUSE_S)

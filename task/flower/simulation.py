@@ -32,11 +32,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid import InMemoryGrid
 
+from task import timing
 from task.flower.names import PACE, changes
 
 __all__ = ["Backend", "ClientAppException", "engine"]
-
-LOOK_UP_S = 0.1  # between looks whether the run is over
 
 
 @contextmanager
@@ -142,7 +141,7 @@ def _messenger(
 ) -> None:
     """Move the nodes' messages into the workers' queue when there are new ones, until the run is over."""
     while not f_stop.is_set():
-        pushed.wait(LOOK_UP_S)
+        pushed.wait(timing.QUEUE_LOOK_S)
         pushed.clear()
         for node in nodes_mapping:
             for message in state.get_message_ins(node_id=node, limit=None):
@@ -150,8 +149,8 @@ def _messenger(
 
 
 class _Queue(Queue[Message]):
-    """A queue whose readers look up from waiting at least every `LOOK_UP_S`."""
+    """A queue whose readers look up from waiting at least every `timing.QUEUE_LOOK_S`."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Message:
         """Return the next message, or raise `Empty`, perhaps before the time is up."""
-        return super().get(block, timeout and min(timeout, LOOK_UP_S))
+        return super().get(block, timeout and min(timeout, timing.QUEUE_LOOK_S))

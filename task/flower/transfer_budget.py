@@ -20,9 +20,9 @@ from typing import Any
 
 from flwr.app import Array
 
+from task import timing
 from task.errors import WireError
 
-LOOK_S, LAST_LOOK_S = 0.05, 1.0  # between looks for a part
 _current = threading.local()
 
 
@@ -110,8 +110,8 @@ def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
         times = {
             "max_time": max(allowance.deadline - time.monotonic(), 0.0),
             "max_tries_per_object": None,
-            "initial_backoff": LOOK_S,
-            "backoff_cap": LAST_LOOK_S,
+            "initial_backoff": timing.PART_FIRST_S,
+            "backoff_cap": timing.PART_LATER_S,
         }
         return theirs(list(dict.fromkeys(object_ids)), fetch, **{**more, **times})
 

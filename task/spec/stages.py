@@ -29,7 +29,7 @@ LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the 
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSpec:
     """One stage.
 
     Attributes:
@@ -63,10 +63,10 @@ def _with_attack(entry: Algorithm) -> Algorithm:
     return replace(entry, phases=MappingProxyType(phases))
 
 
-STAGES: dict[str, Stage] = {
-    "ala": Stage("ala", "Adaptive local aggregation", _with_ala),
-    "loss": Stage("loss", "Loss of the received model, for selection by loss", _with_loss),
-    "attack": Stage("attack", "Simulated attack", _with_attack),
+STAGES: dict[str, StageSpec] = {
+    "ala": StageSpec("ala", "Adaptive local aggregation", _with_ala),
+    "loss": StageSpec("loss", "Loss of the received model, for selection by loss", _with_loss),
+    "attack": StageSpec("attack", "Simulated attack", _with_attack),
 }
 """By name, in the order in which they are applied."""
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from task import timing
 from task.storage.files import FILE, make_folder
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
-
-LOOK_S = 0.2
 
 
 class HeldError(Exception):
@@ -65,7 +64,7 @@ def locked(
         if not said:
             waiting(holder)
             said = True
-        time.sleep(LOOK_S)
+        time.sleep(timing.LOCK_LOOK_S)
     handle, owner = taken
     try:
         if owner and words:

@@ -323,7 +323,7 @@ def test_the_bounds_stand_in_the_node_config() -> None:
 
 
 def test_a_refusal_stays_one_on_its_way_out(ward: dict[str, Any]) -> None:
-    """The guard of a node writes refusals down; it knows them by their class."""
+    """The process of a task writes refusals down; it knows them by their class."""
     run = as_run_config(read_config(CSV | {"batch-size": 1, "local-steps": 1}))
     context = Context(7, 3, ward | {"min-examples": 10}, RecordDict(), run)
     node = open_node(read_config(CSV), ward)

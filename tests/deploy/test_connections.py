@@ -16,11 +16,11 @@ import grpc
 import pytest
 import uvicorn
 
-from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower import superlink
 from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import FILES
+from task import timing
 from task.errors import ConfigError
 from tests.support.fleet import Served, served
 
@@ -35,8 +35,8 @@ BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A Fleet API of a process that may open few files, and which waits 2 s instead of 20 and 60."""
     raise_files()  # both ends of all connections are in this process
-    monkeypatch.setattr(limiting, "HANDSHAKE_S", 2.0)
-    monkeypatch.setattr(limiting, "IDLE_S", 2.0)
+    monkeypatch.setattr(timing, "HANDSHAKE_S", 2.0)
+    monkeypatch.setattr(timing, "CONNECTION_IDLE_S", 2.0)
     monkeypatch.setattr(superlink, "raise_files", lambda: FEW_FILES)
     with served(tmp_path, Limits(1_000_000, 600)) as link:
         yield link
@@ -120,14 +120,14 @@ def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:
 
 def test_a_server_that_is_made_elsewhere_is_not_served_without_bounds(link: Served) -> None:
     with pytest.raises(ConfigError, match="unbounded"):
-        superlink.serve_fleet(lambda **more: None, link.guard, interceptors=[])
+        superlink.serve_fleet(lambda **more: None, link.limiter, interceptors=[])
     assert superlink.servers.grpc is grpc  # and nothing stays patched
 
 
 def test_a_connection_to_the_http_port_on_which_no_request_comes_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(superlink, "FIRST_REQUEST_S", 0.5)
+    monkeypatch.setattr(timing, "FIRST_REQUEST_S", 0.5)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from server_app.deploy.node.resource_limits import (
-    Bucket,
+    ByteBucket,
     MemoryLimit,
     SlowLink,
     data_bytes,
@@ -38,7 +38,7 @@ def test_rates_and_sizes_are_read_and_spelled() -> None:
 
 def test_a_bucket_gives_its_rate_and_no_more() -> None:
     """1000 B/s with a burst of 100 B: 500 B at once must wait for 400 B, which is 0.4 s."""
-    bucket = Bucket(1000.0)
+    bucket = ByteBucket(1000.0)
     time.sleep(0.2)
     assert bucket.pause_s(500) == pytest.approx(0.4, abs=0.02)
     assert bucket.pause_s(100) == pytest.approx(0.5, abs=0.02)

@@ -231,7 +231,7 @@ def test_a_private_control_address_is_fine(kits: Path, control: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "7", "ward-1", "Ward_2.north", "a" * 64])
 def test_names_that_are_fine(name: str) -> None:
-    assert check_name(name) == name
+    check_name(name)  # raises nothing
 
 
 @pytest.mark.parametrize(

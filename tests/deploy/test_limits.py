@@ -22,6 +22,7 @@ from server_app.deploy.flower import delivery as delivering
 from server_app.deploy.flower import fleet as fleets
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits
+from task import timing
 from tests.support.fleet import Peer, Served, answer_to, arrays, served
 
 # Flower's way to set up its database is deprecated by the library that does it.
@@ -70,7 +71,7 @@ def test_a_reply_that_is_too_large_is_dropped_and_answered_in_its_place(
     (reply,) = link.replies(order)
     assert f"at most {MAX_REPLY} bytes" in reply.error.reason
     assert sum("reply refused" in line for line in caplog.messages) == 1
-    assert link.guard.sender(node.id).fingerprint in caplog.text
+    assert link.limiter.sender(node.id).fingerprint in caplog.text
     # Neither the other nodes nor the next reply suffer from it.
     other.push(other.pull()[0], arrays(MAX_REPLY // 2))
     assert not link.replies(others)[0].HasField("error")
@@ -194,7 +195,7 @@ def test_a_node_that_was_killed_is_let_in_when_it_has_been_silent(
     node = link.peer()
     with pytest.raises(grpc.RpcError, match="2004"):
         node.activate()
-    monkeypatch.setattr(fleets, "DEAD_S", 0.3)
+    monkeypatch.setattr(timing, "DEAD_NODE_S", 0.3)
     time.sleep(0.5)
     assert node.activate() == node.id
 
@@ -205,7 +206,7 @@ def test_a_node_that_was_killed_is_let_in_at_once_where_it_was(
     node = link.peer()
     with pytest.raises(grpc.RpcError, match="2004"):
         node.activate(place="here")  # nobody said before where the node is
-    monkeypatch.setattr(fleets, "DEAD_S", 0.3)
+    monkeypatch.setattr(timing, "DEAD_NODE_S", 0.3)
     time.sleep(0.5)
     node.activate(place="here")
     monkeypatch.undo()
@@ -223,8 +224,8 @@ def test_a_superlink_that_was_killed_with_a_node_still_knows_where_it_was(
     node = link.peer()
     link.state.deactivate_node(node.id)
     node.activate(place="here")
-    link.guard._senders.clear()
-    link.guard._places = limiting.Places(tmp_path / "places.json")
+    link.limiter._senders.clear()
+    link.limiter._places = limiting.Places(tmp_path / "places.json")
     with pytest.raises(grpc.RpcError, match="2004"):
         node.activate(place="elsewhere")
     assert node.activate(place="here") == node.id
@@ -248,7 +249,7 @@ def test_places_that_cannot_be_read_or_written_are_none(
 def test_a_flood_of_replies_is_slowed_down_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiting, "LONGEST_WAIT_S", 0.5)
+    monkeypatch.setattr(timing, "SLOWED_S", 0.5)
     with served(tmp_path, Limits(MAX_REPLY, 4)) as link:
         node, other = link.peer(), link.peer()
         for _ in range(4):
@@ -262,7 +263,7 @@ def test_a_flood_of_replies_is_slowed_down_and_then_refused(
 
 
 def test_calls_are_slowed_down_to_the_rate() -> None:
-    bucket = limiting._Bucket(rate=50, size=5)
+    bucket = limiting._CallBucket(rate=50, size=5)
     waits = [bucket.take() for _ in range(30)]
     assert waits[:5] == [0.0] * 5
     assert 0.4 < waits[-1] <= 0.5
@@ -334,7 +335,7 @@ def test_an_order_that_never_becomes_whole_holds_up_its_node_for_a_while_only(
 ) -> None:
     node = link.peer()
     broken = link.order(node.id, arrays(20_000), held_back=1)
-    monkeypatch.setattr(delivering, "PUSH_S", 0.0)
+    monkeypatch.setattr(timing, "PARTS_S", 0.0)
     (got,) = node.pull()  # the node sees for itself that it cannot have it
     assert got.metadata.message_id == broken
 
@@ -412,7 +413,7 @@ def test_who_was_alive_has_time_to_report_to_a_new_superlink(link: Served) -> No
 
 
 def test_what_nobody_will_ask_for_is_deleted(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "GRACE_S", 0.0)
+    monkeypatch.setattr(timing, "SURVIVORS_S", 0.0)
     node = link.peer()
     link.order(node.id, arrays(20_000), ttl=2.0)
     kept = link.order(node.id)

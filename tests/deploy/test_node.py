@@ -12,11 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from flwr.supernode import start_client_internal as main_loop
 
-from server_app.deploy.flower import clock, supernode
-from server_app.deploy.host.processes import Warden
+from server_app.deploy.flower import supernode
+from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
 from server_app.deploy.kits.provision import provision
@@ -25,6 +26,7 @@ from server_app.deploy.node import serve as node
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Found
 from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
+from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 
 
@@ -64,7 +66,7 @@ BROKEN = "x,label\n1,0\nhot,1\n"
 def test_broken_data_end_a_node_before_it_connects(
     kit: NodeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node._Node, "start", lambda self: pytest.fail("it starts"))
+    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: pytest.fail("it starts"))
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
     with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column 1 "x": expected a number'):
@@ -108,8 +110,8 @@ def test_what_another_app_reads_is_not_checked(
     """Where the kit allows any app, its data may be of any form."""
     (tmp_path / "ward.parquet").write_bytes(b"PAR1")
     started: list[str] = []
-    monkeypatch.setattr(node._Node, "start", lambda self: started.append(self.kit.name))
-    monkeypatch.setattr(Warden, "run", lambda *_: None)
+    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: started.append(self.kit.name))
+    monkeypatch.setattr(Supervisor, "run", lambda *_: None)
     with pytest.raises(DataError):
         run_node(kit, Options(data=tmp_path / "ward.parquet"))
     assert not started
@@ -132,7 +134,7 @@ def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None
         read_partition("1 of 3")
 
 
-class FakeWarden:
+class FakeSupervisor:
     """Holds the one child that a node looks at."""
 
     def __init__(self) -> None:
@@ -171,7 +173,7 @@ def made(tmp_path: Path) -> Callable[..., Any]:
     def make(port: int) -> Any:
         kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
         kit.state.mkdir()
-        it = node._Node(kit, Options(), FakeWarden())  # type: ignore[arg-type]
+        it = node._NodeProcesses(kit, Options(), FakeSupervisor())  # type: ignore[arg-type]
         it.probe = FakeProbe()
         return it
 
@@ -212,7 +214,7 @@ def test_it_says_once_why_it_cannot_reach_the_superlink_and_that_a_certificate_e
         it.look()
     assert said == ["connected to 127.0.0.1:9", "it ends soon"]
     looks = it.probe.looks
-    clock_s[0] += node.DAY_S
+    clock_s[0] += timing.CERTIFICATE_LOOK_S
     it.look()
     assert it.probe.looks == looks + 1
 
@@ -252,7 +254,7 @@ def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
     clock_s[0] += 10
     it.look()
     assert it._health() == ""  # the port answers only now
-    clock_s[0] += node.STALE_S + 1
+    clock_s[0] += timing.NODE_STALE_S + 1
     it.look()
     assert "no exchange with" in it._health()
     assert it._health() == ""  # once
@@ -266,7 +268,7 @@ def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
 @pytest.mark.parametrize(
     ("log", "what"),
     [
-        ("bouquet: this machine's clock is 8 s ahead of ...", "clock is 8 s ahead"),
+        ("bouquet: this machine's clock, 12:00 UTC, differs ...", "clock, 12:00 UTC, differs"),
         ("... [code: 2004] Failed to activate SuperNode.", "was not let in by 127.0.0.1"),
         ("... CERTIFICATE_VERIFY_FAILED ...", "has no certificate for 127.0.0.1"),
         ("bouquet: connected to x as node 1", "ended with exit code 70"),
@@ -283,29 +285,25 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     it = made(9)
     log = "[code: 2004] Failed to activate SuperNode."
     assert "holds an earlier process" in it._explain(1, log)
-    it.refused_since -= node.NOT_LET_IN_S
+    it.refused_since -= timing.NOT_LET_IN_S
     said = it._explain(1, log)
     assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said
 
 
-@pytest.mark.parametrize("off_s", [0.0, 8.0, 320.0, -310.0, -3600.0, 7200.0])
-def test_the_clocks_offset_is_found_from_what_is_accepted(off_s: float) -> None:
-    """A SuperLink accepts times between 5 s in its future and 305 s in its past."""
-    calls = []
-
-    def accepted(shift: float) -> bool:
-        calls.append(shift)
-        return -305 < off_s + shift < 5
-
-    assert clock.ahead_s(accepted) == pytest.approx(off_s, abs=0.3)
-    assert len(calls) < 80
+def test_a_refused_time_is_explained() -> None:
+    assert "Run NTP" in supernode._reason(Refusal("Invalid timestamp"))
+    assert supernode._reason(Refusal("Unknown node")) == "the SuperLink says UNAUTHENTICATED: Unknown node"
 
 
-def test_a_clock_that_is_far_off_is_only_far_off() -> None:
-    assert clock.ahead_s(lambda shift: False) is None
-    assert "more than 13 h off" in clock.in_words(None)
-    assert "is 8 s ahead of" in clock.in_words(8.1)
-    assert "is 400 s behind" in clock.in_words(-400.0)
+class Refusal(grpc.RpcError):  # type: ignore[misc]
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAUTHENTICATED
+
+    def details(self) -> str:
+        return self.words
 
 
 def test_flowers_main_loop_is_as_expected_and_looks_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +323,7 @@ def test_another_main_loop_keeps_its_pace(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_reply_whose_rest_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supernode, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(timing, "REPLY_REST_S", 0.3)
     pace = supernode.Pace()
 
     def yield_object_contents(waits: int) -> None:

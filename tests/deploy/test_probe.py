@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import probe
 from server_app.deploy.node.probe import Found, Probe
+from task import timing
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_a_host_that_nobody_knows(kits: Path) -> None:
 
 def test_a_host_that_answers_nothing(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full backlog: the kernel drops what comes then, as a firewall does."""
-    monkeypatch.setattr(probe, "WAIT_S", 0.5)
+    monkeypatch.setattr(timing, "PROBE_S", 0.5)
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -95,7 +96,7 @@ def test_a_host_that_answers_nothing(kits: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_listens_and_says_nothing_and_what_speaks_no_tls(
     kits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "WAIT_S", 0.5)
+    monkeypatch.setattr(timing, "PROBE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = look(silent.getsockname()[1], kits)
         assert found.answers
@@ -169,7 +170,7 @@ def test_a_look_that_takes_long_is_trouble_before_it_ends(
     monkeypatch.setattr(
         probe, "look", lambda address, authority: Found(True) if over.wait(30) else Found(False)
     )
-    monkeypatch.setattr(probe, "SLOW_S", 0.2)
+    monkeypatch.setattr(timing, "PROBE_SLOW_S", 0.2)
     slow = Probe(("host", 1), kits / "ward" / "ca.crt")
     slow.look()
     assert slow.found is None

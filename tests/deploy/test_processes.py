@@ -1,4 +1,4 @@
-"""The warden: what ends is started again, what is stopped leaves nothing behind."""
+"""The supervisor: what ends is started again, what is stopped leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ import psutil
 import pytest
 
 from server_app.deploy.host import processes
-from server_app.deploy.host.processes import Child, Warden, how_it_ended, only_one
+from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one
+from task import timing
 from task.errors import BouquetError
+from tests.support.waits import scale_waits
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_waits(monkeypatch, 0.2)
+
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def until(warden: Warden, true: object, within_s: float = 30.0) -> None:
-    """Let the warden look until something holds."""
+def until(supervisor: Supervisor, true: object, within_s: float = 30.0) -> None:
+    """Let the supervisor look until something holds."""
     deadline = time.monotonic() + within_s
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline
-        warden.look()
+        supervisor.look()
         time.sleep(0.02)
 
 
 def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path) -> None:
     told: list[str] = []
-    with Warden(tmp_path, told.append) as warden:
-        child = warden.add(Child("brief", [sys.executable, "-c", "print('here', flush=True); exit(3)"]))
-        until(warden, lambda: child.starts == 3)
-    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s", "1 s"]
+    with Supervisor(tmp_path, told.append) as supervisor:
+        child = supervisor.add(Child("brief", [sys.executable, "-c", "print('here', flush=True); exit(3)"]))
+        until(supervisor, lambda: child.starts == 3)
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.1 s", "0.2 s"]
     assert told[0].startswith("brief ended with exit code 3")
     log = (tmp_path / "brief.log").read_text()
     assert log.count("here") >= 2
@@ -44,21 +52,21 @@ def test_a_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path
 def test_a_child_that_lived_long_begins_with_the_first_pause_again(
     unwell: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "STEADY_S", 0.0)
+    monkeypatch.setattr(timing, "RECOVERED_S", 0.0)
     told: list[str] = []
     script = SLEEP if unwell else [sys.executable, "-c", "exit(3)"]
-    with Warden(tmp_path, told.append) as warden:
-        child = warden.add(Child("child", script, health=lambda: "does not answer" if unwell else ""))
-        until(warden, lambda: child.starts == 3)
-    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.5 s"] * 2
+    with Supervisor(tmp_path, told.append) as supervisor:
+        child = supervisor.add(Child("child", script, health=lambda: "does not answer" if unwell else ""))
+        until(supervisor, lambda: child.starts == 3)
+    assert [line.rpartition(" in ")[2] for line in told[:2]] == ["0.1 s"] * 2
 
 
 def test_a_child_whose_environment_cannot_be_read_yet_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "marked", lambda mark: iter(()))
-    with Warden(tmp_path, lambda line: None) as warden:
-        child = warden.add(Child("young", SLEEP))
+    with Supervisor(tmp_path, lambda line: None) as supervisor:
+        child = supervisor.add(Child("young", SLEEP))
         process = child.process
     assert process is not None
     assert process.poll() is not None
@@ -74,28 +82,28 @@ def test_an_unwell_child_ends_with_all_that_it_started(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     ill: list[str] = []
-    with Warden(tmp_path, lambda line: None) as warden:
-        child = warden.add(Child("parent", [sys.executable, "-c", script], health=lambda: "".join(ill)))
-        until(warden, lambda: pid.exists() and pid.read_text())
+    with Supervisor(tmp_path, lambda line: None) as supervisor:
+        child = supervisor.add(Child("parent", [sys.executable, "-c", script], health=lambda: "".join(ill)))
+        until(supervisor, lambda: pid.exists() and pid.read_text())
         first = psutil.Process(int(pid.read_text()))
         ill.append("ill")
-        warden.look()
+        supervisor.look()
         assert not first.is_running() or first.status() == psutil.STATUS_ZOMBIE
         ill.clear()
         pid.unlink()
-        until(warden, lambda: child.starts == 2 and pid.exists() and pid.read_text())
+        until(supervisor, lambda: child.starts == 2 and pid.exists() and pid.read_text())
         second = psutil.Process(int(pid.read_text()))
     assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
 
 
 def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "STOP_S", 0.5)
+    monkeypatch.setattr(timing, "TERMINATE_S", 0.5)
     script = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     )
-    with Warden(tmp_path, lambda line: None) as warden:
-        child = warden.add(Child("deaf", [sys.executable, "-c", script]))
-        until(warden, lambda: "deaf\n" in warden.tail("deaf").partition("\n")[2])
+    with Supervisor(tmp_path, lambda line: None) as supervisor:
+        child = supervisor.add(Child("deaf", [sys.executable, "-c", script]))
+        until(supervisor, lambda: "deaf\n" in supervisor.tail("deaf").partition("\n")[2])
         assert child.process is not None
         process = psutil.Process(child.process.pid)
         began = time.monotonic()
@@ -103,25 +111,25 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not process.is_running()
 
 
-def test_a_child_ends_when_the_warden_is_killed(tmp_path: Path) -> None:
+def test_a_child_ends_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     child = (
         "from server_app.deploy.host.processes import end_with_parent; end_with_parent()\n"
         "import time; time.sleep(600)"
     )
     script = (
         "import sys, pathlib, time\n"
-        "from server_app.deploy.host.processes import Child, Warden\n"
-        f"w = Warden(pathlib.Path({str(tmp_path)!r}))\n"
+        "from server_app.deploy.host.processes import Child, Supervisor\n"
+        f"w = Supervisor(pathlib.Path({str(tmp_path)!r}))\n"
         f"c = w.add(Child('c', [sys.executable, '-c', {child!r}]))\n"
         "time.sleep(1.5)\n"
         "print(c.process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as warden:
-        assert warden.stdout is not None
-        process = psutil.Process(int(warden.stdout.readline()))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        process = psutil.Process(int(supervisor.stdout.readline()))
         assert process.is_running()
-        warden.kill()
+        supervisor.kill()
         deadline = time.monotonic() + 20
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
@@ -133,10 +141,10 @@ def test_a_log_that_grows_too_long_moves_aside_while_it_is_written(
 ) -> None:
     monkeypatch.setattr(processes, "LOG_BYTES", 5000)
     script = "import time\nwhile True: print('x' * 99, flush=True); time.sleep(0.002)"
-    with Warden(tmp_path, lambda line: None) as warden:
-        child = warden.add(Child("loud", [sys.executable, "-c", script]))
-        until(warden, lambda: (tmp_path / "loud.log.1").exists())
-        until(warden, lambda: (tmp_path / "loud.log").stat().st_size > 1000)
+    with Supervisor(tmp_path, lambda line: None) as supervisor:
+        child = supervisor.add(Child("loud", [sys.executable, "-c", script]))
+        until(supervisor, lambda: (tmp_path / "loud.log.1").exists())
+        until(supervisor, lambda: (tmp_path / "loud.log").stat().st_size > 1000)
         assert (tmp_path / "loud.log").stat().st_size < 50_000
         assert child.starts == 1
 
@@ -160,18 +168,18 @@ def test_a_folder_that_is_moved_ends_what_runs_from_it_and_logs_that_are_deleted
 ) -> None:
     """A revoked node's kit is moved away, with its logs, while the node runs; a child ends at that moment."""
     kit, children = tmp_path / "kit", []
-    with Warden(kit / "logs", lambda line: None) as warden:
-        child = warden.add(Child("child", SLEEP))
+    with Supervisor(kit / "logs", lambda line: None) as supervisor:
+        child = supervisor.add(Child("child", SLEEP))
         (kit / "logs" / "child.log").unlink()
         (kit / "logs").rmdir()
         child.process.kill()  # type: ignore[union-attr]
-        until(warden, lambda: child.starts == 2)
+        until(supervisor, lambda: child.starts == 2)
         assert (kit / "logs" / "child.log").exists()
         children.append(psutil.Process(child.process.pid))  # type: ignore[union-attr]
         timer = threading.Timer(1.0, lambda: (kit.rename(tmp_path / "away"), child.process.kill()))  # type: ignore[union-attr]
         timer.start()
         with pytest.raises(BouquetError, match=r"kit: expected this folder to stay .* moved or deleted"):
-            warden.run(threading.Event())
+            supervisor.run(threading.Event())
         timer.join()
     assert not any(process.is_running() for process in children)
     assert not kit.exists()

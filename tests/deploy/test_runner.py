@@ -15,8 +15,9 @@ import pytest
 from server_app.deploy.flower.control import LinkError, NodeState, RunState
 from server_app.deploy.link import runner as module
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Jobs
-from server_app.deploy.link.runner import CLOSING_S, LOST_S, MOST_FRUITLESS, MUSTER_S, REUNION_S, Runner
+from server_app.deploy.link.runner import MOST_FRUITLESS, Runner
 from server_app.run.run_lock import holding
+from task import timing
 from task.errors import ConfigError
 
 ALIVE = RunState("running")
@@ -142,7 +143,7 @@ def test_a_new_run_waits_a_little_for_nodes_that_are_away(world: World) -> None:
     world.nodes = [node(1), node(2, online=False), node(3, online=False, registered=False)]
     world.jobs.submit("a", {})
     world.look()
-    world.look(MUSTER_S - 1)
+    world.look(timing.MUSTER_S - 1)
     assert world.link.submitted == []
     world.look(1)
     assert len(world.link.submitted) == 1
@@ -163,7 +164,7 @@ def test_a_serverapp_that_does_not_end_after_its_result_is_not_waited_for(world:
     world.begin()
     (world.folder / "result.json").write_text("{}")
     world.look(1)
-    world.look(CLOSING_S + 1)
+    world.look(timing.SERVERAPP_CLOSES_S + 1)
     assert world.state == FINISHED
 
 
@@ -174,7 +175,7 @@ def test_a_killed_serverapp_is_seen_by_the_lock_and_the_run_goes_on(world: World
     world.look(1)
     world.end()  # killed; the SuperLink still says that it runs
     world.look(1)
-    world.look(LOST_S - 0.5)
+    world.look(timing.SERVERAPP_LOST_S - 0.5)
     assert world.link.stopped == []
     world.look(1)
     assert world.link.stopped == [1]
@@ -328,13 +329,13 @@ def test_it_waits_for_the_nodes_of_the_run_but_not_for_ever_nor_for_the_revoked(
     rows = [{"node": str(n)} for n in (1, 2, 3)]
     (world.folder / "nodes.json").write_text(json.dumps({"nodes": rows}))
     lost_with([node(1), node(2, online=False), node(3, registered=False, online=False)])
-    world.look(REUNION_S - 1)
+    world.look(timing.REUNION_S - 1)
     assert len(world.link.submitted) == 1
     world.nodes = [node(1), node(2), node(3, registered=False, online=False)]
     world.look(0.5)
     assert world.link.submitted[1]["min-nodes"] == 2
     lost_with([node(1), node(2, online=False)])
-    world.look(REUNION_S + 1)
+    world.look(timing.REUNION_S + 1)
     assert world.link.submitted[2]["min-nodes"] == 1
 
 
@@ -364,7 +365,7 @@ def test_a_link_that_was_killed_takes_the_job_up_where_it_was(world: World) -> N
     world.end()  # it ended its ServerApp, as the next link does with what is left
     world.restart()
     world.look(1)
-    world.look(LOST_S + 1)
+    world.look(timing.SERVERAPP_LOST_S + 1)
     world.look(5)
     assert len(world.link.submitted) == 2
     assert world.link.submitted[1]["resume"] is True

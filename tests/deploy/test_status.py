@@ -21,10 +21,11 @@ from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
 from server_app.deploy.link.jobs import RUNNING, Jobs
-from server_app.deploy.link.serve import Writer
+from server_app.deploy.link.serve import StatusWriter
 from server_app.deploy.link.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
 from server_app.results.folder import RunFolder
 from server_app.terminal import Terminal
+from task import timing
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> 
     assert state(seen(certificates=(Finding(False, "ends soon"),))) == (YELLOW, "ends soon")
     both = (Finding(False, "ends soon"), Finding(True, "has expired"))
     assert state(seen(certificates=both)) == (RED, "has expired; ends soon")
-    silent = seen(answered=time.monotonic() - module.RED_S - 1, trouble="database is locked")
+    silent = seen(answered=time.monotonic() - timing.SUPERLINK_RED_S - 1, trouble="database is locked")
     assert state(silent)[0] == RED
     assert "database is locked" in state(silent)[1]
     child.process = None
@@ -201,7 +202,7 @@ def test_it_is_red_when_fewer_nodes_may_join_than_a_run_needs(kit: LinkKit, chil
 
 def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) -> None:
     write_status(kit, seen(), [child], Jobs(kit.jobs, kit.runs))
-    path = module.path(kit)
+    path = kit.status
     old = json.loads(path.read_text()) | {"written": time.time() - 100}
     path.write_text(json.dumps(old))
     found = read_status(kit)
@@ -214,7 +215,7 @@ def test_an_old_status_says_that_the_link_is_gone(kit: LinkKit, child: Child) ->
 def test_no_status_is_red(kit: LinkKit, content: str | None) -> None:
     if content is not None:
         kit.state.mkdir(parents=True)
-        module.path(kit).write_text(content)
+        kit.status.write_text(content)
     assert read_status(kit)["state"] == RED
     assert "bouquet link" in shown(kit)
 
@@ -259,7 +260,7 @@ def test_the_link_says_in_its_status_that_its_certificate_ends_soon(kit: LinkKit
     keeper = SimpleNamespace(seen=seen(), jobs=Jobs(kit.jobs, kit.runs))
     kit.state.mkdir()
     kit.runs.mkdir(exist_ok=True)
-    Writer(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
+    StatusWriter(kit, SimpleNamespace(children={"superlink": child}), keeper)()  # type: ignore[arg-type]
     found = read_status(kit)
     assert found["state"] == YELLOW
     (warning,) = found["warnings"]

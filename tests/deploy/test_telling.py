@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from server_app.deploy.flower import forks
-from server_app.deploy.flower.forks import Warm
+from server_app.deploy.flower.forks import PreforkExecutor
 from server_app.deploy.flower.task_process import Task
 from server_app.deploy.node.policy import Site
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
@@ -39,7 +39,7 @@ class Parent:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(forks.threading, "active_count", lambda: 1)  # threads of other tests
         self.rounds = folder / "rounds.json"
-        self.warm = Warm(forks.CLIENT, TASK.address, Site(max_rounds=9), rounds=self.rounds)
+        self.warm = PreforkExecutor(forks.CLIENT, TASK.address, Site(max_rounds=9), rounds=self.rounds)
         self.reported: list[tuple[str, bool]] = []
         monkeypatch.setattr(
             self.warm, "_report", lambda task, why, *, pushing: self.reported.append((why, pushing))

@@ -17,7 +17,8 @@ from server_app.deploy.flower import forks
 from server_app.deploy.flower.task_process import Task
 from server_app.deploy.node import policy
 from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
-from server_app.deploy.node.policy import Order, Site
+from server_app.deploy.node.policy import Site, TaskRequest
+from task import timing
 from task.errors import RefusedError
 from tests.support.runtime import own_bundle
 
@@ -61,11 +62,11 @@ def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
     assert "cannot be read" in difference(content, HERE)
 
 
-def order(kind: str) -> Order:
+def order(kind: str) -> TaskRequest:
     """Return an order of run 7."""
     meta = Metadata(7, "id", 1, 3, "", "1", 0.0, 600.0, kind)
     message = Message(metadata=meta, content=RecordDict())  # type: ignore[call-overload]
-    return Order(message, Context(7, 3, {}, RecordDict(), {}))
+    return TaskRequest(message, Context(7, 3, {}, RecordDict(), {}))
 
 
 @pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.gradient", True), ("evaluate", False)])
@@ -101,7 +102,7 @@ def test_another_apps_examples_cannot_be_counted() -> None:
 def test_a_hook_says_yes_by_its_exit_code(
     script: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "HOOK_S", 0.5 if "sleep" in script else 30.0)
+    monkeypatch.setattr(timing, "HOOK_S", 0.5 if "sleep" in script else 30.0)
     hook = tmp_path / "hook"
     hook.write_text(f"#!/bin/sh\n{script}\n")
     hook.chmod(0o755)
@@ -136,7 +137,7 @@ def test_it_asks_at_once_when_there_is_news_and_seldom_without(
 ) -> None:
     work, asked, now = tmp_path / "work", list[float](), [100.0]
     monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
-    warm = forks.Warm(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
+    warm = forks.PreforkExecutor(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
 
     def ask(request: object) -> AcquireTaskResponse:
         asked.append(now[0])
@@ -146,7 +147,7 @@ def test_it_asks_at_once_when_there_is_news_and_seldom_without(
         now[0] += pause_s
         if len(asked) == 3:
             work.touch()
-        if now[0] > 100 + 2 * forks.NEWS_S:
+        if now[0] > 100 + 2 * timing.TASK_NEWS_S:
             raise StopIteration
 
     monkeypatch.setattr(warm.client, "AcquireTask", ask)
@@ -154,8 +155,8 @@ def test_it_asks_at_once_when_there_is_news_and_seldom_without(
     with pytest.raises(StopIteration):
         warm.serve()
     pauses = [round(b - a, 2) for a, b in itertools.pairwise(asked)]
-    assert pauses[:2] == [pytest.approx(forks.IDLE_S, abs=2 * forks.LOOK_S)] * 2
-    assert pauses[2] <= 2 * forks.LOOK_S
-    news = [p for p in pauses[3:] if p < 2 * forks.POLL_S]
-    assert len(news) == pytest.approx(forks.NEWS_S / forks.POLL_S, rel=0.5)
-    assert pauses[-1] == pytest.approx(forks.IDLE_S, abs=2 * forks.LOOK_S)
+    assert pauses[:2] == [pytest.approx(timing.TASK_IDLE_S, abs=2 * timing.TASK_LOOK_S)] * 2
+    assert pauses[2] <= 2 * timing.TASK_LOOK_S
+    news = [p for p in pauses[3:] if p < 2 * timing.TASK_ASK_S]
+    assert len(news) == pytest.approx(timing.TASK_NEWS_S / timing.TASK_ASK_S, rel=0.5)
+    assert pauses[-1] == pytest.approx(timing.TASK_IDLE_S, abs=2 * timing.TASK_LOOK_S)

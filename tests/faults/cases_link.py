@@ -12,7 +12,6 @@ from flwr.proto import control_pb2
 
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link import status as statuses
 from task.storage.files import write_json
 from tests.faults.case import NotCoveredError, Rig, case
 from tests.faults.federation import DISK_MB
@@ -86,7 +85,7 @@ def words_from_outside(rig: Rig) -> str:
     run = {"name": nasty, "state": nasty, "round": 1, "rounds": 2, "attempts": 1, "reason": nasty}
     row = {"state": "green", "address": nasty, "warnings": [nasty], "written": time.time(), "processes": []}
     row |= {"nodes": [node | {"app_version": nasty}], "runs": [run | {"updated": time.time()}]}
-    write_json(statuses.path(kit), row)
+    write_json(kit.status, row)
     command = [BOUQUET, "status", str(kit.path)]
     env = os.environ | {"COLUMNS": "300"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)

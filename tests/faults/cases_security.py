@@ -48,7 +48,7 @@ def keys(rig: Rig) -> str:
     assert seconds <= 5, f"{seconds:.1f} s"
     assert told["again"] != "ok", told
     record = json.loads((fed.kits / "provision.json").read_text())["nodes"]["leaver"]["fingerprint"]
-    assert f"node leaver (key {record}) is revoked and turned out" in fed.machines["link"].said()
+    assert f"node leaver (key {record}) is revoked and may no longer join" in fed.machines["link"].said()
     return f"no key and bad signatures refused; a revoked key refused {seconds:.1f} s after, by fingerprint"
 
 

@@ -94,7 +94,7 @@ def server_app_killed(rig: Rig) -> str:
     "R10",
     "SuperLink killed",
     "the run finishes, no round is lost; same final model",
-    "SIGKILL at a random moment of a 10-round run; its warden starts it again",
+    "SIGKILL at a random moment of a 10-round run; its supervisor starts it again",
 )
 def superlink_killed(rig: Rig) -> str:
     return each(rig, "superlink")
@@ -104,20 +104,20 @@ def superlink_killed(rig: Rig) -> str:
     "R11",
     "SuperLink away for 75 s",
     "the run goes on when it is back, nobody does anything; same final model",
-    "SIGSTOP to the warden, SIGKILL to the SuperLink, 75 s, SIGCONT",
+    "SIGSTOP to the supervisor, SIGKILL to the SuperLink, 75 s, SIGCONT",
 )
 def superlink_away(rig: Rig) -> str:
     run = rig.submit(4)
     run.wait_round(1)
     link = run.fed.machines["link"]
-    warden, superlink = link.one("warden"), link.one("superlink")
-    warden.suspend()
+    supervisor, superlink = link.one("supervisor"), link.one("superlink")
+    supervisor.suspend()
     superlink.kill()
     try:
         time.sleep(75)
         at = run.done()
     finally:
-        warden.resume()
+        supervisor.resume()
     back = time.monotonic()
     run.wait_round(min(at + 1, 4))
     seconds = time.monotonic() - back

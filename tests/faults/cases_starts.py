@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.kitfiles import set_key

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, NodeKit, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow

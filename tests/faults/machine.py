@@ -22,7 +22,7 @@ ROLES = {"flower.superlink": "superlink", "flower.supernode": "supernode", "flow
 
 @dataclass
 class Machine:
-    """One of the machines: a link or a node, which is a warden with what it started."""
+    """One of the machines: a link or a node, which is a supervisor with what it started."""
 
     name: str
     command: list[str]
@@ -31,22 +31,22 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
 
     def said(self) -> str:
-        """Return what its warden printed."""
+        """Return what its supervisor printed."""
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
 
     def running(self) -> bool:
-        """Return whether the warden runs."""
+        """Return whether the supervisor runs."""
         return self.process is not None and self.process.poll() is None
 
     def roles(self) -> dict[str, list[psutil.Process]]:
-        """Return its processes by role: warden, superlink or supernode, warm, task."""
+        """Return its processes by role: supervisor, superlink or supernode, warm, task."""
         found: dict[str, list[psutil.Process]] = {}
         if self.process is None:
             return found
         with contextlib.suppress(psutil.NoSuchProcess):
-            warden = psutil.Process(self.process.pid)
-            found["warden"] = [warden]
-            for child in warden.children():
+            supervisor = psutil.Process(self.process.pid)
+            found["supervisor"] = [supervisor]
+            for child in supervisor.children():
                 with contextlib.suppress(psutil.Error):
                     line = " ".join(child.cmdline())
                     role = next((r for m, r in ROLES.items() if f"server_app.deploy.{m}" in line), "other")

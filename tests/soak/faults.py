@@ -25,7 +25,7 @@ class Harm:
 
     Attributes:
         mend: Ends it.
-        after_s: When that is due; 0 = the wardens mend it by themselves.
+        after_s: When that is due; 0 = the supervisors mend it by themselves.
     """
 
     mend: Mend = lambda: None

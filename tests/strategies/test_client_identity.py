@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from strategies.membership.client_identity import Claim, Node, admit
+from strategies.membership.client_identity import Claim, OnlineNode, admit
 from task.population import ClientNames
 from task.wire.registration import Registration
 
@@ -16,12 +16,12 @@ def own(
     node: int, client: str, *, disk: str = "disk", name: str = "", sequence: int = 0, since: str = ""
 ) -> Claim:
     told = Registration((client,), np.array([5]), f"{disk}/{client}")
-    return Claim(Node(node, name, "", since or f"{node:04}"), told, sequence or node)
+    return Claim(OnlineNode(node, name, "", since or f"{node:04}"), told, sequence or node)
 
 
 def shared(node: int, clients: int | tuple[str, ...], *, disk: str = "disk", name: str = "") -> Claim:
     names = ClientNames(clients) if isinstance(clients, int) else clients
-    return Claim(Node(node, name), Registration(names, np.ones(len(names), np.int64), disk), node)
+    return Claim(OnlineNode(node, name), Registration(names, np.ones(len(names), np.int64), disk), node)
 
 
 def test_each_with_a_client_of_its_own_takes_part() -> None:

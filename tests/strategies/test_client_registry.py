@@ -13,10 +13,9 @@ from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from strategies.engine import exchange, registration_phase
 from strategies.engine.registration_phase import RegistrationPhase
-from strategies.membership import membership
 from strategies.membership.client_registry import ClientRegistry
+from task import timing
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames
 from task.wire import registration
@@ -26,7 +25,7 @@ from tests.support.grid import LocalGrid
 
 @pytest.fixture(autouse=True)
 def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "COME_BACK_S", 0.0)
+    monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
 
 
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
@@ -125,7 +124,7 @@ def test_min_nodes_is_asked_for_before_the_first_round_only() -> None:
 
 
 def test_a_node_that_left_a_moment_ago_is_there_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "COME_BACK_S", 0.3)
+    monkeypatch.setattr(timing, "COME_BACK_S", 0.3)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     registry = called(grid)
     grid.leave(0)
@@ -140,7 +139,7 @@ def test_a_node_that_left_a_moment_ago_is_there_for_a_while(monkeypatch: pytest.
 
 
 def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(timing, "COME_BACK_S", 30.0)
     shared = {"clients": {"a": 1, "b": 1}, "pool": "disk"}
     grid = hosts(shared, shared)
     registry = called(grid)
@@ -169,8 +168,8 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As when the SuperLink is killed during registration."""
-    monkeypatch.setattr(membership, "ASK_AGAIN_S", 0.1)
-    monkeypatch.setattr(exchange, "LOOK_S", 0.02)
+    monkeypatch.setattr(timing, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(timing, "ONLINE_LOOK_S", 0.02)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=2)
     began = time.monotonic()
@@ -269,7 +268,7 @@ def test_one_of_three_nodes_vetoes_no_run(
 def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registration_phase, "GRACE_S", 1.0)
+    monkeypatch.setattr(timing, "SILENT_NODES_S", 1.0)
     grid = hosts(*(owner(f"ward-{i}", name=f"ward-{i}") for i in (1, 2, 3)))
     grid.die(2)
     began = time.monotonic()
@@ -287,7 +286,7 @@ def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
 
 def test_the_first_round_waits_for_slow_nodes_while_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five nodes, one every 0.4 s: more than the grace after the majority, but never so long a silence."""
-    monkeypatch.setattr(registration_phase, "GRACE_S", 0.8)
+    monkeypatch.setattr(timing, "SILENT_NODES_S", 0.8)
     grid = hosts(*(owner(f"ward-{i}") for i in range(5)))
     held: dict[str, Message] = {}
     push, pull = grid.push_messages, grid.pull_messages
@@ -532,7 +531,7 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
 
 
 def test_a_node_that_is_silent_costs_the_round_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
+    monkeypatch.setattr(timing, "NEW_NODE_S", 1.0)
     grid = hosts(owner("ward-1"), owner("ward-2"))
     registry = ClientRegistry(30.0, 1)
     RegistrationPhase(registry, 1).run(grid)

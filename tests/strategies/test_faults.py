@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg
-from strategies.engine import exchange, registration_phase
+from strategies.engine import exchange
 from strategies.engine.journal import Journal
-from strategies.membership import membership
-from strategies.transport import pull, retry
+from strategies.transport import pull
+from task import timing
 from task.errors import NodesError
 from task.wire import messages as wire
 from task.wire import registration
@@ -33,9 +33,9 @@ CONFIGS: list[dict[str, Any]] = [{"client-name": ward} for ward in WARDS]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LOOK_S", 0.02)
-    monkeypatch.setattr(membership, "COME_BACK_S", 0.5)
-    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 1.0)
+    monkeypatch.setattr(timing, "ONLINE_LOOK_S", 0.02)
+    monkeypatch.setattr(timing, "COME_BACK_S", 0.5)
+    monkeypatch.setattr(timing, "NEW_NODE_S", 1.0)
 
 
 def app_of(pooled: bool = False) -> ClientApp:
@@ -274,7 +274,7 @@ def test_an_error_that_a_node_made_up_is_its_answer(monkeypatch: pytest.MonkeyPa
         )
 
     grid = wards(tamper=tamper)
-    monkeypatch.setattr(membership, "COME_BACK_S", 30.0)
+    monkeypatch.setattr(timing, "COME_BACK_S", 30.0)
     began = time.monotonic()
     keep = run(grid)
     assert time.monotonic() - began < 10
@@ -301,7 +301,7 @@ def test_no_node_at_all_ends_the_run_with_a_clear_error_and_keeps_what_is_writte
 def test_a_round_waits_for_the_clients_that_min_replies_asks_for(
     undisturbed: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration_phase, "NEW_NODE_S", 0.1)
+    monkeypatch.setattr(timing, "NEW_NODE_S", 0.1)
     grid = wards()
 
     class Leaves(Keep):
@@ -402,7 +402,7 @@ def test_a_reply_whose_upload_does_not_end_holds_up_nobody() -> None:
 
 def test_after_a_superlink_was_away_it_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that waited for it says nothing of how busy it is: the next one comes without a long rest."""
-    monkeypatch.setattr(pull, "STUCK_S", 0.2)
+    monkeypatch.setattr(timing, "FETCH_S", 0.2)
     grid = wards()
     (sent,) = grid.push_messages([wire.message(RecordDict(), grid.node(0), "query.roll_call", 1, 60.0)])
     take, looks = grid.pull_messages, list[float]()
@@ -478,7 +478,7 @@ def test_an_outage_is_not_counted_as_a_lost_nodes_absence(
     how: str, noticed: float, undisturbed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its order is open while the SuperLink is away for longer than a round waits for a node."""
-    monkeypatch.setattr(retry, "SLOW_S", 0.1)
+    monkeypatch.setattr(timing, "TROUBLE_S", 0.1)
     grid = wards()
     until: list[float] = []
 

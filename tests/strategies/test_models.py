@@ -13,8 +13,8 @@ from flwr.app import Message
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
 from strategies.engine.state import AggregatedReplies, dump_state, load_state
-from strategies.membership import membership
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
+from task import timing
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.collect import Collect
 from tests.support.federation import Keep, Played, play, write_owners
@@ -185,7 +185,7 @@ def test_who_comes_late_is_taken_in_and_who_leaves_is_sent_to_nobody(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """emil comes for round 2, ben is away in round 3 and back in round 4."""
-    monkeypatch.setattr(membership, "COME_BACK_S", 0.0)
+    monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
     data = write_owners(tmp_path / "owners.npz")
 
     def online(client: str, t: int) -> bool:

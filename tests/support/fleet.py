@@ -42,9 +42,9 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.flower.fleet import Fleet
-from server_app.deploy.flower.limits import Guard, Limits, Places
+from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
-from server_app.deploy.host.machine import PLACE_HEADER, free_port
+from server_app.deploy.host.host import PLACE_HEADER, free_port
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -135,7 +135,7 @@ class Served:
 
     state: SqlLinkState
     delivery: Delivery
-    guard: Guard
+    limiter: RateLimiter
     address: str
     run: int
     task: Any
@@ -243,7 +243,7 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     assert state.claim_task(task_id)
     assert state.activate_task(task_id)
     delivery = Delivery(state)
-    guard = Guard(
+    limiter = RateLimiter(
         limits,
         state.get_node_id_by_public_key,
         lambda node: f"n{node % 97}",
@@ -252,17 +252,17 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     )
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
-    stock.FleetServicer = partial(Fleet, guard=guard, delivery=delivery)
+    stock.FleetServicer = partial(Fleet, limiter=limiter, delivery=delivery)
     try:
         server = serve_fleet(
-            stock._run_fleet_api_grpc_rere, guard, address=address, state_factory=factory,
+            stock._run_fleet_api_grpc_rere, limiter, address=address, state_factory=factory,
             objectstore_factory=factory.objectstore_factory, enable_supernode_auth=True, certificates=None,
             interceptors=[NodeAuthServerInterceptor(factory)],
         )  # fmt: skip
     finally:
         stock.FleetServicer = theirs
     try:
-        yield Served(state, delivery, guard, address, run, state.get_tasks(task_ids=[task_id])[0])
+        yield Served(state, delivery, limiter, address, run, state.get_tasks(task_ids=[task_id])[0])
     finally:
         server.stop(grace=0).wait()
 

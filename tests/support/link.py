@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.flower.control import Control, public_key
-from server_app.deploy.host.machine import free_port
-from server_app.deploy.host.processes import Child, Warden
+from server_app.deploy.host.host import free_port
+from server_app.deploy.host.processes import Child, Supervisor
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.runner import bundle
@@ -28,7 +28,7 @@ class Link:
 
     kit: LinkKit
     kits: Path
-    warden: Warden
+    supervisor: Supervisor
     env: dict[str, str]
     control: Control
 
@@ -91,12 +91,12 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
         "--runtime", f"127.0.0.1:{port}", "--root-certificates", str(kit.ca_certificate),
         "--secret", str(kit.secret), "--preload", "server_app.app",
     ]  # fmt: skip
-    with Warden(kit.logs) as warden, closing(Control(kit)) as control:
-        warden.add(Child("superlink", superlink, env))
-        warden.add(Child("warm", warm, env))
-        link = Link(kit, kits, warden, env, control)
+    with Supervisor(kit.logs) as supervisor, closing(Control(kit)) as control:
+        supervisor.add(Child("superlink", superlink, env))
+        supervisor.add(Child("warm", warm, env))
+        link = Link(kit, kits, supervisor, env, control)
         deadline = time.monotonic() + STARTS_S
-        while "Uvicorn running" not in warden.tail("superlink"):
+        while "Uvicorn running" not in supervisor.tail("superlink"):
             assert time.monotonic() < deadline, link.logs()
             time.sleep(0.2)
         for name in names:

@@ -30,7 +30,7 @@ from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 from flwr.supernode.start_client_internal import _insert_message
 
 from server_app.deploy.flower.supernode import answer_for_the_dead
-from server_app.deploy.host.machine import APP_DIR, free_port
+from server_app.deploy.host.host import APP_DIR, free_port
 
 STARTS_S = 120.0
 RUN = 7

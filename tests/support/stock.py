@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.host.machine import MARK, free_port, marked, toml
+from server_app.deploy.host.host import MARK, free_port, marked, toml
 from server_app.deploy.kits.certificates import (
     make_authority,
     make_key,

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from server_app.deploy.host.machine import MARK, marked
+from server_app.deploy.host.host import MARK, marked
 from server_app.engines.federation import federation
 from tests.support.signals import hear_ctrl_c
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ import pytest
 from flwr.proto.control_pb2 import StreamLogsRequest
 
 from server_app.deploy.flower.control import Control
-from server_app.deploy.host.machine import free_port
+from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.confined import KIT
@@ -271,7 +271,7 @@ def test_a_revoked_node_is_turned_out_of_a_running_link(place: Place) -> None:
     place.until(lambda: [n["name"] for n in place.status()["nodes"]] == ["a"], 30)
     log = place.kit.logs / "superlink.log"
     place.until(lambda: "the key is not registered, or revoked" in log.read_text(errors="replace"), 60)
-    assert "revoked and turned out" in (place.folder / "link.log").read_text()
+    assert "revoked and may no longer join" in (place.folder / "link.log").read_text()
 
 
 def test_a_link_ends_with_all_that_it_started(place: Place) -> None:

@@ -10,14 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
-from flwr.supercore.primitives.asymmetric import generate_key_pairs
 
-from server_app.deploy.flower import clock
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.node.resource_limits import SlowLink
 from task.config.read import read_recipe
@@ -159,17 +156,6 @@ def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Pat
         config.write_text(before)
     assert rounds[1]["answered"] == 1
     assert rounds[1]["seconds"]["train"] > 10  # type: ignore[index]
-
-
-def test_how_far_the_clock_is_off_is_found_by_asking_the_superlink(
-    link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = clock.now
-    certificate = link.kit.ca_certificate.read_bytes()
-    for off_s in (8.0, -400.0):
-        monkeypatch.setattr(clock, "now", lambda off_s=off_s: now() + timedelta(seconds=off_s))
-        found = clock.measure(link.kit.address, certificate, generate_key_pairs())
-        assert found == pytest.approx(off_s, abs=1.0)
 
 
 def test_flowers_own_way_works_too(link: Link, tmp_path: Path) -> None:

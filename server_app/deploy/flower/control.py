@@ -1,4 +1,4 @@
-"""A client of the SuperLink's Control API: runs and nodes. Its calls prove the secret of the link's kit."""
+"""A client of the SuperLink's Control API: runs and nodes. Each call proves the secret of the link's kit."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from server_app.deploy.kits.kit import LinkKit, proof
+from task import timing
 from task.errors import BouquetError, ConfigError
 
-TIMEOUT_S = 10.0
-UNAUTHORIZED = 401  # the link and its SuperLink read the secret at different times: a restart repairs it
+UNAUTHORIZED = 401  # the link and its SuperLink read different secrets: a restart repairs it
 UNREGISTERED = "unregistered"
-RECENT = 50  # runs to look at
+RECENT = 50  # runs to look through
 T = TypeVar("T")
 
 
 class LinkError(BouquetError):
-    """The SuperLink does not answer, or refuses what it was asked.
+    """The SuperLink does not answer, or refuses a call.
 
     Args:
         message: The whole sentence.
@@ -57,9 +57,9 @@ class NodeState:
         id: Its number at the SuperLink.
         name: As it was registered.
         key: Its public key, PEM.
-        registered: Whether it may join; a key that no longer may is remembered, and cannot be used again.
-        online: Whether it is there.
-        last_seen: When it last said so, seconds since 1970; None if it never did.
+        registered: Whether it may join; a key that no longer may can never be registered again.
+        online: Whether it is online.
+        last_seen: When its last heartbeat came, seconds since 1970; None if none did.
     """
 
     id: int
@@ -72,7 +72,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run of Flower's is.
+    """The state of a run of Flower's.
 
     Attributes:
         status: "pending", "starting", "running" or "finished".
@@ -86,7 +86,7 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it has ended."""
         return self.status == "finished"
 
 
@@ -109,7 +109,7 @@ class Control:
         timeout_s: How long to wait for an answer.
     """
 
-    def __init__(self, kit: LinkKit, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, kit: LinkKit, timeout_s: float = timing.CONTROL_S) -> None:
         context = ssl.create_default_context(cafile=str(kit.ca_certificate))
         self._url = f"https://{kit.control}"
         proofs = [_Proof(kit.secret.read_bytes())]
@@ -122,7 +122,7 @@ class Control:
         self._http.close()
 
     def check(self) -> None:
-        """Return if the SuperLink serves and can read its database.
+        """Check that the SuperLink serves and can read its database.
 
         Raises:
             LinkError: It does not.
@@ -160,7 +160,7 @@ class Control:
         return int(self._ask(lambda: self._client.RegisterNode(request)).node_id)
 
     def unregister(self, node: int) -> None:
-        """Let a node join no more.
+        """Unregister a node: it may not join any more.
 
         Raises:
             LinkError: There is no such node, or the SuperLink does not answer.
@@ -193,7 +193,7 @@ class Control:
         return int(response.run_id)
 
     def run(self, run: int) -> RunState | None:
-        """Return where a run is; None if the SuperLink does not know it.
+        """Return the state of a run; None if the SuperLink does not know it.
 
         Raises:
             LinkError: The SuperLink does not answer.
@@ -210,7 +210,7 @@ class Control:
         return RunState(status.status, status.sub_status, status.details)
 
     def unfinished(self, name: str, runs_dir: str) -> list[int]:
-        """Return the runs that write, or will write, into one result folder.
+        """Return the unfinished runs of one result folder.
 
         Raises:
             LinkError: The SuperLink does not answer.
@@ -226,7 +226,7 @@ class Control:
         ]
 
     def stop(self, run: int) -> None:
-        """Stop a run, if it is still there."""
+        """Stop a run, if it has not ended."""
         with suppress(LinkError):
             self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=run)))
 

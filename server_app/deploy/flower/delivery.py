@@ -8,7 +8,7 @@ on without it. Here a message stays until the answer to it has arrived.
   after the other, asks for work anew; at most `MAX_ORDERS` times.
 * A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
   slow or broken upload holds up nobody else's.
-* After a restart of the SuperLink, nodes and tasks that were alive when it went have `GRACE_S` to report.
+* After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.
 
 A client that trains twice for one round gives the same answer twice; only one of them is used.
 """
@@ -34,11 +34,11 @@ from flwr.supercore.state.schema.objectstore_models import StoredObject
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
+from task import timing
+
 logger = logging.getLogger("flwr")
 
-GRACE_S = 60.0
 MAX_ORDERS = 3
-PUSH_S = 15.0  # that the ServerApp may take for the parts of an order
 
 
 class Delivery:
@@ -55,7 +55,7 @@ class Delivery:
 
     def survive(self) -> None:
         """Give whoever was alive when the SuperLink went the time to report to the new one."""
-        later = now() + timedelta(seconds=GRACE_S)
+        later = now() + timedelta(seconds=timing.SURVIVORS_S)
         with self.state.session() as session:
             session.execute(
                 update(Node)
@@ -144,7 +144,7 @@ class Delivery:
         return [(str(session_id), str(order)) for session_id, order in found]
 
     def comes(self, node: int) -> bool:
-        """Return whether an order to a node is on its way and not all here; after `PUSH_S` it has failed."""
+        """Return whether a message to a node is incomplete; after `timing.PARTS_S` it has failed."""
         order, root = MessageIns, ObjectPushSessionRoot
         with self.state.session() as session:
             found = session.scalar(
@@ -154,7 +154,7 @@ class Delivery:
                 .where(
                     order.dst_node_id == uint64_to_int64(node),
                     order.delivered_at == "",
-                    order.created_at > now().timestamp() - PUSH_S,
+                    order.created_at > now().timestamp() - timing.PARTS_S,
                     ObjectPushSession.pending_count > 0,
                 )
                 .limit(1)
@@ -240,7 +240,7 @@ class Delivery:
                     MessageRes.reply_to_message_id == MessageIns.message_id,
                     isouter=True,
                 )
-                .where(MessageIns.created_at + MessageIns.ttl < now().timestamp() - GRACE_S)
+                .where(MessageIns.created_at + MessageIns.ttl < now().timestamp() - timing.SURVIVORS_S)
             ).all()
         if old:
             self.forget({order for order, _ in old if order})

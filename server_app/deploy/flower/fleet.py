@@ -30,46 +30,45 @@ from flwr.supercore.run import InvalidRunStatusException
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
-from server_app.deploy.flower.limits import MAX_OBJECTS, Guard, RefusedError
-from server_app.deploy.host.machine import PLACE_HEADER
+from server_app.deploy.flower.limits import MAX_OBJECTS, RateLimiter, RefusedCallError
+from server_app.deploy.host.host import PLACE_HEADER
+from task import timing
 
 logger = logging.getLogger("flwr")
-
-DEAD_S = 12.0  # a node calls at least every 9 s, its heartbeat
 
 
 class Fleet(FleetServicer):
     """Serves the nodes.
 
     Args:
-        guard: Stands before it.
+        limiter: Stands before it.
         delivery: Of the same state.
         theirs: Arguments of Flower's servicer.
     """
 
-    def __init__(self, *, guard: Guard, delivery: Delivery, **theirs: Any) -> None:
+    def __init__(self, *, limiter: RateLimiter, delivery: Delivery, **theirs: Any) -> None:
         super().__init__(**theirs)
-        self._guard, self._delivery = guard, delivery
+        self._limiter, self._delivery = limiter, delivery
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
 
         Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is let in `DEAD_S` after its last call; at once where it comes
-        from the place of the earlier one, since there only one process at a time has the node's kit.
+        Here a node whose process was killed is let in `timing.DEAD_NODE_S` after its last call; at once where
+        it comes from the place of the earlier one, since there only one process at a time has the node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
-            raise RefusedError(
+            raise RefusedCallError(
                 "expected the public key that signed this call; got another", grpc.StatusCode.UNAUTHENTICATED
             )
         node = self._delivery.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
-            known = self._guard.sender(node, request.public_key)
+            known = self._limiter.sender(node, request.public_key)
             place = get_metadata_str(context.invocation_metadata(), PLACE_HEADER)
-            if time.monotonic() - known.heard > DEAD_S or (place and place == known.place):
+            if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
                 self._delivery.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
-        logger.info("%s is here", self._guard.sender(response.node_id, request.public_key))
+        logger.info("%s is here", self._limiter.sender(response.node_id, request.public_key))
         return response
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -86,7 +85,7 @@ class Fleet(FleetServicer):
         """Take the head of a reply that the node gives in its own name."""
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-            raise RefusedError(
+            raise RefusedCallError(
                 f"expected one reply with one tree of objects; got {len(request.messages_list)} and "
                 f"{len(request.message_object_trees)}",
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -95,22 +94,22 @@ class Fleet(FleetServicer):
         if metadata.src_node_id != node or not metadata.reply_to_message_id:
             logger.warning(
                 "%s: reply refused: expected a reply in its own name; got one of node %d",
-                self._guard.sender(node), metadata.src_node_id,
+                self._limiter.sender(node), metadata.src_node_id,
             )  # fmt: skip
-            raise RefusedError(
+            raise RefusedCallError(
                 f"expected a reply of node {node}, whose key signed this call; got one of node "
                 f"{metadata.src_node_id}",
                 grpc.StatusCode.PERMISSION_DENIED,
             )
         if _more_than(MAX_OBJECTS, request.message_object_trees):
             text = f"expected at most {MAX_OBJECTS} objects in a reply; got more"
-            logger.warning("%s: reply refused: %s", self._guard.sender(node), text)
+            logger.warning("%s: reply refused: %s", self._limiter.sender(node), text)
             self._delivery.answer(metadata.reply_to_message_id, node, text)
-            raise RefusedError(text)
+            raise RefusedCallError(text)
         is_new = not self._delivery.answered({metadata.reply_to_message_id})
         response = super().PushMessages(request, context)
         if is_new and response.objects_to_push:  # not for a head that is sent again, nor for one not stored
-            self._guard.begin_reply(node)
+            self._limiter.begin_reply(node)
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -144,7 +143,7 @@ class Fleet(FleetServicer):
         try:
             return message_handler.confirm_message_received(request, self._delivery.state, KeepingStore())  # type: ignore[arg-type]
         except InvalidRunStatusException as err:  # see PullObject
-            raise RefusedError(err.message, grpc.StatusCode.FAILED_PRECONDITION) from err
+            raise RefusedCallError(err.message, grpc.StatusCode.FAILED_PRECONDITION) from err
 
 
 def _more_than(most: int, trees: Iterable[ObjectTree]) -> bool:

@@ -29,17 +29,10 @@ from server_app.deploy.node.app_integrity import OF_A_NODE, PACKAGES, installed
 from server_app.deploy.node.policy import Site
 from server_app.deploy.node.resource_limits import MemoryLimit, spell
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
+from task import timing
 from task.storage.files import make_folder, private, write_json
 
-LOOK_S = 0.05  # between looks whether there is news
-POLL_S = 0.1  # between questions for a task while there is news
-IDLE_S = 1.0  # between questions for a task without news
-NEWS_S = 10.0  # that a message takes at most to become a task
-ANSWER_S = 5.0  # that the Runtime API may take to answer
-RETRY_S = 0.5  # after a look that failed
-MEMORY_S = 0.25  # between looks at the memory
 READ_BYTES = 4096
-LATE_S = 5.0  # after a message's time to live before its process is ended
 CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"
 
 
@@ -56,7 +49,7 @@ class _Running:
     reporter: bool = False
 
 
-class Warm:
+class PreforkExecutor:
     """Acquires tasks of one Runtime API and runs each in a process of its own.
 
     Args:
@@ -104,7 +97,7 @@ class Warm:
             root_certificates=certificates,
             interceptors=interceptors,
         )
-        self.client._client.timeout = ANSWER_S  # while it waits, it sees to nothing else
+        self.client._client.timeout = timing.TASK_ANSWER_S  # while it waits, it sees to nothing else
         self._trouble = ""
         self._memory_looked = 0.0
         self._work, self._touched = work, 0
@@ -117,12 +110,12 @@ class Warm:
         while True:
             now = time.monotonic()
             if self._is_news():
-                self._due, self._news_until = now, now + NEWS_S
+                self._due, self._news_until = now, now + timing.TASK_NEWS_S
             free = self.kind == SERVER or not self.running  # a SuperNode has one message at a time
             if free and now >= self._due:
                 pause_s = self._acquire()
                 self._due = time.monotonic() + pause_s
-            self._wait(LOOK_S)
+            self._wait(timing.TASK_LOOK_S)
 
     def _is_news(self) -> bool:
         """Return whether the file was touched since the last look."""
@@ -143,7 +136,7 @@ class Warm:
             if str(err) != self._trouble:
                 say(f"no tasks: {self.address} does not answer as it should: {err}")
                 self._trouble = str(err)
-            return RETRY_S
+            return timing.TASK_RETRY_S
         if self._trouble:
             say(f"{self.address} answers again")
             self._trouble = ""
@@ -151,7 +144,7 @@ class Warm:
             task = Task(self.kind, self.address, answer.token, self.certificates)  # type: ignore[arg-type]
             self._start(task, self._client_task if self.kind == CLIENT else self._server_task)
             self._news_until = 0.0
-        return POLL_S if time.monotonic() < self._news_until else IDLE_S
+        return timing.TASK_ASK_S if time.monotonic() < self._news_until else timing.TASK_IDLE_S
 
     def _client_task(self, task: Task, pipe: int) -> None:
         limit = ""
@@ -248,7 +241,7 @@ class Warm:
         if told.kind == PUSHING:
             running.until = float("inf")
         elif told.kind == BEGUN:
-            running.until = time.monotonic() + told.ttl + LATE_S
+            running.until = time.monotonic() + told.ttl + timing.TASK_LATE_S
             if told.trains and self.site.max_rounds:
                 self.trained[told.run] = self.trained.get(told.run, 0) + 1
                 if self.rounds is not None:
@@ -301,7 +294,8 @@ class Warm:
                 os.kill(pid, signal.SIGKILL)
 
     def _watch_memory(self) -> None:
-        if self.memory is None or not self.running or time.monotonic() < self._memory_looked + MEMORY_S:
+        due = self._memory_looked + timing.MEMORY_LOOK_S
+        if self.memory is None or not self.running or time.monotonic() < due:
             return
         self._memory_looked = time.monotonic()
         used = self.memory.used()

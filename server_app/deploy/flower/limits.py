@@ -1,7 +1,7 @@
 """What the SuperLink lets a node do: limits on the Fleet API that act before a request is decoded.
 
 Flower checks a signature on each call's time stamp and that the key belongs to the node id of the request.
-It has no limit on size, count or rate. `Guard` stands before its check of the node and counts by key:
+It has no limit on size, count or rate. `RateLimiter` stands before its check of the node and counts by key:
 
 * a frame is at most `FRAME_BYTES` (gRPC refuses a larger one while it arrives);
 * the frames of one reply add up to at most ``max-reply`` bytes; a reply that grows larger is dropped and an
@@ -42,9 +42,10 @@ from flwr.common.constant import (
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
-from server_app.deploy.host.machine import PLACE_HEADER
+from server_app.deploy.host.host import PLACE_HEADER
 from server_app.deploy.kits.certificates import node_fingerprint
 from server_app.deploy.kits.kit import FILES
+from task import timing
 from task.storage.files import write_json
 
 logger = logging.getLogger("flwr")
@@ -55,12 +56,8 @@ MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
 PLACE_LETTERS = 64
 CONCURRENT = 8
 CALLS_PER_S = 100.0
-LONGEST_WAIT_S = 5.0
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
-QUIET_S = 10.0  # between two lines of the log that say the same
 OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
-HANDSHAKE_S = 20.0  # from a connection to the first frame of HTTP/2, as long as a node waits for it
-IDLE_S = 60.0  # without a call; a node calls at least every 9 s
 
 PUSH_MESSAGES, PUSH_OBJECT, ACTIVATE = "PushMessages", "PushObject", "ActivateNode"
 
@@ -79,7 +76,7 @@ class Limits:
 
 
 @dataclass
-class _Bucket:
+class _CallBucket:
     """Tokens that come at a steady rate and are taken one by each call."""
 
     rate: float  # tokens/s
@@ -95,8 +92,8 @@ class _Bucket:
         now = time.monotonic()
         self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
         self.at = now
-        if self.tokens < 1 - LONGEST_WAIT_S * self.rate:
-            return LONGEST_WAIT_S + 1  # refused calls take none
+        if self.tokens < 1 - timing.SLOWED_S * self.rate:
+            return timing.SLOWED_S + 1  # refused calls take none
         self.tokens -= 1
         return max(0.0, -self.tokens / self.rate)
 
@@ -109,8 +106,8 @@ class Sender:
         self.name = name
         self.lock = threading.Lock()
         self.calls = 0
-        self.replies = _Bucket(limits.max_rate / 60, max(limits.max_rate, 1))
-        self.others = _Bucket(CALLS_PER_S, 10 * CALLS_PER_S)
+        self.replies = _CallBucket(limits.max_rate / 60, max(limits.max_rate, 1))
+        self.others = _CallBucket(CALLS_PER_S, 10 * CALLS_PER_S)
         self.left = limits.max_reply  # bytes that may come yet; its upload may be older than this process
         self.seen: dict[str, float] = {}  # time stamps of its calls, and when they came
         self.heard = heard  # when its last call came; before the first, when this process began
@@ -165,7 +162,7 @@ class Places:
                     logger.warning("%s cannot be written: %s", self._path, err)
 
 
-class RefusedError(Exception):
+class RefusedCallError(Exception):
     """A call that is not served; the node gets the status and the text."""
 
     def __init__(self, text: str, status: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED) -> None:
@@ -173,7 +170,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
+class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
     """Counts and limits calls by key. It must stand before Flower's authentication.
 
     Args:
@@ -235,7 +232,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
             try:
                 with self._checked(method, key, stamp, len(raw), place):
                     return handler.unary_unary(handler.request_deserializer(raw), context)
-            except RefusedError as err:
+            except RefusedCallError as err:
                 context.abort(err.status, str(err))
 
         # Without a deserializer the call comes as bytes.
@@ -247,25 +244,27 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         if node is None:
             self._say(fingerprint(key), f"{method} refused: the key is not registered, or revoked")
             if method != ACTIVATE or size > SMALL_BYTES:
-                raise RefusedError("this key is not registered", grpc.StatusCode.UNAUTHENTICATED)
+                raise RefusedCallError("this key is not registered", grpc.StatusCode.UNAUTHENTICATED)
             yield  # Flower's own refusal has a code that nodes know
             return
         sender = self.sender(node, key)
         if sender.is_replay(stamp):
             self._say(str(sender), f"{method} refused: the same call came before")
-            raise RefusedError("a call is accepted once; this one was sent again", grpc.StatusCode.ABORTED)
+            raise RefusedCallError(
+                "a call is accepted once; this one was sent again", grpc.StatusCode.ABORTED
+            )
         with sender.lock:
             wait_s = (sender.replies if method == PUSH_MESSAGES else sender.others).take()
             busy = sender.calls >= CONCURRENT
-            if wait_s <= LONGEST_WAIT_S and not busy:
+            if wait_s <= timing.SLOWED_S and not busy:
                 sender.calls += 1
         if busy:
             self._say(str(sender), f"{method} refused: more than {CONCURRENT} calls at a time")
-            raise RefusedError(f"expected at most {CONCURRENT} calls at a time; got more")
-        if wait_s > LONGEST_WAIT_S:
+            raise RefusedCallError(f"expected at most {CONCURRENT} calls at a time; got more")
+        if wait_s > timing.SLOWED_S:
             rate = f"{self.limits.max_rate} replies a minute, {CALLS_PER_S:g} other calls a second"
             self._say(str(sender), f"{method} refused: more than {rate}")
-            raise RefusedError(f"expected at most {rate}; got more")
+            raise RefusedCallError(f"expected at most {rate}; got more")
         try:
             if wait_s:
                 time.sleep(wait_s)
@@ -292,13 +291,13 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
         if before >= 0:  # once a reply
             logger.warning("%s: reply refused: %s", sender, text)
             self.too_large(node, text)
-        raise RefusedError(text)
+        raise RefusedCallError(text)
 
     def _say(self, who: str, text: str) -> None:
         """Log a line, but not the same all the time: whoever is refused might have a log filled."""
         now = time.monotonic()
         with self._lock:
-            if now - self._said.get((who, text), -QUIET_S) < QUIET_S:
+            if now - self._said.get((who, text), -timing.SAME_LINE_S) < timing.SAME_LINE_S:
                 return
             if len(self._said) > 1000:
                 self._said.clear()
@@ -322,8 +321,8 @@ def connections(files: int) -> list[tuple[str, int]]:
     """
     return [
         ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
-        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S)),
-        ("grpc.max_connection_idle_ms", int(1000 * IDLE_S)),
+        ("grpc.server_handshake_timeout_ms", int(1000 * timing.HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", int(1000 * timing.CONNECTION_IDLE_S)),
     ]
 
 

@@ -282,31 +282,6 @@ SUPERNODE = Use(
             msg_store: attribute
             record_message_processing_start(self, message_id)
             _store_error_replies(self, run_ids, error)
-        flwr.supercore.primitives.asymmetric
-            generate_key_pairs()
-    """,
-)
-
-CLOCK = Use(
-    "measuring how far a node's clock is from the SuperLink's.",
-    "a node with a wrong clock is refused and does not say why.",
-    """
-        flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor
-            "Invalid timestamp"
-        flwr.client.grpc_rere_client.node_auth_client_interceptor
-            NodeAuthClientInterceptor(private_key, public_key)
-        flwr.proto.fleet_pb2_grpc
-            FleetStub(channel)
-        flwr.proto.node_pb2
-            Node: node_id
-        flwr.supercore.grpc
-            create_channel(server_address, insecure, ... c6b242c7
-        flwr.supercore.interceptors
-            RuntimeVersionClientInterceptor(component_name)
-        flwr.supercore.primitives.asymmetric
-            sign_message(private_key, message)
-        flwr.common.constant
-            SIGNATURE_HEADER = 'flwr-signature-bin'
     """,
 )
 
@@ -324,4 +299,4 @@ ENVIRONMENT = Use(
 )
 
 LINK = (SUPERLINK, DELIVERY, FLEET)  # without these no SuperLink is started
-USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, CLOCK, ENVIRONMENT)
+USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, ENVIRONMENT)

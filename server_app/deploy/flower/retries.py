@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flwr.supercore.retry import grpc_retry, http_retry
 
-LONGEST_S = 3.0  # a random part of it is waited; so a link that is back has its nodes back soon
+from task import timing
 
 
 def retry_soon() -> None:
     """Limit the waits of this process's calls."""
     for module in (grpc_retry, http_retry):
         if hasattr(module, "MAX_RETRY_DELAY"):  # read at each call
-            vars(module)["MAX_RETRY_DELAY"] = LONGEST_S
+            vars(module)["MAX_RETRY_DELAY"] = timing.RETRY_LONGEST_S

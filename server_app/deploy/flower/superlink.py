@@ -31,9 +31,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
-from server_app.deploy.flower.limits import FRAME_BYTES, Guard, Limits, Places, connections, raise_files
+from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
 from server_app.deploy.flower.names import LINK
 from server_app.deploy.host.processes import end_with_parent
+from task import timing
 from task.errors import ConfigError
 from task.flower.names import changes
 
@@ -43,9 +44,6 @@ logger = logging.getLogger("flwr")
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
-FIRST_REQUEST_S = 20.0  # after the TLS handshake
-STREAMS_END_S = 3  # how long open log streams may hold up the end
-SWEEP_S = 60.0
 PLACES = "places.json"  # beside the database
 ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
 
@@ -73,10 +71,12 @@ def patch(limits: Limits) -> None:
             delivery = Delivery(state)
             delivery.survive()
             places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
-            guard = Guard(limits, state.get_node_id_by_public_key, _Names(state), delivery.refuse, places)
+            limiter = RateLimiter(
+                limits, state.get_node_id_by_public_key, _NodeNames(state), delivery.refuse, places
+            )
             changes = {
-                "FleetServicer": partial(Fleet, guard=guard, delivery=delivery),
-                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, guard),
+                "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery),
+                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, limiter),
                 "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
             }
             vars(stock).update(changes)
@@ -94,13 +94,13 @@ def patch(limits: Limits) -> None:
 
 
 def serve_fleet(
-    run_fleet: Any, guard: Guard, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
+    run_fleet: Any, limiter: RateLimiter, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
 ) -> grpc.Server:
-    """Run the Fleet API with the guard before all others, and bounds on its connections."""
+    """Run the Fleet API with the limiter before all others, and bounds on its connections."""
     bounded = _Grpc(servers.grpc, connections(raise_files()))
     servers.grpc = bounded
     try:
-        server = run_fleet(interceptors=[guard, *interceptors], **more)
+        server = run_fleet(interceptors=[limiter, *interceptors], **more)
     finally:
         servers.grpc = grpc
     if not bounded.used:
@@ -126,7 +126,7 @@ class _Grpc:
         return self._theirs.server(*args, options=[*options, *self._options], **more)
 
 
-class _Names:
+class _NodeNames:
     """The nodes' names, for the log."""
 
     def __init__(self, state: SqlLinkState) -> None:
@@ -143,7 +143,9 @@ class _Http(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request as uvicorn waits for a further one."""
         super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(FIRST_REQUEST_S, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            timing.FIRST_REQUEST_S, self.timeout_keep_alive_handler
+        )
 
 
 class _Uvicorn:
@@ -154,7 +156,7 @@ class _Uvicorn:
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
-        options |= {"access_log": False, "timeout_graceful_shutdown": STREAMS_END_S}
+        options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
         self._theirs.run(app=Gate(app), http=_Http, ws="none", **options)
 
 
@@ -164,7 +166,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _sweep(delivery: Delivery) -> None:
     pause = threading.Event()
-    while not pause.wait(SWEEP_S):
+    while not pause.wait(timing.SWEEP_S):
         try:
             delivery.sweep()
         except Exception as err:  # such as a locked database: the next time

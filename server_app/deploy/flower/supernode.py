@@ -34,31 +34,28 @@ from typing import Any
 
 import grpc
 from flwr.app import Error
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE, ErrorCode
 from flwr.supercore import heartbeat
-from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from flwr.supernode import start_client_internal as main_loop
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.nodestate import in_memory_nodestate as nodestates
 
-from server_app.deploy.flower import clock
 from server_app.deploy.flower.retries import retry_soon
-from server_app.deploy.host.machine import PLACE_HEADER, UNANSWERED, WORK
+from server_app.deploy.host.host import PLACE_HEADER, UNANSWERED, WORK
 from server_app.deploy.host.processes import end_with_parent
+from task import timing
 from task.storage.files import FILE
 
 PREFIX = "bouquet:"
+WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 SLEEPS = ["3", "0.5", "0.5"]  # that Flower's main loop has, in this order
 PACES = {3: 0.2, 0.5: 0.05}  # seconds instead of seconds
 SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
-GIVE_UP_S = 15.0  # without the rest of a reply
-BEAT_S = 15  # makes a heartbeat every 7 to 9 s; the SuperLink still waits 60 s for one
 LOOP_ENDED = 70  # exit code
-RECONNECT_MS = 2000
 
 
 def tell(line: str) -> None:
-    """Log a line for the warden."""
+    """Log a line for the supervisor."""
     print(PREFIX, line, file=sys.stderr, flush=True)
 
 
@@ -73,16 +70,16 @@ class Pace:
         """Sleep, for less than asked.
 
         Raises:
-            TimeoutError: The rest of a reply has not come for `GIVE_UP_S`.
+            TimeoutError: The rest of a reply has not come for `timing.REPLY_REST_S`.
         """
         caller = sys._getframe(1)
         if caller.f_code.co_name == "yield_object_contents":
             missing = hash(caller.f_locals.get("tree") and caller.f_locals["tree"].object_id)
             since = self._waits.setdefault(missing, time.monotonic())
-            if time.monotonic() - since > GIVE_UP_S:
+            if time.monotonic() - since > timing.REPLY_REST_S:
                 self._waits.clear()
                 raise TimeoutError(
-                    f"the process of the task ended in the midst of its reply, {GIVE_UP_S:g} s ago"
+                    f"the process of the task ended in the midst of its reply, {timing.REPLY_REST_S:g} s ago"
                 )
         else:
             self._waits.clear()
@@ -126,22 +123,22 @@ def watch(alive: Path) -> bool:
 
         return received
 
-    class Sender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
+    class TouchingSender(sender):  # type: ignore[misc, valid-type]  # a class that was looked up
         def __init__(self, heartbeat_fn: Callable[[], bool]) -> None:
             super().__init__(touching(heartbeat_fn))
 
     @contextmanager
     def connected(*args: Any, **kwargs: Any) -> Iterator[Sequence[Any]]:
         options = inspect.signature(connect).bind(*args, **kwargs).arguments
-        _explain_refusals(options)
+        _explain_refusals()
         with connect(*args, **kwargs) as conn:
             alive.touch(FILE)
             tell(f"connected to {options['server_address']} as node {conn[0]}")
             receive, *others = [touching(function) for function in conn[1:]]
             yield (conn[0], noting(receive), *others)
 
-    vars(connection)["HeartbeatSender"] = Sender
-    vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = BEAT_S
+    vars(connection)["HeartbeatSender"] = TouchingSender
+    vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] = int(timing.BEAT_INTERVAL_S)
     vars(main_loop)["_init_connection"] = connected
     return True
 
@@ -178,7 +175,7 @@ def _take_up(state: Any, run: int) -> None:
             state.record_message_processing_start(orders[0].message.metadata.message_id)
 
 
-def _explain_refusals(options: dict[str, Any]) -> None:
+def _explain_refusals() -> None:
     """Log why the SuperLink refuses a call: Flower then ends without a word."""
     make = main_loop._make_fleet_connection_retry_invoker
     told: set[str] = set()
@@ -191,7 +188,7 @@ def _explain_refusals(options: dict[str, Any]) -> None:
             details = str(err.details())
             if err.code() != grpc.StatusCode.PERMISSION_DENIED and details not in told:
                 told.add(details)
-                tell(_reason(err, options))
+                tell(_reason(err))
             return bool(gives_up and gives_up(err))
 
         invoker.should_giveup = explained
@@ -200,18 +197,14 @@ def _explain_refusals(options: dict[str, Any]) -> None:
     vars(main_loop)["_make_fleet_connection_retry_invoker"] = explaining
 
 
-def _reason(err: grpc.RpcError, options: dict[str, Any]) -> str:
-    details = str(err.details())
-    if details != clock.REFUSAL:
+def _reason(err: grpc.RpcError) -> str:
+    if (details := str(err.details())) != WRONG_TIME:
         return f"the SuperLink says {err.code().name}: {details}"
-    certificates = options.get("root_certificates")
-    if isinstance(certificates, str):
-        certificates = Path(certificates).expanduser().read_bytes()
-    keys = options.get("authentication_keys") or generate_key_pairs()
-    try:
-        return clock.in_words(clock.measure(options["server_address"], certificates, keys))
-    except grpc.RpcError:
-        return "this machine's clock differs too much from the SuperLink's"
+    return (
+        f"this machine's clock, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, differs from the "
+        f"SuperLink's: it may be at most {SYSTEM_TIME_TOLERANCE} s ahead and {TIMESTAMP_TOLERANCE} s behind. "
+        "Set it right. Run NTP"
+    )
 
 
 class _Placed(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -233,7 +226,7 @@ def dial(place: str, name: str = "") -> None:
         name: That the SuperLink's certificate must have; "" = the address that is called.
     """
     secure = grpc.secure_channel
-    ours: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+    ours: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S))]
     if name:
         ours.append(("grpc.ssl_target_name_override", name))
 

@@ -33,10 +33,10 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from server_app.deploy.host.machine import UNANSWERED
+from server_app.deploy.host.host import UNANSWERED
 from server_app.deploy.host.processes import say
 from server_app.deploy.node.app_integrity import difference, forget
-from server_app.deploy.node.policy import Order, Site, audit, may_train
+from server_app.deploy.node.policy import Site, TaskRequest, audit, may_train
 from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, Tell, Told
 from task.errors import BouquetError, RefusedError, WireError, public
 
@@ -91,7 +91,7 @@ def client_task(
     beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
     beat.start()
     message, context, run, fab = pull_task_input(client)
-    order = Order(
+    order = TaskRequest(
         remove_content_from_message(message),
         Context(context.run_id, context.node_id, {}, RecordDict(), {}),
     )
@@ -121,7 +121,7 @@ def client_task(
 
 
 def _admitted(
-    order: Order,
+    order: TaskRequest,
     context: Context,
     run: Run,
     fab: Fab,

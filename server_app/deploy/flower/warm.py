@@ -21,7 +21,7 @@ from pathlib import Path
 
 from flwr.supercore.auth import load_superexec_auth_secret
 
-from server_app.deploy.flower.forks import CLIENT, SERVER, Warm
+from server_app.deploy.flower.forks import CLIENT, SERVER, PreforkExecutor
 from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.host.processes import end_with_parent, say
 from server_app.deploy.node.policy import Site
@@ -51,7 +51,7 @@ def main() -> None:
         args.audit,
     )
     memory = MemoryLimit(args.max_memory) if args.max_memory else None
-    warm = Warm(
+    warm = PreforkExecutor(
         args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tasks
     )
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it

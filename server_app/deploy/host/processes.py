@@ -1,9 +1,9 @@
-"""The processes of a machine, and the warden that starts, watches and restarts them.
+"""The supervisor starts, watches and restarts the processes of a link or a node.
 
-A child that ends, or of which its health check says that it must be restarted, is started again after a
-pause that doubles from one failure to the next. Every process below a child carries the child's mark in its
-environment; with the child, all of them end: Flower detaches some of its processes, so the process tree
-alone would miss them. If the warden itself is killed, a child that called `end_with_parent` ends too.
+It restarts a child that ended or failed its health check, after a pause that doubles with each failure. Every
+process below a child carries the child's mark in its environment, and ends with the child: Flower detaches
+some of its processes, so the process tree would miss them. If the supervisor itself is killed, a child that
+called `end_with_parent` ends too.
 """
 
 from __future__ import annotations
@@ -25,35 +25,23 @@ from types import TracebackType
 
 import psutil
 
-from server_app.deploy.host.machine import MARK, marked
+from server_app.deploy.host.host import MARK, marked
+from task import timing
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
 from task.storage.locks import HeldError, locked
 from task.text import plain
 
-LOOK_S = 0.25
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
-STEADY_S = 20.0  # a child that lived so long has recovered: its next pause is the first again
-STOP_S = 5.0  # between the polite signal and the other
 LOG_BYTES = 5_000_000  # per file; each has one predecessor
 TAIL_BYTES = 4000
 
 PR_SET_PDEATHSIG = 1
-WARDEN = "BOUQUET_WARDEN"  # process id of the warden, in its children's environment
+SUPERVISOR = "BOUQUET_SUPERVISOR"  # process id of the supervisor, in its children's environment
 
 
 def say(line: str) -> None:
-    """Print a line with the time before it, for whoever watches the warden."""
+    """Print a line and the time before it, for the operator."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), plain(line), file=sys.stderr, flush=True)
-
-
-def _well() -> str:
-    return ""
-
-
-def _plainly(code: int, log: str) -> str:
-    return how_it_ended(code)
 
 
 @dataclass
@@ -63,39 +51,46 @@ class Child:
     Attributes:
         name: Of the process, its log file and its mark.
         command: What to run.
-        env: Added to the warden's environment.
-        health: Called at each look, at most every `LOOK_S`; returns why it must be restarted, or "".
-        explain: Says in words how it ended, from the exit code and the end of what it logged.
+        env: Added to the supervisor's environment.
+        health: Called at each look; returns why the child must be restarted, or "".
+        explain: Says in words how it ended, from the exit code and the end of its log.
         begun: Called after each start, with the process id.
     """
 
     name: str
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    health: Callable[[], str] = _well
-    explain: Callable[[int, str], str] = _plainly
+    health: Callable[[], str] = lambda: ""
+    explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
     begun: Callable[[int], None] = lambda pid: None
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0  # time.monotonic() of the last start
     due: float = 0.0  # when to start it again
-    pause_s: float = FIRST_PAUSE_S
+    pause_s: float = field(default_factory=lambda: timing.RESTART_FIRST_S)
     starts: int = 0
 
+    @property
+    def running(self) -> psutil.Process | None:
+        """Its process, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return psutil.Process(self.process.pid)
+        return None
+
     def uptime_s(self) -> float:
-        """Return how long it runs, in seconds; 0 if it does not."""
-        running = self.process is not None and self.process.poll() is None
-        return time.monotonic() - self.started if running else 0.0
+        """Return for how long it has been running, in seconds; 0 if it is not."""
+        return time.monotonic() - self.started if self.running else 0.0
 
 
-class Warden:
+class Supervisor:
     """Starts and watches children; a context manager that stops all of them at its end.
 
-    Call it from one thread that lives as long as the warden does, best the main thread: `end_with_parent`
-    takes the end of the thread that started a process for the end of its parent.
+    Call it from one thread that lives as long as the supervisor, best the main thread: to `end_with_parent`,
+    the end of the thread that started a process is the end of its parent.
 
     Args:
         logs: Folder of the log files, in the folder of all that the children use; it is made.
-        tell: Takes one line about what happened.
+        tell: Takes one line for the operator.
     """
 
     def __init__(self, logs: Path, tell: Callable[[str], None] = say) -> None:
@@ -105,7 +100,7 @@ class Warden:
         self._mark = uuid.uuid4().hex
         make_folder(logs)
 
-    def __enter__(self) -> Warden:
+    def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(
@@ -114,7 +109,7 @@ class Warden:
         self.stop()
 
     def add(self, child: Child) -> Child:
-        """Take a child into care and start it."""
+        """Start a child and watch it from now on."""
         self.children[child.name] = child
         self._start(child)
         return child
@@ -124,12 +119,12 @@ class Warden:
         return self._logs / f"{name}.log"
 
     def run(self, over: threading.Event, each: Callable[[], None] = lambda: None) -> None:
-        """Look after the children until the event is set; `each` is called at every look.
+        """Watch the children until the event is set; call `each` at every look.
 
         Raises:
-            BouquetError: The folder of all this was moved or deleted.
+            BouquetError: The folder above the logs was moved or deleted.
         """
-        while not over.wait(LOOK_S):
+        while not over.wait(timing.SUPERVISE_S):
             try:
                 self._check_place()
                 self.look()
@@ -139,7 +134,7 @@ class Warden:
                 raise
 
     def look(self) -> None:
-        """Look once at every child: start what is due, restart what ended or is unwell."""
+        """Start every child that is due, and restart those that ended or are unhealthy."""
         for child in self.children.values():
             if child.process is None:
                 if time.monotonic() >= child.due:
@@ -157,16 +152,16 @@ class Warden:
         if not self._place.is_dir():
             raise BouquetError(
                 f"{self._place}: expected this folder to stay while it is in use; it was moved or deleted, "
-                "so all that ran from it is ended. `bouquet provision --revoke` moves the kits of revoked "
-                "nodes"
+                "so everything that ran from it was ended. `bouquet provision --revoke` moves the kits of "
+                "revoked nodes"
             )
 
     def restart(self, name: str, why: str) -> None:
-        """End a child and everything below it; it is started again after its pause."""
+        """End a child and everything below it; start it again after its pause."""
         self._ended(self.children[name], f"{name}: {why}")
 
     def tail(self, name: str) -> str:
-        """Return the end of what a child logged since its last start."""
+        """Return the end of a child's log since its last start."""
         try:
             with self.log(name).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -176,7 +171,7 @@ class Warden:
         return text.rpartition(_HEAD)[2]
 
     def stop(self) -> None:
-        """End every process of every child, politely first; return when none is left, within 10 s."""
+        """End every process of every child, with SIGTERM first; return when none is left, within 10 s."""
         self._end(list(self.children.values()))
 
     def _start(self, child: Child) -> None:
@@ -185,7 +180,7 @@ class Warden:
         with open(self.log(child.name), "ab", opener=private) as log:
             log.write(f"{_HEAD} {time.strftime('%Y-%m-%d %H:%M:%S')} {child.name}\n".encode())
             log.flush()
-            env = os.environ | child.env | {MARK: self._mark_of(child), WARDEN: str(os.getpid())}
+            env = os.environ | child.env | {MARK: self._mark_of(child), SUPERVISOR: str(os.getpid())}
             child.process = subprocess.Popen(
                 list(child.command), env=env,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -195,20 +190,20 @@ class Warden:
         child.begun(child.process.pid)
 
     def _ended(self, child: Child, what: str) -> None:
-        if time.monotonic() - child.started > STEADY_S:
-            child.pause_s = FIRST_PAUSE_S
+        if time.monotonic() - child.started > timing.RECOVERED_S:
+            child.pause_s = timing.RESTART_FIRST_S
         self._tell(f"{what}; starting it again in {child.pause_s:g} s")
         self._end([child])
         child.due = time.monotonic() + child.pause_s
-        child.pause_s = min(LONGEST_PAUSE_S, 2 * child.pause_s)
+        child.pause_s = min(timing.RESTART_LONGEST_S, 2 * child.pause_s)
 
     def _end(self, children: list[Child]) -> None:
         marks = {self._mark_of(child) for child in children}
-        for wait_s, kill in ((STOP_S, False), (2.0, True), (2.0, True)):
+        for wait_s, kill in ((timing.TERMINATE_S, False), *2 * ((timing.KILL_S, True),)):
             left = [process for mark in marks for process in marked(mark)]
-            # The environment of one that has just been started may not be there yet.
+            # A process that has just started may not have its environment yet.
             known = {process.pid for process in left}
-            left += [p for p in map(_running, children) if p is not None and p.pid not in known]
+            left += [p for p in (child.running for child in children) if p and p.pid not in known]
             if not left:
                 break
             for process in left:
@@ -225,20 +220,11 @@ class Warden:
         return f"{self._mark}-{child.name}"
 
 
-def _running(child: Child) -> psutil.Process | None:
-    """Return a child's process, if it runs."""
-    if child.process is None or child.process.poll() is not None:
-        return None
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(child.process.pid)
-    return None
-
-
 _HEAD = "---- start"
 
 
 def _bound(log: Path) -> None:
-    """Move a log that has grown too long aside; its writers append, so they go on in the emptied file."""
+    """Move a log aside that has grown too long; its writers append, so they go on in the emptied file."""
     if log.exists() and log.stat().st_size > LOG_BYTES:
         content = log.read_bytes()
         with open(log.with_suffix(".log.1"), "wb", opener=private) as before:
@@ -259,12 +245,12 @@ def end_with_parent(parent: int = 0) -> None:
     Call it first thing in the process. A fork does not inherit it.
 
     Args:
-        parent: Process id of the parent; 0 = the warden, and without one nothing is done.
+        parent: Process id of the parent; 0 = the supervisor; without one, nothing happens.
 
     Raises:
         SystemExit: The parent had ended already.
     """
-    parent = parent or int(os.environ.get(WARDEN, 0))
+    parent = parent or int(os.environ.get(SUPERVISOR, 0))
     if sys.platform != "linux" or not parent:
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -274,10 +260,10 @@ def end_with_parent(parent: int = 0) -> None:
 
 @contextmanager
 def only_one(lock: Path, what: str) -> Iterator[None]:
-    """Hold a lock file for the block, so that nobody else does the same.
+    """Hold a lock file for the block.
 
     Raises:
-        BouquetError: Somebody does; `what` names it.
+        BouquetError: Another process holds it; `what` names what it runs.
     """
     with contextlib.ExitStack() as held:
         try:

@@ -20,16 +20,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from task.errors import ConfigError
 
 AUTHORITY_DAYS = 3650  # at least; always a year more than the first certificate of the SuperLink
-SKEW = dt.timedelta(
-    days=1
-)  # by how much a node's clock may be slow: small boards often have none that runs on
-WARN_DAYS = 30  # before a certificate ends, that is said
+SKEW = dt.timedelta(days=1)  # by how much a node's clock may be slow: small boards often have no battery
+WARN_DAYS = 30  # warn of a certificate that expires sooner
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A certificate that has ended, or soon does.
+    """A certificate that has expired or soon will.
 
     Attributes:
         fatal: Whether the certificate can no longer be used.
@@ -41,7 +39,7 @@ class Finding:
 
 
 def now() -> dt.datetime:
-    """Return the time, UTC, whole seconds, as certificates carry it."""
+    """Return the time in UTC and whole seconds, as in certificates."""
     return dt.datetime.now(dt.UTC).replace(microsecond=0)
 
 
@@ -49,7 +47,7 @@ def make_authority(days: int) -> tuple[bytes, bytes]:
     """Make a certificate authority.
 
     Args:
-        days: For how long the first certificate that it signs is to be good.
+        days: For how long the first certificate that it signs is to be valid.
 
     Returns:
         Its private key and its certificate, PEM.
@@ -85,21 +83,21 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def make_server_certificate(
     authority_key: bytes, authority: bytes, server_key: bytes, host: str, days: int
 ) -> bytes:
-    """Sign a certificate of a server that is reached as `host`, and on its own machine as localhost.
+    """Sign a certificate for a server that clients reach as `host`, and as localhost on its own machine.
 
     Args:
         authority_key: PEM.
         authority: Certificate of the authority, PEM.
         server_key: Private key of the server, PEM.
         host: A name or an IP address.
-        days: For how long it is good.
+        days: For how long it is valid.
 
     Returns:
         The certificate, PEM.
 
     Raises:
-        ConfigError: The authority's key is not that of its certificate, or the certificate would outlive
-            the authority's.
+        ConfigError: The authority's key does not match its certificate, or the new certificate would outlive
+            it.
     """
     issuer = x509.load_pem_x509_certificate(authority)
     signer = serialization.load_pem_private_key(authority_key, None)
@@ -113,8 +111,8 @@ def make_server_certificate(
     left = (issuer.not_valid_after_utc - now()).days
     if days > left:
         raise ConfigError(
-            f"--days: expected at most {max(left, 0)}, as the authority's certificate ends then; "
-            f"got {days}. For longer, provision anew into another folder"
+            f"--days: expected at most {max(left, 0)}, as the authority's certificate expires then; "
+            f"got {days}. For longer, provision into another folder"
         )
     names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL_NAMES))]
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet SuperLink")])
@@ -169,7 +167,7 @@ def certificate_facts(pem: bytes) -> dict[str, str]:
 
 
 def ends_when(what: str, pem: bytes) -> tuple[Finding, ...]:
-    """Say when a certificate ends, if that is over or less than `WARN_DAYS` ahead.
+    """Report a certificate that has expired or will within `WARN_DAYS`.
 
     Args:
         what: The certificate's name or file.
@@ -186,13 +184,13 @@ def ends_when(what: str, pem: bytes) -> tuple[Finding, ...]:
 
 
 def kit_findings(kit: Path) -> tuple[Finding, ...]:
-    """Say which certificates of a kit have ended or soon do, and what to do.
+    """Report the certificates of a kit that have expired or soon will, and what to do.
 
     Args:
         kit: Its folder, with ``ca.crt`` and, of a link, ``server.crt``.
     """
     cures = {
-        "server.crt": "Run bouquet provision --out DIR --renew, copy server.crt to the link, start it again",
+        "server.crt": "Run bouquet provision --out DIR --renew, copy server.crt to the link, restart it",
         "ca.crt": "Provision into another folder, and give the link and all nodes their new kits",
     }
     found = []
@@ -209,10 +207,10 @@ def kit_findings(kit: Path) -> tuple[Finding, ...]:
 
 
 def check_kit(kit: Path) -> tuple[str, ...]:
-    """Return what to say of certificates that soon end.
+    """Return warnings about certificates that soon expire.
 
     Raises:
-        ConfigError: One has ended.
+        ConfigError: One has expired.
     """
     found = kit_findings(kit)
     if ended := [finding.text for finding in found if finding.fatal]:

@@ -9,12 +9,14 @@ import hashlib
 import hmac
 import os
 import stat
+import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.errors import ConfigError, choose_from
 
@@ -32,48 +34,52 @@ APPS = ("installed", "any")
 PROOF_OF = b"bouquet: Control API"
 
 
+class In:
+    """A file or folder of a kit: the attribute's value is its path.
+
+    Args:
+        place: Below the kit's folder.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __get__(self, kit: Kit, owner: type[Kit]) -> Path:
+        return kit.path / self.place
+
+
 @dataclass(frozen=True)
 class Kit:
     """What the kits of the SuperLink and of a node have in common.
 
     Attributes:
         path: Its folder, absolute.
+        flwr_home: FLWR_HOME of its processes.
+        logs: Folder of the processes' logs.
+        state: Folder of what must survive a restart.
+        cache: BOUQUET_CACHE of its processes: decoded data and the clients' state.
+        ca_certificate: Certificate of the authority that vouches for the SuperLink.
+        secret: The secret, raw bytes, that a SuperExec of this machine proves itself with. On the SuperLink's
+            machine, callers of the Control API do so, too; see `proof`.
     """
 
     path: Path
 
-    @property
-    def flwr_home(self) -> Path:
-        """FLWR_HOME of its processes."""
-        return self.path / "flwr"
+    flwr_home = In("flwr")
+    logs = In("logs")
+    state = In("state")
+    cache = In("cache")
+    ca_certificate = In("ca.crt")
+    secret = In("superexec.secret")
 
-    @property
-    def logs(self) -> Path:
-        """Folder of the processes' logs."""
-        return self.path / "logs"
-
-    @property
-    def state(self) -> Path:
-        """Folder of what must survive a restart."""
-        return self.path / "state"
-
-    @property
-    def cache(self) -> Path:
-        """BOUQUET_CACHE of its processes: decoded data and clients' kept state."""
-        return self.path / "cache"
-
-    @property
-    def ca_certificate(self) -> Path:
-        """Certificate of the authority that vouches for the SuperLink."""
-        return self.path / "ca.crt"
-
-    @property
-    def secret(self) -> Path:
-        """The secret, raw bytes, that a SuperExec of this machine proves itself with.
-
-        On the SuperLink's machine, callers of the Control API do so, too; see `proof`.
-        """
-        return self.path / "superexec.secret"
+    def environment(self) -> dict[str, str]:
+        """Return what is added to the environment of its processes."""
+        return {
+            **flower.environment(self.flwr_home),
+            "BOUQUET_CACHE": str(self.cache),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONUNBUFFERED": "1",
+        }
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,14 @@ class LinkKit(Kit):
         address: HOST:PORT by which nodes reach the Fleet API.
         max_reply: Largest reply of a node, bytes.
         max_rate: Messages that a node may send in a minute.
+        server_certificate: The SuperLink's certificate.
+        server_key: Its private key.
+        database: Database of the SuperLink.
+        status: What the link last wrote of itself.
+        runs: Folder of result folders.
+        jobs: Folder of submitted jobs.
+        nodes: Folder of the nodes' public keys, ``NAME.pub``.
+        revoked: Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name.
     """
 
     fleet: str
@@ -94,47 +108,21 @@ class LinkKit(Kit):
     max_reply: int
     max_rate: int
 
-    @property
-    def server_certificate(self) -> Path:
-        """The SuperLink's certificate."""
-        return self.path / "server.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """Private key of the SuperLink's certificate."""
-        return self.path / "server.key"
-
-    @property
-    def database(self) -> Path:
-        """Database of the SuperLink."""
-        return self.state / "link.db"
-
-    @property
-    def runs(self) -> Path:
-        """Folder of result folders."""
-        return self.path / "runs"
-
-    @property
-    def jobs(self) -> Path:
-        """Folder of submitted jobs."""
-        return self.path / "jobs"
-
-    @property
-    def nodes(self) -> Path:
-        """Folder of the public keys of the nodes, ``NAME.pub``."""
-        return self.path / "nodes"
-
-    @property
-    def revoked(self) -> Path:
-        """Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name."""
-        return self.path / "revoked"
+    server_certificate = In("server.crt")
+    server_key = In("server.key")
+    database = In("state/link.db")
+    status = In("state/status.json")
+    runs = In("runs")
+    jobs = In("jobs")
+    nodes = In("nodes")
+    revoked = In("revoked")
 
     @property
     def node_keys(self) -> dict[str, Path]:
-        """Public key files of the nodes that may join, by name; read anew at every access.
+        """Public key files of the nodes that may join, by name; read at every access.
 
-        A key that also lies in ``revoked`` is left out: copying a newer kit over an older one leaves the
-        older one's files in place, and a revoked key must not come back by that.
+        A key that also lies in ``revoked`` is left out: a newer kit that is copied over an older one leaves
+        the older one's files in place, and must not bring a revoked key back.
         """
         gone = {_key_bytes(path) for path in self.revoked_keys}
         return {p.stem: p for p in sorted(self.nodes.glob("[!.]*.pub")) if _key_bytes(p) not in gone}
@@ -172,26 +160,18 @@ class NodeKit(Kit):
         name: The node's name in the federation.
         link: HOST:PORT of the SuperLink's Fleet API.
         policy: What the node takes part in.
+        key: Private key of the node.
+        public_key: Public key of the node.
+        alive: File that is touched after each successful exchange with the SuperLink.
     """
 
     name: str
     link: str
     policy: Policy = field(default_factory=Policy)
 
-    @property
-    def key(self) -> Path:
-        """Private key of the node."""
-        return self.path / "node.key"
-
-    @property
-    def public_key(self) -> Path:
-        """Public key of the node."""
-        return self.path / "node.pub"
-
-    @property
-    def alive(self) -> Path:
-        """File that is touched after each successful exchange with the SuperLink."""
-        return self.state / "alive"
+    key = In("node.key")
+    public_key = In("node.pub")
+    alive = In("state/alive")
 
 
 def proof(secret: bytes) -> str:
@@ -274,54 +254,44 @@ def _read_toml(config: Path) -> dict[str, Any]:
 
 
 def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
+    key = f'{config}: key "{{}}"'.format
+    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply"), "")
     values = read_table(
-        config,
-        table,
-        {"kind": "", "fleet": "", "control": "", "address": "", "max-reply": "", "max-rate": 0},
-        optional={"max-reply": MAX_REPLY, "max-rate": MAX_RATE},
+        config, table, texts | {"max-rate": 0}, {"max-reply": MAX_REPLY, "max-rate": MAX_RATE}
     )
-    for key in ("fleet", "control", "address"):
-        read_address(values[key], f'{config}: key "{key}"')
-    host, _ = read_address(values["control"], "")
-    if not is_private(host):
+    fleet, control, address, max_rate = (values[k] for k in ("fleet", "control", "address", "max-rate"))
+    for name in ("fleet", "control", "address"):
+        read_address(values[name], key(name))
+    if not is_private(read_address(control, "")[0]):
         raise ConfigError(
-            f'{config}: key "control": expected an address of loopback or of a private network, since '
-            f"it is for this machine's own processes; got {values['control']!r}. "
-            'The usual value is "127.0.0.1:8000"'
+            f"{key('control')}: expected an address of loopback or of a private network, since only this "
+            f'machine\'s own processes use it; got {control!r}. The usual value is "127.0.0.1:8000"'
         )
-    size = read_size(values["max-reply"], f'{config}: key "max-reply"')
+    size = read_size(values["max-reply"], key("max-reply"))
     if size > LARGEST:
         raise ConfigError(
-            f'{config}: key "max-reply": expected less than 2G, which is what gRPC carries; '
+            f"{key('max-reply')}: expected less than 2G, which is what gRPC carries; "
             f"got {values['max-reply']!r}"
         )
-    if values["max-rate"] < 1:
-        raise ConfigError(f'{config}: key "max-rate": expected at least 1; got {values["max-rate"]}')
-    return LinkKit(folder, values["fleet"], values["control"], values["address"], size, values["max-rate"])
+    if max_rate < 1:
+        raise ConfigError(f"{key('max-rate')}: expected at least 1; got {max_rate}")
+    return LinkKit(folder, fleet, control, address, size, max_rate)
 
 
 def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
+    key = f'{config}: key "{{}}"'.format
     values = read_table(config, table, {"kind": "", "name": "", "link": "", "policy": {}}, {"policy": {}})
-    try:
-        check_name(values["name"])
-    except ConfigError as err:
-        raise ConfigError(f'{config}: key "name": {err}') from None
-    read_address(values["link"], f'{config}: key "link"')
-    defaults = {
-        "apps": "installed", "max-rounds": 0, "min-examples": MIN_EXAMPLES, "min-steps": 0, "run-paths": False
-    }  # fmt: skip
+    check_name(values["name"], key("name"))
+    read_address(values["link"], key("link"))
+    defaults = {name.replace("_", "-"): value for name, value in asdict(Policy()).items()}
     policy = read_table(config, values["policy"], defaults, defaults, "policy.")
     if policy["apps"] not in APPS:
-        raise ConfigError(choose_from(f'{config}: key "policy.apps"', policy["apps"], APPS))
-    for key in ("max-rounds", "min-examples", "min-steps"):
-        if policy[key] < 0:
-            raise ConfigError(
-                f'{config}: key "policy.{key}": expected 0 (no limit) or more; got {policy[key]}'
-            )
-    return NodeKit(
-        folder, values["name"], values["link"],
-        Policy(**{key.replace("-", "_"): value for key, value in policy.items()}),
-    )  # fmt: skip
+        raise ConfigError(choose_from(key("policy.apps"), policy["apps"], APPS))
+    for name in ("max-rounds", "min-examples", "min-steps"):
+        if policy[name] < 0:
+            raise ConfigError(f"{key('policy.' + name)}: expected 0 (no limit) or more; got {policy[name]}")
+    allowed = Policy(**{name.replace("-", "_"): value for name, value in policy.items()})
+    return NodeKit(folder, values["name"], values["link"], allowed)
 
 
 def _check_file(path: Path, *, private: bool) -> None:

@@ -1,37 +1,31 @@
-"""Kits on disk: built beside their place and renamed, keys never written over, one command at a time."""
+"""Kits on disk: one command at a time, files replaced whole, leftovers of killed commands removed."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
 from task.storage import locks
-from task.storage.files import building, make_folder, synced, write_bytes, write_text
+from task.storage.files import make_folder, write_bytes, write_text
 
-MAKING = ".making-"
-# What a killed command leaves: kits that are being built, and files that `task.storage.files` was about to
-# replace.
+MAKING = ".making-"  # how the name of a kit begins while it is built
+# What a killed command leaves: unfinished kits, and the temporary folders of `task.storage.files`.
 LEFT_OVER = (
     f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",
     "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
 )  # fmt: skip
 
 
-def making(folder: Path) -> AbstractContextManager[Path]:
-    """Give a folder to build `folder` in; when the block ends well, it becomes `folder`, whole."""
-    return building(folder, MAKING)
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder, keep other commands out of it for the block, and sweep what a killed one left.
+    """Make and lock a folder for the block, and remove what a killed command left in it.
 
     Raises:
-        BouquetError: Another command is at work in it.
+        BouquetError: Another command has locked it.
     """
     make_folder(folder)
     with ExitStack() as held:
@@ -39,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
             held.enter_context(locks.locked(folder))
         except locks.HeldError:
             raise BouquetError(
-                f"{folder}: another `bouquet provision` works in it. Wait for its end"
+                f"{folder}: another `bouquet provision` is working in it. Wait until it ends"
             ) from None
         for pattern in LEFT_OVER:
             for left in folder.glob(pattern):
@@ -47,23 +41,17 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not be there yet, durably."""
-    with synced(path) as file:
-        file.write(data)
-
-
 def publish(path: Path, data: bytes) -> None:
-    """Write a file whole, unless it is there with these bytes."""
+    """Replace a file atomically, unless it has these bytes already."""
     if not path.exists() or path.read_bytes() != data:
         write_bytes(path, data)
 
 
 def set_key(config: Path, key: str, value: str) -> None:
-    """Replace the text of a top-level key of a TOML file, and leave everything else as it is.
+    """Set a top-level key of a TOML file to a text, and leave the rest of the file as it is.
 
     Raises:
-        ConfigError: The key is not there, once, as a text on one line.
+        ConfigError: The key does not appear exactly once, as a text on one line.
     """
     head, *rest = re.split(r"(?m)^(?=\[)", config.read_text(encoding="utf-8"), maxsplit=1)
     head, count = re.subn(rf"(?m)^({key}\s*=\s*)(\"[^\"\n]*\"|'[^'\n]*')", rf'\g<1>"{value}"', head)

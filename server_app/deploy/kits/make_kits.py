@@ -3,69 +3,60 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from server_app.deploy.kits import certificates, templates
 from server_app.deploy.kits.kit import SECRET_BYTES
-from server_app.deploy.kits.kitfiles import making, write_new
+from server_app.deploy.kits.kitfiles import MAKING
 from server_app.deploy.kits.parsing import read_address
 from task.errors import ConfigError
-from task.storage.files import make_folder
+from task.storage.files import building, make_folder, synced
 
 
 def build_authority(folder: Path, days: int) -> None:
-    """Make the folder of the authority.
+    """Make the folder of the authority, which must not exist.
 
     Args:
-        folder: Where; it must not be there.
-        days: For how long the first certificate that it signs is to be good.
+        folder: Where.
+        days: For how long the first certificate that it signs is to be valid.
     """
-    with making(folder) as temp:
-        key, certificate = certificates.make_authority(days)
-        write_new(temp / "ca.key", key)
-        write_new(temp / "ca.crt", certificate)
+    key, certificate = certificates.make_authority(days)
+    _build(folder, {"ca.key": key, "ca.crt": certificate})
 
 
 def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
-    """Make the SuperLink's kit, with no nodes.
+    """Make the SuperLink's kit, with no nodes, in a folder that must not exist.
 
     Args:
-        folder: Where; it must not be there.
+        folder: Where.
         authority: Folder of the authority.
         link: HOST:PORT by which nodes reach the SuperLink.
-        days: For how long its certificate is to be good.
+        days: For how long its certificate is to be valid.
 
     Raises:
         ConfigError: The authority cannot sign.
     """
-    with making(folder) as temp:
-        for name, text in templates.link_texts(link).items():
-            write_new(temp / name, text.encode())
-        key = certificates.private_pem(certificates.make_key())
-        write_new(temp / "ca.crt", (authority / "ca.crt").read_bytes())
-        write_new(temp / "server.key", key)
-        write_new(temp / "server.crt", sign(authority, authority / "ca.crt", key, link, days))
-        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES))
-        for sub in ("nodes", "revoked"):
-            make_folder(temp / sub)
+    key = certificates.private_pem(certificates.make_key())
+    files = {
+        "ca.crt": (authority / "ca.crt").read_bytes(),
+        "server.key": key,
+        "server.crt": sign(authority, authority / "ca.crt", key, link, days),
+    }
+    _build(folder, _of_a_kit(templates.link_texts(link)) | files, "nodes", "revoked")
 
 
 def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
-    """Make a node's kit, with a new key.
+    """Make a node's kit, with a new key, in a folder that must not exist and has the node's name.
 
     Args:
-        folder: Where; it must not be there, and its name is the node's.
+        folder: Where.
         link: HOST:PORT of the SuperLink.
         authority_certificate: PEM.
     """
-    with making(folder) as temp:
-        private, public = certificates.make_node_keys(folder.name)
-        for name, text in templates.node_texts(folder.name, link).items():
-            write_new(temp / name, text.encode())
-        write_new(temp / "ca.crt", authority_certificate)
-        write_new(temp / "node.key", private)
-        write_new(temp / "node.pub", public)
-        write_new(temp / "superexec.secret", secrets.token_bytes(SECRET_BYTES))
+    private, public = certificates.make_node_keys(folder.name)
+    files = {"ca.crt": authority_certificate, "node.key": private, "node.pub": public}
+    _build(folder, _of_a_kit(templates.node_texts(folder.name, link)) | files)
 
 
 def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: str, days: int) -> bytes:
@@ -76,11 +67,11 @@ def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: 
         authority_certificate: The certificate that the nodes trust.
         server_key: The SuperLink's private key, PEM.
         link: HOST:PORT by which nodes reach it.
-        days: For how long the certificate is to be good.
+        days: For how long the certificate is to be valid.
 
     Raises:
-        ConfigError: The authority's key is not there or not that of its certificate, or its certificate
-            ends sooner.
+        ConfigError: The authority's key is missing or not that of its certificate, or its certificate ends
+            sooner.
     """
     signer = authority / "ca.key"
     if not signer.is_file():
@@ -91,3 +82,18 @@ def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: 
     return certificates.make_server_certificate(
         signer.read_bytes(), authority_certificate.read_bytes(), server_key, host, days
     )
+
+
+def _of_a_kit(texts: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the texts of a kit as files, and a new secret."""
+    files = {name: text.encode() for name, text in texts.items()}
+    return files | {"superexec.secret": secrets.token_bytes(SECRET_BYTES)}
+
+
+def _build(folder: Path, files: Mapping[str, bytes], *folders: str) -> None:
+    with building(folder, MAKING) as temp:
+        for name, data in files.items():
+            with synced(temp / name) as file:
+                file.write(data)
+        for name in folders:
+            make_folder(temp / name)

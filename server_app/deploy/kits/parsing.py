@@ -1,4 +1,4 @@
-"""Names, addresses and sizes as kits and commands spell them."""
+"""Names, addresses, sizes and tables, as kits and commands have them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from typing import Any
 
 from task.errors import ConfigError, choose_from
 
-RESERVED = ("ca", "link", "revoked", "provision.json")  # what else lies beside the kits of the nodes
+RESERVED = ("ca", "link", "revoked", "provision.json")  # what else is in the folder of kits
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
-def check_name(name: str) -> str:
-    """Return the name of a node, unchanged.
+def check_name(name: str, where: str = "name of a node") -> None:
+    """Refuse what cannot be the name of a node.
+
+    Args:
+        name: The name.
+        where: What it is, to begin an error with.
 
     Raises:
-        ConfigError: It is not one path component of letters, digits, ``.``, ``_`` and ``-`` that begins and
-            ends with a letter or digit, of at most 64 characters, or it is taken by another folder.
+        ConfigError: It is not one path component of at most 64 letters, digits, ``.``, ``_`` and ``-``, with
+            a letter or digit at both ends, or another folder has it.
     """
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
         raise ConfigError(
-            "name of a node: expected 1 to 64 letters (a-z), digits, '.', '_' and '-', a letter or digit at "
+            f"{where}: expected 1 to 64 letters (a-z), digits, '.', '_' and '-', a letter or digit at "
             f"both ends; got {name!r}"
         )
     if name.lower() in RESERVED:
-        raise ConfigError(f"name of a node: expected none of {', '.join(RESERVED)}; got {name!r}")
-    return name
+        raise ConfigError(f"{where}: expected none of {', '.join(RESERVED)}; got {name!r}")
 
 
 def read_address(text: object, where: str) -> tuple[str, int]:
@@ -88,9 +91,9 @@ def read_table(
     Args:
         config: The file.
         table: What it holds.
-        types: The keys that there may be, each with a value of its type.
-        optional: Values of the keys that may be left out.
-        prefix: Where the table is in the file, ``policy.``.
+        types: The allowed keys, each with a value of its type.
+        optional: Defaults of the keys that may be left out.
+        prefix: Of the keys in errors, ``policy.``.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type.

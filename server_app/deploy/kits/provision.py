@@ -1,15 +1,15 @@
-"""Make the start kits of a federation, add nodes to it, revoke them, renew the SuperLink's certificate.
+"""Make the start kits of a federation, add and revoke nodes, renew the SuperLink's certificate.
 
-The folder that it fills stays with whoever provisions; its kits go to the machines::
+The folder stays with whoever provisions; its kits go to the machines::
 
-    OUT/provision.json   what was made: the address, fingerprints, nodes with their dates
-    OUT/ca/              the authority: signs the SuperLink's certificate, needed for nothing else
+    OUT/provision.json   a record: the address, fingerprints, nodes with their dates
+    OUT/ca/              the authority, which only signs the SuperLink's certificate
     OUT/link/            kit of the SuperLink, with the public keys of the nodes
     OUT/NAME/            kit of a node
     OUT/revoked/         kits of revoked nodes
 
-A key is never written over. A kit is built beside its place and renamed, a revocation counts once it is in
-``provision.json``: whatever a killed command leaves is finished by the next.
+No key is ever overwritten. A kit is built in a temporary folder and renamed; a revocation counts once it is
+in ``provision.json``. So the next command finishes what a killed one left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from server_app.deploy.kits.kitfiles import locked, publish, set_key
 from server_app.deploy.kits.make_kits import build_authority, build_link, build_node, sign
 from server_app.deploy.kits.parsing import check_name, read_address
 from server_app.deploy.kits.provision_report import Line, Provisioned
-from server_app.deploy.kits.provision_state import Record, read_record
+from server_app.deploy.kits.provision_state import ProvisionState, read_state
 from task.errors import BouquetError, ConfigError, choose_from
 from task.storage.files import make_folder, sync_folder, write_bytes, write_text
 
@@ -38,20 +38,20 @@ def provision(
     days: int = DAYS,
     renew: bool = False,
 ) -> Provisioned:
-    """Bring a folder of kits to what is asked for; what is there already is kept.
+    """Add what is missing to a folder of kits, and keep the rest.
 
     Args:
         out: The folder.
-        link: HOST:PORT by which nodes reach the SuperLink; "" = as before. Another one than before is
-            written into the kits that are still here, and another HOST gets a new certificate.
-        nodes: Names of nodes that there must be. One that was revoked gets a new key.
-        revoke: Names of nodes whose keys are no longer good.
-        days: For how long a certificate of the SuperLink that is made now is good.
+        link: HOST:PORT by which nodes reach the SuperLink; "" = as before. A new address is written into the
+            kits that are still here, and a new HOST gets a new certificate.
+        nodes: Names of nodes that must exist. A revoked one gets a new key.
+        revoke: Names of nodes whose keys become invalid.
+        days: For how long a new certificate of the SuperLink is valid.
         renew: Make a new certificate of the SuperLink, for the same key.
 
     Raises:
-        ConfigError: A name, the address or the number of days is bad, or the folder does not hold what
-            an earlier call left there.
+        ConfigError: A name, the address or the number of days is invalid, or the folder lacks what an earlier
+            call made.
         BouquetError: A file could not be written.
     """
     names, gone = list(dict.fromkeys(nodes)), list(dict.fromkeys(revoke))
@@ -67,21 +67,21 @@ def provision(
     if link:
         read_address(link, "--link")
     folder = Path(out).expanduser().resolve()
-    read_record(folder, link)  # refuses before anything is made
+    read_state(folder, link)  # refuses before it makes anything
     try:
         with locked(folder):
-            return _Folder(folder, read_record(folder, link), days).bring(link, names, gone, renew)
+            return _Folder(folder, read_state(folder, link), days).bring(link, names, gone, renew)
     except OSError as err:
         raise BouquetError(
-            f"{err.filename or folder}: could not be written: {err.strerror}. Nothing is half made: mend "
-            "it and run the same command again"
+            f"{err.filename or folder}: could not be written: {err.strerror}. No kit is half made: solve "
+            "that and run the same command again"
         ) from err
 
 
 class _Folder:
     """The folder of all kits, locked."""
 
-    def __init__(self, out: Path, record: Record, days: int) -> None:
+    def __init__(self, out: Path, record: ProvisionState, days: int) -> None:
         self.out = out
         self.record = record
         self.days = days
@@ -97,7 +97,7 @@ class _Folder:
         self.record.save()
         for name in gone:
             if self.record.nodes[name]["revoked"]:
-                self.remarks.append(f"{name} is revoked since {self.record.nodes[name]['revoked']}")
+                self.remarks.append(f"{name} was revoked on {self.record.nodes[name]['revoked']}")
             else:
                 self.record.nodes[name]["revoked"] = certificates.now().isoformat()
                 self.record.save()
@@ -105,12 +105,13 @@ class _Folder:
         self._settle_revoked()
         for name in names:
             self._add(name)
-        told = {line.name for line in self.lines}
+        listed = {line.name for line in self.lines}
         self.lines += [
-            self._line(n, "kept") for n in self.record.nodes if n not in told and not self.record.revoked(n)
+            self._line(n, "kept") for n in self.record.nodes if n not in listed and not self.record.revoked(n)
         ]
-        self._remark_expiry()
-        return Provisioned(self.out, self.record.link, (self._link_line(), *self.lines), tuple(self.remarks))
+        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
+        line = Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
+        return Provisioned(self.out, self.record.link, (line, *self.lines), tuple(self.remarks))
 
     def _check(self, names: Sequence[str], gone: Sequence[str]) -> None:
         for name in gone:
@@ -142,7 +143,12 @@ class _Folder:
         moved = link != self.record.link
         new_host = read_address(link, "--link")[0] != read_address(self.record.link, "link")[0]
         if moved:
-            self._check_port(kit, link)
+            port = link.rsplit(":", 1)[1]
+            if port == kit.control.rsplit(":", 1)[1]:
+                raise ConfigError(
+                    f"--link: expected another port than {kit.control}, the Control API's; got {port}. "
+                    f'Choose another, or change the key "control" in {kit.path / CONFIG}'
+                )
         if renew or new_host:
             key = kit.server_key.read_bytes()
             certificate = sign(self.out / "ca", kit.ca_certificate, key, link, self.days)
@@ -155,16 +161,8 @@ class _Folder:
             self.changed |= {CONFIG, "README.txt"}
             self.record.link = link
 
-    def _check_port(self, kit: LinkKit, link: str) -> None:
-        port = link.rsplit(":", 1)[1]
-        if port == kit.control.rsplit(":", 1)[1]:
-            raise ConfigError(
-                f"--link: expected another port than {kit.control} of the Control API; got {port}. Choose "
-                f'another, or change the key "control" in {kit.path / CONFIG}'
-            )
-
     def _move(self, kit: LinkKit, link: str) -> None:
-        """Write another address into the kits that are here, and leave the rest of their files as edited."""
+        """Write a new address into the kits that are here, and keep what else was edited in their files."""
         for name, entry in self.record.nodes.items():
             folder = self.out / name
             if not entry["revoked"] and folder.exists():
@@ -172,9 +170,9 @@ class _Folder:
                 self.lines.append(self._line(name, "address changed", CONFIG, "README.txt"))
             elif not entry["revoked"]:
                 self.lines.append(self._line(name, "kept"))
-                self.remarks.append(f'{name}: its kit is not here: set link = "{link}" in its {CONFIG}')
+                self.remarks.append(f'{name}: its kit is not here; set link = "{link}" in its {CONFIG}')
         interface, listens = kit.fleet.rsplit(":", 1)
-        if listens == self.record.link.rsplit(":", 1)[1]:  # else something between the two forwards ports
+        if listens == self.record.link.rsplit(":", 1)[1]:  # else a router forwards another port
             set_key(kit.path / CONFIG, "fleet", f"{interface}:{link.rsplit(':', 1)[1]}")
         set_key(kit.path / CONFIG, "address", link)
         write_text(kit.path / "README.txt", templates.link_texts(link)["README.txt"])
@@ -187,9 +185,7 @@ class _Folder:
             return
         folder, listed = self.out / name, self._kit().nodes / f"{name}.pub"
         if listed.exists() and not (folder.exists() and listed.read_bytes() == self._complete(folder)):
-            raise ConfigError(
-                f"{listed}: expected no key of {name}, to make one; got one made elsewhere. Move it away"
-            )
+            raise ConfigError(f"{listed}: expected no key of {name}; got one made elsewhere. Move it away")
         if not folder.exists():
             build_node(folder, self.record.link, self._kit().ca_certificate.read_bytes())
         public = self._complete(folder)
@@ -197,8 +193,8 @@ class _Folder:
         earlier = [] if entry is None else [*entry["earlier"], {k: entry[k] for k in entry if k != "earlier"}]
         if fingerprint in {old["fingerprint"] for old in earlier}:
             raise ConfigError(
-                f"{folder}: expected no folder, to make a new kit; got one with the revoked key {fingerprint}"
-                ". Move it away"
+                f"{folder}: expected no folder, before making a new kit; got one with the revoked key "
+                f"{fingerprint}. Move it away"
             )
         if read_node_kit(folder).link != self.record.link:  # a killed command made it
             _point(folder, self.record.link)
@@ -210,22 +206,16 @@ class _Folder:
             "earlier": earlier,
         }
         self.record.save()
-        done = "new"
         if earlier:
-            done = "new key"
-            self.remarks.append(
-                f"{name} was revoked on {earlier[-1]['revoked']} and is let in again, with a new key only"
-            )
-        self.lines.append(self._line(name, done, "."))
+            self.remarks.append(f"{name} was revoked on {earlier[-1]['revoked']}; only its new key is valid")
+        self.lines.append(self._line(name, "new key" if earlier else "new", "."))
         self.changed.add("nodes")
 
     def _complete(self, folder: Path) -> bytes:
-        """Return the public key of a node's kit, once it is a complete one of this federation."""
+        """Return the public key of a node's kit; refuse an incomplete kit or one of another federation."""
         kit = read_node_kit(folder)
-        if (
-            kit.name != folder.name
-            or kit.ca_certificate.read_bytes() != self._kit().ca_certificate.read_bytes()
-        ):
+        authority = self._kit().ca_certificate.read_bytes()
+        if kit.name != folder.name or kit.ca_certificate.read_bytes() != authority:
             raise ConfigError(
                 f"{folder}: expected the kit of {folder.name} of this federation; got that of {kit.name} of "
                 "another one. Move it away"
@@ -233,7 +223,7 @@ class _Folder:
         return kit.public_key.read_bytes()
 
     def _settle_revoked(self) -> None:
-        """Bring the folders to what the record says of revoked nodes."""
+        """Move the keys and kits of nodes that the record says are revoked."""
         kit = self._kit()
         for name in filter(self.record.revoked, self.record.nodes):
             public, folder = kit.nodes / f"{name}.pub", self.out / name
@@ -256,23 +246,17 @@ class _Folder:
                 folder.rename(away)
                 sync_folder(self.out)
 
-    # What is told
+    # The report
 
     def _kit(self) -> LinkKit:
         return read_link_kit(self.out / "link")
 
     def _until(self, path: str) -> str:
         facts = certificates.certificate_facts((self.out / path).read_bytes())
-        return f"good until {facts['expires'][:10]}"
+        return f"valid until {facts['expires'][:10]}"
 
     def _line(self, name: str, done: str, *changed: str) -> Line:
         return Line(name, done, self.record.nodes[name]["fingerprint"], changed)
-
-    def _link_line(self) -> Line:
-        return Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
-
-    def _remark_expiry(self) -> None:
-        self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
 
 
 def _point(folder: Path, link: str) -> None:

@@ -1,4 +1,4 @@
-"""What a call of ``bouquet provision`` did, and what to do next with it."""
+"""The report of a ``bouquet provision``: what it did, and what to do next."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Line:
     """What happened to one folder.
 
     Attributes:
-        name: The folder, below the one that was provisioned.
-        done: What happened: "new", "kept", "revoked" ...
-        key: The fingerprint of a node's key, or until when a certificate is good.
-        changed: Files and folders in it that its machine needs again; "." = all of it.
+        name: The folder's name, below the provisioned one.
+        done: "new", "kept", "revoked" ...
+        key: The fingerprint of a node's key, or the last day of a certificate.
+        changed: Files and folders in it to copy to its machine again; "." = all of it.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Provisioned:
         out: The folder.
         link: The SuperLink's address.
         lines: One line per folder.
-        remarks: What whoever provisions should know.
+        remarks: For whoever provisions.
     """
 
     out: Path
@@ -51,7 +51,7 @@ class Provisioned:
 
 
 def table(result: Provisioned) -> Table:
-    """Return what was done to each folder, and where it belongs."""
+    """Return a table of what was done to each folder, and where it belongs."""
     from rich.table import Table
 
     made = Table(title=str(result.out))
@@ -63,7 +63,7 @@ def table(result: Provisioned) -> Table:
 
 
 def next_steps(result: Provisioned) -> Iterator[str]:
-    """Yield, for each machine whose kit has changed, the commands that bring it there and start it."""
+    """Yield the commands that copy each changed kit to its machine and start it there."""
     for line in result.lines:
         here, there, machine = result.out / line.name, place(line.name), _machine(result, line)
         kind = "link" if line.name == "link" else "node"
@@ -71,7 +71,7 @@ def next_steps(result: Provisioned) -> Iterator[str]:
             yield f"{line.name}: rsync -a {shlex.quote(f'{here}/')} {machine}:{there}/"
             yield f"{line.name}: there, bouquet {kind} {there}{' --data PATH' if kind == 'node' else ''}"
             continue
-        # kit.toml may have been edited there, by the site: it is not copied over.
+        # The site may have edited its kit.toml, so it is not copied.
         if files := [shlex.quote(str(here / file)) for file in line.changed if file != CONFIG]:
             yield f"{line.name}: rsync -a {' '.join(files)} {machine}:{there}/"
         if CONFIG in line.changed:

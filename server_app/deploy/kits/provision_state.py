@@ -1,4 +1,4 @@
-"""``provision.json``: what was made in a folder of kits."""
+"""``provision.json``: the record of a folder of kits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RECORD = "provision.json"
 
 
 @dataclass
-class Record:
-    """What was made in a folder of kits.
+class ProvisionState:
+    """What a folder of kits holds.
 
     Attributes:
         out: The folder.
         link: HOST:PORT of the SuperLink.
-        nodes: By name: ``fingerprint`` of the public key, ``created`` and ``revoked`` (a time or none) and
-            ``earlier``, the same of the keys that this name had before.
+        nodes: By name: ``fingerprint`` of the public key, ``created``, ``revoked`` (a time or none), and
+            ``earlier``, the same for the name's earlier keys.
     """
 
     out: Path
@@ -35,7 +35,7 @@ class Record:
         return bool(self.nodes[name]["revoked"])
 
     def save(self) -> None:
-        """Write the record, unless it is there as it is."""
+        """Write the record, unless the file is equal already."""
         link = self.out / "link"
         table = {
             "link": self.link,
@@ -48,16 +48,16 @@ class Record:
             write_json(path, table)
 
 
-def read_record(out: Path, link: str) -> Record:
+def read_state(out: Path, link: str) -> ProvisionState:
     """Read the record of a folder.
 
     Args:
         out: The folder.
-        link: HOST:PORT of a folder where nothing is yet.
+        link: HOST:PORT, for a folder without a record.
 
     Raises:
-        ConfigError: The record is damaged, there is none of the SuperLink's kit beside it, or there is
-            nothing yet and no address is given.
+        ConfigError: The record is damaged, the SuperLink's kit is missing, or there is neither a record nor
+            an address.
     """
     path, kit = out / RECORD, out / "link"
     if not path.exists():
@@ -65,10 +65,10 @@ def read_record(out: Path, link: str) -> Record:
         link = read_link_kit(kit).address if kit.exists() else link
         if not link:
             raise ConfigError("--link: expected HOST:PORT by which nodes reach the SuperLink; got none")
-        return Record(out, link, {})
+        return ProvisionState(out, link, {})
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        record = Record(out, table["link"], table["nodes"])
+        record = ProvisionState(out, table["link"], table["nodes"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{path}: expected what `bouquet provision` wrote; got a damaged file. Bring back a copy, or "

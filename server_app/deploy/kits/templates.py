@@ -1,4 +1,4 @@
-"""The texts of a start kit: its configuration, its five lines of advice, its systemd unit."""
+"""The texts of a start kit: its configuration, its README, its systemd unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINK_CONFIG = """\
 kind = "link"
 fleet = "{any}:{port}"  # where the Fleet API listens: the only one that faces the network
 control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network
-address = "{link}"  # by which nodes reach the Fleet API
+address = "{link}"  # where nodes reach the Fleet API
 max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
 max-rate = {max_rate}  # messages of a node in a minute
 """
@@ -36,7 +36,7 @@ LINK_README = """\
 3. Start: bouquet link {kit}, or as a service: cp {kit}/bouquet-link.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-link (it expects /opt/bouquet/bin/bouquet)
 4. Open TCP port {port} to the nodes, nothing else. Submit on this machine: bouquet run --link {kit} -r demo
-5. Look: bouquet status {kit}. When nodes are added or revoked, copy nodes/ and revoked/ again.
+5. Watch: bouquet status {kit}. After adding or revoking nodes, copy nodes/ and revoked/ again.
 """
 
 NODE_README = """\
@@ -45,7 +45,7 @@ NODE_README = """\
 3. Start: bouquet node {kit} --data PATH, or as a service: \
 cp {kit}/bouquet-node.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-node (it expects /opt/bouquet/bin/bouquet and {home}/data)
-4. No port need be open. kit.toml, [policy], says what this site takes part in.
+4. No port needs to be open. [policy] in kit.toml says what this site takes part in.
 5. Key lost or stolen? Tell whoever made this kit: bouquet provision --out DIR --revoke {name}
 """
 
@@ -93,7 +93,7 @@ WantedBy=multi-user.target
 
 
 def place(name: str) -> str:
-    """Return where the kit of this name lies on its machine."""
+    """Return the folder of a kit on its machine."""
     return f"{HOME}/{name}"
 
 

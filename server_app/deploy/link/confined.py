@@ -1,4 +1,4 @@
-"""Which files a run on a link may name: those of the link's kit."""
+"""A run on a link may name files of the link's kit only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PATHS = ("runs-dir", "data-path", "data-dir", "cache-dir", "state-dir")
 
 
 def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
-    """Return run-config keys whose paths are absolute and lie in a kit; relative ones begin there.
+    """Return run-config keys with absolute paths below a kit; relative paths start there.
 
-    Only names count: a link that the kit's owner puts into the kit leads wherever it leads.
+    Only names count: a symbolic link that the kit's owner put there may lead anywhere.
 
     Args:
         keys: Run-config keys.
@@ -33,9 +33,8 @@ def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
             path = Path(os.path.normpath(kit / str(given)))
             if not path.is_relative_to(kit):
                 raise ConfigError(
-                    f'run-config key "{key}": expected a path below {kit}, the kit of the link that '
-                    "runs this; "
-                    f"got {given!r}. Put the file there, or a symbolic link to it"
+                    f'run-config key "{key}": expected a path below {kit}, the kit of the link that runs '
+                    f"this; got {given!r}. Put the file there, or a symbolic link to it"
                 )
             flat[key] = str(path)
     return flat

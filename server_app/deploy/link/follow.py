@@ -1,4 +1,4 @@
-"""Submits a job to a link and follows it: the same progress and the same closing table as a simulation."""
+"""Submits a job to a link and follows it, with the progress and the closing table of a simulation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table
+from task import timing
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets import DATASETS
 from task.errors import BouquetError, ConfigError
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import cohort_size
-
-LOOK_S = 0.25
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
@@ -34,7 +33,7 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
         overwrite: Delete the run of this name first.
 
     Raises:
-        ConfigError: A key is wrong or names a file outside the kit, a job of this name is not over, its
+        ConfigError: A key is wrong or names a file outside the kit, a job of this name has not ended, its
             folder holds a run, or there is none to resume.
     """
     if "runs-dir" in keys:
@@ -58,10 +57,10 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
 
 
 def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
-    """Return the keys that follow from the enrolled nodes, unless the user gives them.
+    """Return the keys that follow from the enrolled nodes; the user's own values come first.
 
-    A run begins with a majority of the nodes, and a round needs replies of as many clients, or of a majority
-    of those that it asks, if these are fewer. A run that is resumed keeps its number of replies.
+    A run begins with a majority of the nodes. A round needs replies of as many clients, or of a majority of
+    those it asks, if that is fewer. A resumed run keeps its number of replies.
 
     Args:
         kit: The link's kit.
@@ -77,7 +76,7 @@ def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
     if server.drop_stragglers:
         asked -= round(server.stragglers * asked)
     if ALGORITHMS[config.algorithm].pooled or server.selection == "fedcs":
-        asked = 1  # fedcs may find a single client that is quick enough
+        asked = 1  # fedcs may find only one client that is quick enough
     least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
     if config.output.resume:
         least = RunFolder(kit.runs / name).config().get("run", {}).get("min-replies", least)
@@ -99,11 +98,11 @@ def attach(kit: LinkKit, name: str) -> Job:
 
 
 def follow(kit: LinkKit, job: Job) -> None:
-    """Show a job's progress until it is over.
+    """Show a job's progress until it ends.
 
     Raises:
-        BouquetError: It ended without a result, and why.
-        KeyboardInterrupt: The user has seen enough; the job goes on.
+        BouquetError: It ended without a result; with the reason.
+        KeyboardInterrupt: The user stopped following; the job goes on.
     """
     jobs = Jobs(kit.jobs, kit.runs)
     config = read_config(dict(job.keys))
@@ -119,7 +118,7 @@ def follow(kit: LinkKit, job: Job) -> None:
 
 
 def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
-    """Show what happens until the job is over; return it as it then is."""
+    """Show the job's progress until it ends; return it."""
     fresh = not job.attempts and not job.keys.get("resume", False)
     rounds = Rounds(kit.runs / job.name / "rounds.jsonl", fresh=fresh)
     said: tuple[object, ...] = ()
@@ -129,7 +128,7 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
     while True:
         now = jobs.read(job.name)
         if now is None or now.id != job.id:
-            raise BouquetError(f"job {job.name}: its file was replaced or deleted; it is not known how it is")
+            raise BouquetError(f"job {job.name}: its file was replaced or deleted, so its state is unknown")
         words = _words(now)
         if words != said:
             progress.message(str(words[-1]))
@@ -145,11 +144,11 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
                 progress.round_done(row)
         if now.ended:
             return now
-        time.sleep(LOOK_S)
+        time.sleep(timing.FOLLOW_S)
 
 
 def _words(job: Job) -> tuple[object, ...]:
-    """Return what there is to say of a job's state, last the sentence."""
+    """Return the parts of a job's state that are reported when they change; the last is the sentence."""
     if job.state == QUEUED:
         return job.state, f"job {job.name} is queued"
     if job.state == RUNNING and job.reason and job.attempts:
@@ -158,7 +157,7 @@ def _words(job: Job) -> tuple[object, ...]:
 
 
 class Rounds:
-    """The lines of a growing rounds.jsonl, each once, also when a resumed run cuts it back.
+    """Reads each line of a growing rounds.jsonl once, even if a resumed run truncates it.
 
     Args:
         path: The file.
@@ -171,7 +170,7 @@ class Rounds:
         self._chunk, self._last = Chunk(), -1
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows that came since the last call."""
+        """Yield the rows that were added since the last call."""
         if self._file is not None:
             if _identity(self._path) == self._file:
                 return

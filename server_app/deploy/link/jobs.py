@@ -1,7 +1,7 @@
-"""Jobs of a link: what somebody wants run, and how far it is. One JSON file each, ``jobs/NAME.json``.
+"""Jobs of a link: the runs that users submitted, and their states. One JSON file each, ``jobs/NAME.json``.
 
-``bouquet run --link`` writes a new one; from then on only the link changes it. To stop a job it is asked by a
-file ``jobs/NAME.stop``.
+``bouquet run --link`` writes a new one; from then on only the link changes it. A file ``jobs/NAME.stop`` asks
+the link to end a job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run.
+    """A run that was submitted.
 
     Attributes:
         name: Of the result folder.
@@ -34,8 +34,8 @@ class Job:
         reason: Why the last attempt ended; of a failed job, why there will be no other.
         runs: Numbers of Flower's runs so far, one for each attempt.
         attempts: How often it was submitted.
-        result_before: Time of change, in ns, of a result.json that was there before; 0 = none.
-        folder_before: Identity of the run whose folder was there before; "" = none.
+        result_before: Time of change, in ns, of an earlier run's result.json; 0 = none.
+        folder_before: Identity of the run whose folder had this name; "" = none.
         created: Seconds since 1970.
         updated: Seconds since 1970.
     """
@@ -101,12 +101,11 @@ class Jobs:
         Raises:
             ConfigError: One of this name is queued or running.
         """
-        job = self.read(name)
-        if job is not None and not job.ended:
+        if self.active(name):
             raise ConfigError(
-                f'run-config key "run-name": expected a name that no job has which is {job.state}; '
-                f"got {name!r}. Watch that job with --attach {name}, end it with --stop {name}, or choose "
-                f"another --run-name"
+                'run-config key "run-name": expected a name that no queued or running job has; got '
+                f"{name!r}. Watch that job with --attach {name}, end it with --stop {name}, or choose "
+                "another --run-name"
             )
 
     def read(self, name: str) -> Job | None:
@@ -140,32 +139,28 @@ class Jobs:
         return changed
 
     def all(self) -> list[Job]:
-        """Return the jobs, the oldest first; those whose file is damaged are left out."""
-        found = []
-        for path in self.folder.glob("*.json") if self.folder.is_dir() else ():
-            try:
-                job = self.read(path.stem)
-            except StateError:
-                continue
-            if job is not None:
-                found.append(job)
-        return sorted(found, key=lambda job: (job.created, job.name))
+        """Return the jobs, the oldest first, without those whose file is damaged."""
+        return self._scan()[0]
 
     def damaged(self) -> list[str]:
         """Return what is wrong with files that cannot be read."""
-        wrong = []
-        for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
+        return self._scan()[1]
+
+    def _scan(self) -> tuple[list[Job], list[str]]:
+        found, damaged = [], []
+        for path in sorted(self.folder.glob("*.json")):
             try:
-                self.read(path.stem)
+                if job := self.read(path.stem):
+                    found.append(job)
             except StateError as err:
-                wrong.append(str(err))
-        return wrong
+                damaged.append(str(err))
+        return sorted(found, key=lambda job: (job.created, job.name)), damaged
 
     def ask_to_stop(self, name: str) -> None:
-        """Ask the link to end a job; what it has so far stays.
+        """Ask the link to end a job; its results so far stay.
 
         Raises:
-            ConfigError: There is none of this name that could be ended.
+            ConfigError: No job of this name is queued or running.
         """
         job = self.read(name)
         if job is None or job.ended:
@@ -177,14 +172,14 @@ class Jobs:
         write_text(self._stop_file(name), job.id + "\n")
 
     def shall_stop(self, job: Job) -> bool:
-        """Return whether somebody asked to end this job."""
+        """Return whether this job is to be ended."""
         try:
             return self._stop_file(job.name).read_text(encoding="utf-8").strip() == job.id
         except OSError:
             return False
 
     def stopped(self, name: str) -> None:
-        """Forget that somebody asked to end it."""
+        """Remove the request to end it."""
         self._stop_file(name).unlink(missing_ok=True)
         sync_folder(self.folder)
 

@@ -1,10 +1,9 @@
-"""Brings jobs to their end: submits, watches the run's state and the result, submits again.
+"""Runs the jobs of a link, one at a time: submits a run, watches it, and submits it again if it fails.
 
-The facts that count are three: what the SuperLink says of the run, whether somebody holds the lock of the
-result folder (the ServerApp does, for its life), and whether ``result.json`` of this job is there. A run that
-ended without it goes on from its last checkpoint, after a pause that grows while there is no progress; a
-wrong key, bad data or a damaged checkpoint would end it again, so these are final. What a full disk ends is
-tried until there is room, however often. One job runs at a time.
+It goes by three facts: the SuperLink's state of the run, whether the result folder is locked (the ServerApp
+locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a result is
+resumed from its last checkpoint, after a pause that grows while there is no progress. A wrong key, bad data
+or a damaged checkpoint would end it again, so they end the job. After a full disk, it tries without limit.
 """
 
 from __future__ import annotations
@@ -18,44 +17,39 @@ from server_app.deploy.flower.control import Control, LinkError, NodeState, RunS
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
+from task import timing
 from task.errors import PASSES, BouquetError, ConfigError
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MOST_FRUITLESS = 10  # attempts without a new round
-ASK_S = 5.0  # between questions about a run whose ServerApp is alive
-LOST_S = 3.0  # a run whose folder nobody holds for so long has no ServerApp any more
-CLOSING_S = 30.0  # how long a ServerApp may take after its result
-MUSTER_S = 15.0  # how long a new run waits for nodes that are not online
-REUNION_S = 75.0  # how long to wait for the nodes of the run before it goes on without some
 POLICY = "policy"  # how a refusal to run anything but the installed app begins
 FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server_app.app.main names them
 
 
 @dataclass
 class _Attempt:
-    """What is known of the running job's last attempt, in this process only."""
+    """The running job's last attempt, as far as this process has seen it."""
 
     job: str  # id
-    held: bool = False  # somebody held the folder's lock
-    asked: float = -ASK_S  # when the SuperLink was asked for the run
+    held: bool = False  # the folder was locked
+    asked: float = -timing.RUN_LOOK_S  # when the SuperLink was last asked about the run
     free_since: float = 0.0
     result_since: float = 0.0
     first_seen: float = 0.0  # when its turn came
-    ended: float = 0.0  # when it was found to be over; 0 = it is not
+    ended: float = 0.0  # when this process found that it had ended; 0 = it has not
     due: float = 0.0
-    seen: set[int] = field(default_factory=set)  # nodes that were online since it was over
+    seen: set[int] = field(default_factory=set)  # nodes that were online since it ended
     fruitless: int = 0
-    rounds: int = -1  # bytes of rounds.jsonl when it was last over
+    rounds: int = -1  # bytes of rounds.jsonl when it began
 
 
 class Runner:
-    """Looks after the jobs of a link.
+    """Runs the jobs of a link.
 
     Args:
         jobs: The jobs.
         control: The SuperLink.
         fab: The app's bundle.
-        tell: Takes one line about what happened.
+        tell: Takes one line for the operator.
         clock: Seconds, for pauses.
     """
 
@@ -72,13 +66,13 @@ class Runner:
         self._attempt: _Attempt | None = None
 
     def look(self, nodes: list[NodeState]) -> None:
-        """Look once at the jobs; bring the oldest that has not ended a step further.
+        """Bring the oldest job that has not ended a step further.
 
         Args:
             nodes: Of the SuperLink.
 
         Raises:
-            LinkError: The SuperLink does not answer; nothing is lost, look again later.
+            LinkError: The SuperLink does not answer; call again later.
         """
         waiting = [job for job in self.jobs.all() if not job.ended]
         for job in waiting:
@@ -89,11 +83,11 @@ class Runner:
             return
         job = min(waiting, key=lambda j: (j.state != RUNNING, j.created))
         if self._attempt is None or self._attempt.job != job.id:
-            # A job that runs when this process begins has lost its ServerApp with the process before it.
+            # A job that is running when this process starts lost its ServerApp with the previous process.
             self._attempt = _Attempt(job.id, held=job.state == RUNNING, first_seen=self._clock())
         if job.state == QUEUED:
             away = any(node.registered and not node.online for node in nodes)
-            if not away or self._clock() - self._attempt.first_seen >= MUSTER_S:
+            if not away or self._clock() - self._attempt.first_seen >= timing.MUSTER_S:
                 self._submit(job, self._attempt)
         elif self._attempt.ended:
             self._again(job, self._attempt, nodes)
@@ -104,20 +98,20 @@ class Runner:
         """Start a run.
 
         Args:
-            job: Of which job.
-            attempt: The one before it.
-            least: Nodes that must be there before it goes on; 0 = as many as the job says.
+            job: The job.
+            attempt: The previous attempt.
+            least: Nodes that must be online before it goes on; 0 = as many as the job says.
         """
         folder = self.jobs.runs / job.name
         keys = dict(job.keys) | {"runs-dir": str(self.jobs.runs), "run-name": job.name}
         if job.attempts and self.jobs.folder_id(job.name) not in ("", job.folder_before):
-            keys["resume"] = True  # the folder is this job's, not that of one before it
+            keys["resume"] = True  # the folder is this job's, not an earlier one's
         if least:
             keys["min-nodes"] = least
-        self.jobs.write(job)  # a run that could not be noted, on a full disk, must not begin
+        self.jobs.write(job)  # on a full disk a run could not be recorded, so it must not begin
         try:
             for run in self.control.unfinished(job.name, str(self.jobs.runs)):
-                self.control.stop(run)  # submitted, and then the link was killed before it was noted
+                self.control.stop(run)  # the link was killed after submitting it
             run = self.control.start(self._fab, keys)
         except ConfigError as err:
             self._end(job, FAILED, str(err))
@@ -131,10 +125,10 @@ class Runner:
         held = is_held(self.jobs.runs / job.name)
         if self.jobs.has_result(job):
             attempt.result_since = attempt.result_since or now
-            if not held or now - attempt.result_since > CLOSING_S:
+            if not held or now - attempt.result_since > timing.SERVERAPP_CLOSES_S:
                 self._end(job, FINISHED, "")
             return
-        if held and now - attempt.asked < ASK_S:
+        if held and now - attempt.asked < timing.RUN_LOOK_S:
             return  # its ServerApp is alive
         attempt.asked = now
         run = self.control.run(job.runs[-1]) if job.runs else None
@@ -148,19 +142,19 @@ class Runner:
             attempt.free_since = 0.0
             return
         attempt.free_since = attempt.free_since or now
-        if now - attempt.free_since > LOST_S:
+        if now - attempt.free_since > timing.SERVERAPP_LOST_S:
             self.control.stop(job.runs[-1])
             self._over(job, attempt, RunState("finished", "failed", "its ServerApp was killed"))
 
     def _over(self, job: Job, attempt: _Attempt, run: RunState) -> None:
-        """An attempt is over without a result."""
+        """Handle an attempt that ended without a result."""
         reason = run.details.removeprefix("ServerApp failed with exception: ") or f"the run {run.how}"
         kind, _, text = reason.partition(": ")
         if kind in FINAL:
             self._end(job, FAILED, text)
             return
         if kind == POLICY:
-            self._end(job, FAILED, f"{text}. The app was changed since the link was started: start it anew")
+            self._end(job, FAILED, f"{text}. The app has changed since the link started: restart the link")
             return
         if run.how == STOPPED and "killed" not in run.details:
             self._end(job, STOPPED, "stopped at the SuperLink")
@@ -173,8 +167,8 @@ class Runner:
         if attempt.fruitless >= MOST_FRUITLESS:
             self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")
             return
-        pause_s = min(FIRST_PAUSE_S * 2 ** max(attempt.fruitless - 1, 0), LONGEST_PAUSE_S)
-        pause_s = LONGEST_PAUSE_S if kind == PASSES else pause_s
+        pause_s = min(timing.ATTEMPT_FIRST_S * 2 ** max(attempt.fruitless - 1, 0), timing.ATTEMPT_LONGEST_S)
+        pause_s = timing.ATTEMPT_LONGEST_S if kind == PASSES else pause_s
         attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
         self.jobs.update(job, reason=reason)
         self._tell(
@@ -182,22 +176,22 @@ class Runner:
         )
 
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
-        """Submit again, once the pause is over and the nodes of the run were there."""
+        """Submit again, once the pause is over and the run's nodes were online."""
         now = self._clock()
         attempt.seen |= {node.id for node in nodes if node.online}  # the run waits for one that fails again
         if now < attempt.due:
             return
         wanted = self._participants(job)
         may_come = {node.id for node in nodes if node.registered}
-        if (wanted & may_come) - attempt.seen and now - attempt.ended < REUNION_S:
+        if (wanted & may_come) - attempt.seen and now - attempt.ended < timing.REUNION_S:
             return
         self._submit(job, attempt, least=len(wanted & may_come & attempt.seen))
 
     def _participants(self, job: Job) -> set[int]:
-        """Return the nodes of the job's last round."""
+        """Return the nodes that took part in the job's last round."""
         try:
             return {int(row["node"]) for row in RunFolder(self.jobs.runs / job.name).nodes()}
-        except (BouquetError, KeyError, TypeError, ValueError):  # a file that is not ours
+        except (BouquetError, KeyError, TypeError, ValueError):  # a damaged file
             return set()
 
     def _stop(self, job: Job) -> None:
@@ -220,12 +214,12 @@ def _size(path: Path) -> int:
 
 
 def bundle() -> bytes:
-    """Return the app as a bundle that a SuperLink takes.
+    """Return the app as a bundle for a SuperLink.
 
     Raises:
         BouquetError: The app's folder is not here.
     """
-    from server_app.deploy.host.machine import APP_DIR
+    from server_app.deploy.host.host import APP_DIR
     from task.flower.app import build_bundle
 
     try:

@@ -1,8 +1,8 @@
-"""``bouquet link``: the SuperLink and the SuperExec of its ServerApps, started, watched and kept up.
+"""``bouquet link``: starts and supervises the SuperLink and the SuperExec of its ServerApps.
 
-The warden here restarts what dies and a SuperLink that does not answer. One thread beside it talks to the
-SuperLink: it lets the nodes of the kit in, turns revoked ones out, and looks after the jobs. What both know
-is written to ``state/status.json`` every `WRITE_S`.
+The supervisor restarts processes that ended and a SuperLink that does not answer. A second thread talks to
+the SuperLink: it registers the nodes of the kit, unregisters revoked ones, and runs the jobs. The state of
+both is written to ``state/status.json`` every `timing.STATUS_S`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 
-from server_app.deploy.flower import environment as flower
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
-from server_app.deploy.host.machine import TOKENS
-from server_app.deploy.host.processes import Child, Warden, only_one, say
+from server_app.deploy.host.host import TOKENS, marked
+from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.kits.parsing import read_address
@@ -31,21 +29,16 @@ from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
 from server_app.deploy.link.status import Seen, write_status
+from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder
 
 SUPERLINK, WARM = "superlink", "warm"
-LOOK_S = 0.5
-NODES_S = 2.0  # between looks at the SuperLink's health, its nodes and the kit's keys
-WRITE_S = 2.0
-STARTS_S = 60.0  # until a new SuperLink must have answered
-SILENT_S = 20.0  # without a good answer, until it is restarted
-ANSWER_S = 5.0
 SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
 class Keeper:
-    """Talks to the SuperLink: health, nodes and jobs. `run` is for a thread of its own.
+    """Talks to the SuperLink about its health, nodes and jobs. `run` needs a thread of its own.
 
     Args:
         kit: The link's kit.
@@ -55,25 +48,25 @@ class Keeper:
     def __init__(self, kit: LinkKit, fab: bytes) -> None:
         self.kit = kit
         self.seen = Seen()
-        self.control = Control(kit, ANSWER_S)
+        self.control = Control(kit)
         self.jobs = Jobs(kit.jobs, kit.runs)
         self._runner = Runner(self.jobs, self.control, fab, say)
-        self._looked_at = -NODES_S
+        self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
-        self._wrong: list[str] = []  # with the kit's keys
+        self._wrong: list[str] = []  # about the kit's keys
 
     def run(self, over: threading.Event) -> None:
         """Look until the event is set."""
-        while not over.wait(LOOK_S):
+        while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
-            except Exception as err:  # whatever it is: this thread must go on
+            except Exception as err:  # of any kind: this thread must go on
                 self.seen.trouble = f"{type(err).__name__}: {err}"
 
     def look(self) -> None:
-        """Look once."""
+        """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
         try:
-            if time.monotonic() - self._looked_at >= NODES_S:
+            if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
                 self.control.check()
                 check_database(self.kit.database)
                 self.seen.nodes = self._register()
@@ -84,7 +77,7 @@ class Keeper:
             self.seen.trouble = str(err)
 
     def _register(self) -> list[NodeState]:
-        """Let the nodes of the kit in and turn the revoked ones out; return all that are registered."""
+        """Register the nodes of the kit, unregister the revoked ones; return all that are registered."""
         self._wrong, changed = [], False
         nodes = self.control.nodes()
         by_key = {node.key: node for node in nodes}
@@ -101,8 +94,8 @@ class Keeper:
                 say(f"node {name} (key {node_fingerprint(path.read_bytes())}) may join")
             elif not node.registered:
                 self._warn(
-                    f"{path}: expected a key that was never revoked; got one that was. Give the node a new "
-                    f"one: bouquet provision --out DIR --revoke {name} --node {name}"
+                    f"{path}: expected a key that was never revoked; got a revoked one. Give the node a new "
+                    f"key: bouquet provision --out DIR --revoke {name}, then --node {name}"
                 )
         for path in self.kit.revoked_keys:
             try:
@@ -113,7 +106,8 @@ class Keeper:
             if node is not None and node.registered:
                 self.control.unregister(node.id)
                 changed = True
-                say(f"node {node.name} (key {node_fingerprint(path.read_bytes())}) is revoked and turned out")
+                key_of = node_fingerprint(path.read_bytes())
+                say(f"node {node.name} (key {key_of}) is revoked and may no longer join")
         nodes = self.control.nodes() if changed else nodes
         return [node for node in nodes if node.registered]
 
@@ -129,7 +123,7 @@ def run_link(kit: LinkKit) -> None:
 
     Raises:
         ConfigError: A certificate has expired.
-        BouquetError: Another process runs it already, or its ports are taken.
+        BouquetError: Another process runs it already.
     """
     for text in check_kit(kit.path):
         say(text)
@@ -142,15 +136,15 @@ def run_link(kit: LinkKit) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
         keeper = Keeper(kit, bundle())
-        with Warden(kit.logs) as warden:
+        with Supervisor(kit.logs) as supervisor:
             env = environment(kit)
             superlink = Child(SUPERLINK, superlink_command(kit), env)
             superlink.health = lambda: health(superlink, keeper.seen)
-            warden.add(superlink)
-            warden.add(Child(WARM, warm_command(kit), env))
+            supervisor.add(superlink)
+            supervisor.add(Child(WARM, warm_command(kit), env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
             say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
-            warden.run(over, Writer(kit, warden, keeper))
+            supervisor.run(over, StatusWriter(kit, supervisor, keeper))
             say("stopping")
         keeper.control.close()
 
@@ -159,32 +153,32 @@ def health(child: Child, seen: Seen) -> str:
     """Return why the SuperLink must be restarted, "" if it need not be."""
     now = time.monotonic()
     silent_s = now - max(seen.answered, child.started)
-    allowed_s = SILENT_S if seen.answered > child.started else STARTS_S
+    allowed_s = timing.SUPERLINK_SILENT_S if seen.answered > child.started else timing.SUPERLINK_STARTS_S
     if silent_s <= allowed_s:
         return ""
     return f"no good answer for {silent_s:.0f} s ({seen.trouble or 'no answer at all'})"
 
 
-class Writer:
-    """Writes the status file, from the warden's thread, which never waits for anybody."""
+class StatusWriter:
+    """Writes the status file, from the supervisor's thread, which never waits for an answer."""
 
-    def __init__(self, kit: LinkKit, warden: Warden, keeper: Keeper) -> None:
-        self._kit, self._warden, self._keeper = kit, warden, keeper
+    def __init__(self, kit: LinkKit, supervisor: Supervisor, keeper: Keeper) -> None:
+        self._kit, self._supervisor, self._keeper = kit, supervisor, keeper
         self._due = 0.0
         self._failed = ""
 
     def __call__(self) -> None:
-        """Write it if it is time to."""
+        """Write it if that is due."""
         if time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + WRITE_S
+        self._due = time.monotonic() + timing.STATUS_S
         seen = self._keeper.seen
         try:
             seen.disk = "; ".join(filter(None, map(_full, (self._kit.state, self._kit.runs))))
             seen.certificates = kit_findings(self._kit.path)
-            write_status(self._kit, seen, list(self._warden.children.values()), self._keeper.jobs)
+            write_status(self._kit, seen, list(self._supervisor.children.values()), self._keeper.jobs)
             self._failed = ""
-        except (OSError, BouquetError) as err:  # a full disk; the file grows old, which says so
+        except (OSError, BouquetError) as err:  # such as a full disk; readers see that the file is old
             if str(err) != self._failed:
                 say(f"cannot write the status: {err}")
             self._failed = str(err)
@@ -223,29 +217,23 @@ def warm_command(kit: LinkKit) -> list[str]:
 
 
 def environment(kit: LinkKit) -> dict[str, str]:
-    """Return what the processes of a link have in their environment beside this process's own."""
-    return {
-        KIT: str(kit.path),
-        **flower.environment(kit.flwr_home),
-        "BOUQUET_CACHE": str(kit.cache),
-        "FLWR_TELEMETRY_ENABLED": os.environ.get("FLWR_TELEMETRY_ENABLED", "0"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Return what is added to the environment of a link's processes."""
+    telemetry = os.environ.get("FLWR_TELEMETRY_ENABLED", "0")
+    return kit.environment() | {KIT: str(kit.path), "FLWR_TELEMETRY_ENABLED": telemetry}
 
 
 def _apart_from_proxies() -> None:
-    """Let no HTTP proxy of the environment come between this machine and itself."""
+    """Use no HTTP proxy for calls of this machine to itself."""
     for name in ("NO_PROXY", "no_proxy"):
         others = [part for part in os.environ.get(name, "").split(",") if part]
         os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
 
 
 def check_database(path: Path) -> None:
-    """Return if somebody could write to the database within a second.
+    """Check that the database can be written to within a second.
 
     Raises:
-        sqlite3.Error: Nobody could: it is locked, full or damaged.
+        sqlite3.Error: It is locked, full or damaged.
     """
     if not path.exists():  # the SuperLink makes it
         return
@@ -256,18 +244,9 @@ def check_database(path: Path) -> None:
 
 def end_leftovers(kit: Path) -> None:
     """End the processes of this kit that a killed link left behind."""
-    left = [process for process in psutil.process_iter() if _environ(process).get(KIT) == str(kit)]
+    left = [process for process in marked(str(kit), KIT) if process.pid != os.getpid()]
     for process in left:
         say(f"ending process {process.pid}, left behind by a link that was killed")
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(left, timeout=10)
-
-
-def _environ(process: psutil.Process) -> Mapping[str, str]:
-    try:
-        return {} if process.pid == os.getpid() else process.environ()
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return {}

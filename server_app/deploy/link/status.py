@@ -1,4 +1,4 @@
-"""``state/status.json`` of a link: the link writes it; ``bouquet status``, the monitor and others read it."""
+"""A link's ``state/status.json``: the link writes it, ``bouquet status`` and the monitor read it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from rich.text import Text
 from server_app.deploy.kits.kit import LinkKit
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
+from task import timing
 from task.errors import BouquetError
 from task.storage.files import write_json
 
@@ -26,11 +28,9 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
     from server_app.deploy.kits.certificates import Finding
     from server_app.deploy.link.jobs import Job, Jobs
 
-OLD_S = 15.0  # a status that is older was written by a link that is no longer there
-RED_S = 15.0  # without a good answer of the SuperLink
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
-SHOWN_CLIENTS = 5  # of a round that went on without some
+SHOWN_CLIENTS = 5  # that a round went on without
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Seen:
     """What the link knows of its SuperLink.
 
     Attributes:
-        answered: When it last answered well, `time.monotonic()`; 0 = never.
-        trouble: What it said, or did not, since then.
-        nodes: Those that are registered.
-        warnings: What somebody should look at.
+        answered: When its last good answer came, `time.monotonic()`; 0 = never.
+        trouble: Its last error since then.
+        nodes: The registered nodes.
+        warnings: For the operator.
         disk: What is wrong with the disk, "" if nothing is.
-        certificates: Those that have expired or soon do.
+        certificates: Those that have expired or soon will.
     """
 
     answered: float = 0.0
@@ -59,22 +59,22 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     all_jobs = jobs.all()
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
-    if time.monotonic() - seen.answered > RED_S or not seen.answered:
-        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just been started'}")
+    if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
+        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just started'}")
     if seen.disk:
         faults.append(seen.disk)
     faults += [finding.text for finding in seen.certificates if finding.fatal]
     soon = [finding.text for finding in seen.certificates if not finding.fatal]
     if seen.answered:
         faults += _too_few(len(seen.nodes), all_jobs)
-    told, left_out = _told(kit, all_jobs), _left_out(kit, all_jobs)
+    registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs)
     nodes = [
-        _node(node, told.get(str(node.id), {}), left_out.get(str(node.id), ""))
-        for node in sorted(seen.nodes, key=_by_name)
+        _node(node, registered.get(str(node.id), {}), left_out.get(str(node.id), ""))
+        for node in sorted(seen.nodes, key=lambda node: (node.name, node.id))
     ]
     warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
-        path(kit),
+        kit.status,
         {
             "written": time.time(),
             "pid": os.getpid(),
@@ -89,17 +89,17 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
 
 
 def level(faults: Sequence[str], warnings: Sequence[str]) -> str:
-    """Return the state of a link, for all that show it.
+    """Return the state of a link.
 
     Args:
-        faults: What keeps the link from its work: red.
-        warnings: With what it works all the same, such as a node that is away: yellow.
+        faults: What stops the link from working: red.
+        warnings: What does not, such as a node that is offline: yellow.
     """
     return RED if faults else YELLOW if warnings else GREEN
 
 
 def node_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each node of a status that the federation does without."""
+    """Return a line for each node of a status that the federation goes on without."""
     return [f"node {node['name']} {node['problem']}" for node in nodes if node.get("problem")]
 
 
@@ -124,7 +124,7 @@ def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
 
 
 def _too_few(registered: int, jobs: Sequence[Job]) -> list[str]:
-    """Return what is wrong if fewer nodes may join than a run that has not ended needs, or than any run."""
+    """Return a fault if fewer nodes may join than a run needs: each that has not ended, else any."""
     needs = {f"run {job.name} (min-nodes)": job.keys.get("min-nodes", 1) for job in jobs if not job.ended}
     needs |= {} if needs else {"a run": 1}
     return [
@@ -135,29 +135,24 @@ def _too_few(registered: int, jobs: Sequence[Job]) -> list[str]:
     ]
 
 
-def path(kit: LinkKit) -> Path:
-    """Return the status file of a link."""
-    return kit.state / "status.json"
-
-
 def read_status(kit: LinkKit) -> Row:
-    """Return the status of a link; one that has none, or an old one, is red and says why."""
+    """Return the status of a link; it is red and says why if there is none or it is old."""
     row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": []}
     try:
-        row |= json.loads(path(kit).read_text(encoding="utf-8"))
+        row |= json.loads(kit.status.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
-        why = "it was never started" if isinstance(err, FileNotFoundError) else f"{path(kit)}: {err}"
+        why = "it was never started" if isinstance(err, FileNotFoundError) else f"{kit.status}: {err}"
         return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
     age_s = time.time() - row.get("written", 0)
-    if age_s > OLD_S:
-        text = f"the link is not running, or stands still: its last word is {age_s:.0f} s old"
+    if age_s > timing.STATUS_OLD_S:
+        text = f"the link is not running, or stands still: its status is {age_s:.0f} s old"
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]
     return row
 
 
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:
-    """Return what a terminal shows of a status."""
+    """Return the tables of a status for a terminal."""
     now = time.time()
     nodes = Table("node", "online", "last seen", "clients", "examples", "app", title="nodes")
     for node in status["nodes"]:
@@ -175,22 +170,18 @@ def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
 
 
-def _by_name(node: NodeState) -> tuple[str, int]:
-    return node.name, node.id
-
-
 def _process(child: Child) -> Row:
-    running = child.process is not None and child.process.poll() is None
+    running = child.running
     return {
         "name": child.name,
-        "running": running,
-        "pid": child.process.pid if child.process is not None and running else None,
+        "running": running is not None,
+        "pid": running and running.pid,
         "restarts": max(child.starts - 1, 0),
         "uptime_s": round(child.uptime_s(), 1),
     }
 
 
-def _node(node: NodeState, told: Row, left_out: str) -> Row:
+def _node(node: NodeState, known: Row, left_out: str) -> Row:
     away = "is not online" + (
         f": its last sign of life was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
         if node.last_seen
@@ -201,44 +192,44 @@ def _node(node: NodeState, told: Row, left_out: str) -> Row:
         "id": str(node.id),
         "online": node.online,
         "last_seen": node.last_seen if node.last_seen is None else min(node.last_seen, time.time()),
-        "clients": told.get("clients"),
-        "examples": told.get("examples"),
-        "app_version": told.get("version"),
+        "clients": known.get("clients"),
+        "examples": known.get("examples"),
+        "app_version": known.get("version"),
         "problem": left_out if node.online else away,
     }
 
 
-def _told(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
-    """Return what the nodes last registered, by id."""
+def _registrations(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
+    """Return the nodes' last registrations by id."""
     rows: dict[str, Row] = {}
     for job in sorted(jobs, key=lambda j: j.updated)[-SHOWN_RUNS:]:
         try:
             rows |= {str(row.get("node")): row for row in RunFolder(kit.runs / job.name).nodes()}
-        except (BouquetError, AttributeError, TypeError):  # a file that somebody changed
+        except (BouquetError, AttributeError, TypeError):  # a damaged file
             continue
     return rows
 
 
 def _left_out(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, str]:
-    """Return by id the nodes that the run that began last goes, or went, on without, and why."""
+    """Return by id the nodes that the newest run went on without, and why."""
     begun = max((job for job in jobs if job.attempts), key=lambda j: j.created, default=None)
     if begun is None:
         return {}
     try:
         rows = RunFolder(kit.runs / begun.name).left_out()
         return {str(row["node"]): f"{row['reason']}: run {begun.name} goes on without it" for row in rows}
-    except (BouquetError, KeyError, TypeError, AttributeError):  # a file that somebody changed
+    except (BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
         return {}
 
 
 def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
-    """Return what went wrong in the last rounds of the runs that go on."""
+    """Return what went wrong in the last rounds of the running jobs."""
     lines = []
     for job in jobs:
         if job.attempts and not job.ended:
-            row = last_row(kit.runs / job.name / "rounds.jsonl")
-            with suppress(KeyError, TypeError, AttributeError):  # a file that somebody changed
-                lines += round_lines(job.name, row, job.keys.get("min-replies", 1)) if row else []
+            with suppress(KeyError, TypeError, AttributeError):  # a damaged file
+                for row in islice(last_rows(kit.runs / job.name / "rounds.jsonl"), 1):
+                    lines += round_lines(job.name, row, job.keys.get("min-replies", 1))
     return lines
 
 
@@ -259,14 +250,9 @@ def _run(kit: LinkKit, job: Job) -> Row:
 def last_round(rounds: Path) -> int:
     """Return the number of the last whole line of a run's rounds.jsonl; 0 if there is none."""
     try:
-        return int(last_row(rounds)["round"])
+        return int(next(last_rows(rounds), {})["round"])
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-def last_row(rounds: Path) -> Row:
-    """Return the last whole line of a run's rounds.jsonl that can be read; {} if there is none."""
-    return next(last_rows(rounds), {})
 
 
 def _ago(seconds: float) -> str:

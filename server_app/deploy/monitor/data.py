@@ -35,12 +35,12 @@ from server_app.results import svg
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
 from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
 from server_app.results.plots import by_round
+from task import timing
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest
 KEPT_TABLES = 16  # two of a run
 LOOK_BACK = 50  # rounds, for the last accuracy
-OLD_S = 15.0  # an older status means that the link is not running
 LONGEST_NAME = 250  # bytes, with room for ".json"
 T = TypeVar("T", ClientTable, RoundTable)
 OPEN_STATES = ("queued", "running", "failed", "stopped")
@@ -239,7 +239,7 @@ class Watched:
     def _age(self, status: Row) -> tuple[float | int | None, bool]:
         """Return when a status was written, and whether that is too long ago."""
         written = number(status.get("written")) or _modified(self._status_path)
-        return written, written is not None and time.time() - written > OLD_S
+        return written, written is not None and time.time() - written > timing.STATUS_OLD_S
 
     def _health(self) -> Row:
         """Return the state of the link, "" for a folder without one, and its warnings."""

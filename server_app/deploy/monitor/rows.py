@@ -15,6 +15,7 @@ from pathlib import Path
 from server_app.results import svg
 from server_app.results.lines import Row, number, read_lines
 from server_app.results.svg import Plot
+from task import timing
 
 MOST_TEXT = 1000  # characters of one text
 MOST_CLIENTS = 100_000  # of one run, to keep numbers of
@@ -22,7 +23,6 @@ SHOWN_CLIENTS = 500
 MOST_QUARANTINED = 200  # of one round
 MOST_PHASES = 20
 NARROWEST, WIDEST = 240, 2000  # pixels of a plot
-BUSY_S = 0.5  # of reading, for one answer
 
 # Run-config keys that are shown. No paths, no free text.
 SHOWN = (
@@ -124,7 +124,7 @@ def job_row(job: Row) -> Row:
     }
 
 
-class Table:
+class JsonlTable:
     """What is kept of a growing file of JSON lines; `read` brings it up to date.
 
     Args:
@@ -133,28 +133,24 @@ class Table:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begin()
-
-    def _begin(self) -> None:
-        self._after, self._mark = 0, ""
-        self.problems: dict[str, None] = {}
         self.clear()
 
     def clear(self) -> None:
-        """Forget all rows."""
-        raise NotImplementedError
+        """Start from the beginning of the file."""
+        self._after, self._mark = 0, ""
+        self.problems: dict[str, None] = {}
 
     def add(self, line: Row) -> None:
         """Take in a line."""
         raise NotImplementedError
 
     def read(self) -> bool:
-        """Read what is new, for at most about `BUSY_S` seconds; return whether there is more."""
-        until, more = time.monotonic() + BUSY_S, True
+        """Read what is new, for at most about `timing.MONITOR_BUSY_S`; return whether there is more."""
+        until, more = time.monotonic() + timing.MONITOR_BUSY_S, True
         while more and time.monotonic() < until:
             chunk = read_lines(self._path, self._after, self._mark)
             if chunk.restarted:
-                self._begin()
+                self.clear()
             self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
             self.problems |= dict.fromkeys(chunk.problems)
             for row in chunk.rows:
@@ -162,11 +158,12 @@ class Table:
         return more
 
 
-class RoundTable(Table):
+class RoundTable(JsonlTable):
     """The rounds of a run, for its plots."""
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Start from the beginning of the file."""
+        super().clear()
         self.rows: list[Row] = []
 
     def add(self, line: Row) -> None:
@@ -174,11 +171,12 @@ class RoundTable(Table):
         self.rows.append(round_row(line) | {"quarantined": ()})
 
 
-class ClientTable(Table):
+class ClientTable(JsonlTable):
     """The latest numbers of each client of a run."""
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Start from the beginning of the file."""
+        super().clear()
         self._rows: dict[str, Row] = {}
         self._left_out = False
 

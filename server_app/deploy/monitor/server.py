@@ -53,10 +53,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from server_app.deploy.monitor.data import GoneError, Watched
 from server_app.results.folder import to_json
 from server_app.results.svg import STYLE
+from task import timing
 from task.errors import ConfigError
 
 MOST_CONNECTIONS = 64
-SILENT_S = 20.0  # a connection without a request for so long is closed
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "bouquet"
     sys_version = ""
-    timeout = SILENT_S
+    timeout = timing.MONITOR_SILENT_S
 
     def do_GET(self) -> None:
         """Answer a request."""

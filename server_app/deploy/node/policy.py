@@ -11,10 +11,9 @@ from pathlib import Path
 from flwr.app import Context, Message
 
 from server_app.deploy.host.processes import say
+from task import timing
 from task.errors import RefusedError, local
 from task.storage.files import private
-
-HOOK_S = 10.0  # that a hook may take
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskRequest:
     """What a task asks for: its message without the content, and of whom."""
 
     message: Message
@@ -55,12 +54,12 @@ class Order:
 
 
 def may_train(
-    order: Order, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
+    request: TaskRequest, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
 ) -> None:
     """Refuse a training that the site does not want.
 
     Args:
-        order: What is asked.
+        request: What is asked.
         context: Its context.
         site: What is allowed.
         trained: Training messages so far, by run.
@@ -86,10 +85,11 @@ def ask(hook: str) -> None:
     """
     try:
         answer = subprocess.run(
-            [hook], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HOOK_S, check=False
-        )
+            [hook], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=timing.HOOK_S,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise RefusedError(f"not training: {local(hook)} did not answer within {HOOK_S:g} s") from None
+        raise RefusedError(f"not training: {local(hook)} did not answer within {timing.HOOK_S:g} s") from None
     except OSError as err:
         raise RefusedError(f"not training: {local(hook)} cannot be run: {err.strerror}") from None
     if answer.returncode:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.deploy.kits.certificates import Finding, ends_when
+from task import timing
 
-WAIT_S = 2.0  # for a connection, and for a handshake
-SLOW_S = 4.0  # a look that takes longer, as that for a name can, is trouble in itself
 SILENT = "timeout: nothing answers. Is the address right, and does a firewall let it pass?"
 EXPIRED, TOO_EARLY, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL
 
@@ -60,7 +59,7 @@ class Probe:
     def found(self) -> Found | None:
         """What the last look found; None while the first is under way."""
         looking = self._thread is not None and self._thread.is_alive()
-        if looking and time.monotonic() - self._began > SLOW_S:
+        if looking and time.monotonic() - self._began > timing.PROBE_SLOW_S:
             return Found(False, SILENT)
         return self._found
 
@@ -79,7 +78,7 @@ def look(address: tuple[str, int], authority: Path) -> Found:
     """Connect to a SuperLink once and say what is wrong with that."""
     host = address[0]
     try:
-        plain = socket.create_connection(address, timeout=WAIT_S)
+        plain = socket.create_connection(address, timeout=timing.PROBE_S)
     except socket.gaierror as err:
         return Found(False, f'no such host: the name "{host}" cannot be resolved: {err.strerror}.')
     except TimeoutError:
@@ -118,7 +117,7 @@ def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], aut
     whose, cure = "the link's certificate", "ask whoever runs the link for bouquet provision --renew"
     if err.verify_code == EXPIRED:
         try:
-            served = ends_when(whose, ssl.get_server_certificate(address, timeout=WAIT_S).encode())
+            served = ends_when(whose, ssl.get_server_certificate(address, timeout=timing.PROBE_S).encode())
         except OSError:
             served = ()
         ended = [finding.text for finding in served if finding.fatal]

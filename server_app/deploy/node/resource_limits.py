@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.host.processes import WARDEN
+from server_app.deploy.host.processes import SUPERVISOR
 from task.errors import ConfigError
 
 TASK_BYTES = (
@@ -37,12 +37,12 @@ class MemoryLimit:
 
     Args:
         most: Bytes.
-        root: Process whose descendants are counted, and itself; without one the warden.
+        root: Process whose descendants are counted, and itself; without one the supervisor.
     """
 
     def __init__(self, most: int, root: int = 0) -> None:
         self.most = most
-        self._root = psutil.Process(root or int(os.environ.get(WARDEN, os.getpid())))
+        self._root = psutil.Process(root or int(os.environ.get(SUPERVISOR, os.getpid())))
 
     def used(self) -> int:
         """Return what the node uses, in bytes."""
@@ -91,7 +91,7 @@ def read_rate(text: str) -> float:
     return float(match[1]) * RATES[match[2]] / 8
 
 
-class Bucket:
+class ByteBucket:
     """A token bucket: so many bytes per second, and a tenth of a second's worth at once.
 
     Args:
@@ -137,7 +137,7 @@ class SlowLink:
         self._loop.run_forever()
 
     async def _listen(self, port: int = 0) -> None:
-        self._up, self._down = Bucket(self.rate), Bucket(self.rate)
+        self._up, self._down = ByteBucket(self.rate), ByteBucket(self.rate)
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
@@ -164,7 +164,7 @@ class SlowLink:
                 end.transport.abort()
 
     async def _pass(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, bucket: Bucket, way: int
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, bucket: ByteBucket, way: int
     ) -> None:
         while data := await source.read(CHUNK):
             await asyncio.sleep(bucket.pause_s(len(data)))

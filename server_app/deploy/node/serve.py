@@ -1,6 +1,6 @@
 """``bouquet node``: a node's SuperNode and its warm SuperExec, started, watched and kept up.
 
-The warden here says in plain words what happens. A SuperNode that has not exchanged anything with the
+The supervisor here says in plain words what happens. A SuperNode that has not exchanged anything with the
 SuperLink for 30 s, although the SuperLink's port has answered all that time, is restarted; one that lost the
 SuperLink is left alone, since it holds replies that it will deliver when the SuperLink is back.
 """
@@ -16,22 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.deploy.flower import environment as flower
-from server_app.deploy.host.machine import TOKENS, WORK, free_port, place_of, toml
-from server_app.deploy.host.processes import Child, Warden, how_it_ended, only_one, say
+from server_app.deploy.host.host import TOKENS, WORK, free_port, place_of, toml
+from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Probe
 from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
+from task import timing
 from task.errors import ConfigError
 from task.storage.files import make_folder
 
-STALE_S = 30.0  # without an exchange, though the SuperLink's port answers
-SILENT_S = 15.0  # without an exchange, before anything is said
-PORT_S = 2.0  # between looks at the SuperLink's port while there is no exchange
-DAY_S = 24 * 3600.0  # between looks at its certificate while there is one
-NOT_LET_IN_S = 75.0  # the SuperLink holds a node that was killed for online for 60 s at most
 SUPERNODE, WARM = "supernode", "warm"
 
 
@@ -110,21 +106,21 @@ def run_node(kit: NodeKit, options: Options) -> None:
     check(options)
     for text in check_kit(kit.path):
         say(text)
-    with only_one(kit.state / "node.lock", f"the node {kit.name}"), Warden(kit.logs) as warden:
+    with only_one(kit.state / "node.lock", f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
         # What another app than the installed one can read is not known here.
         if options.data is not None and kit.policy.apps == "installed":
             say(f"reading {options.data}")
             say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
-        node = _Node(kit, options, warden)
+        node = _NodeProcesses(kit, options, supervisor)
         node.start()
-        warden.run(threading.Event(), node.look)
+        supervisor.run(threading.Event(), node.look)
 
 
-class _Node:
+class _NodeProcesses:
     """The children of one node, and what is known of its connection."""
 
-    def __init__(self, kit: NodeKit, options: Options, warden: Warden) -> None:
-        self.kit, self.options, self.warden = kit, options, warden
+    def __init__(self, kit: NodeKit, options: Options, supervisor: Supervisor) -> None:
+        self.kit, self.options, self.supervisor = kit, options, supervisor
         self.link = read_address(kit.link, "link")
         self.ready = kit.state / "warm"
         self.port = free_port()
@@ -150,9 +146,9 @@ class _Node:
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
         env = environment(self.kit, self.options)
         child = Child(SUPERNODE, self._supernode(), env, self._health, self._explain, self._begun)
-        self.warden.add(child)
+        self.supervisor.add(child)
         if not self.options.cold:
-            self.warden.add(Child(WARM, self._warm(), env))
+            self.supervisor.add(Child(WARM, self._warm(), env))
 
     def _supernode(self) -> list[str]:
         kit, host = self.kit, self.link[0]
@@ -198,16 +194,16 @@ class _Node:
             ConfigError: The node's processes alone use more than they may.
         """
         quiet_s = self._quiet_s()
-        if self.kit.alive.exists() and quiet_s < SILENT_S:
+        if self.kit.alive.exists() and quiet_s < timing.NODE_SILENT_S:
             if not self.connected or self.said_lost:
                 say(f"connected to {self.kit.link}")
                 self._said = ""
             self.connected, self.said_lost, self.refused_since = True, False, 0.0
-        elif self.connected and quiet_s > SILENT_S and not self.said_lost:
+        elif self.connected and quiet_s > timing.NODE_SILENT_S and not self.said_lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
             self.said_lost = True
-        lost = not self.connected or quiet_s > SILENT_S
-        if time.monotonic() > self._probed + (PORT_S if lost else DAY_S):
+        lost = not self.connected or quiet_s > timing.NODE_SILENT_S
+        if time.monotonic() > self._probed + (timing.PORT_LOOK_S if lost else timing.CERTIFICATE_LOOK_S):
             self._probed = time.monotonic()
             self.probe.look()
         self._tell_of_port(lost)
@@ -224,7 +220,7 @@ class _Node:
 
     def _quiet_s(self) -> float:
         """Return for how long there was no exchange, in seconds; a start counts as one."""
-        up_s = self.warden.children[SUPERNODE].uptime_s()
+        up_s = self.supervisor.children[SUPERNODE].uptime_s()
         try:
             return min(up_s, time.time() - self.kit.alive.stat().st_mtime)
         except FileNotFoundError:
@@ -248,11 +244,11 @@ class _Node:
 
     def _health(self) -> str:
         quiet_s = self._quiet_s()
-        if quiet_s < STALE_S:
-            if quiet_s < SILENT_S:
+        if quiet_s < timing.NODE_STALE_S:
+            if quiet_s < timing.NODE_SILENT_S:
                 self._answers_since = 0.0
             return ""
-        if not self._answers_since or time.monotonic() < self._answers_since + STALE_S:
+        if not self._answers_since or time.monotonic() < self._answers_since + timing.NODE_STALE_S:
             return ""
         self._answers_since = 0.0
         return f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers"
@@ -264,7 +260,7 @@ class _Node:
         host = self.link[0]
         if "[code: 2004]" in log:
             self.refused_since = self.refused_since or time.monotonic()
-            if time.monotonic() < self.refused_since + NOT_LET_IN_S:
+            if time.monotonic() < self.refused_since + timing.NOT_LET_IN_S:
                 return (
                     f"was not let in by {host}: it holds an earlier process of this node for online "
                     "(for up to 60 s), or does not know its key"
@@ -282,16 +278,16 @@ class _Node:
 
     def _move_port(self) -> None:
         """Take another port if somebody else has taken this one."""
-        child = self.warden.children[SUPERNODE]
-        if child.process is not None or "address already in use" not in self.warden.tail(SUPERNODE):
+        child = self.supervisor.children[SUPERNODE]
+        if child.process is not None or "address already in use" not in self.supervisor.tail(SUPERNODE):
             return
         self.port = free_port()
         child.command = self._supernode()
         child.due = 0.0
-        self.warden.look()
-        if WARM in self.warden.children:
-            self.warden.children[WARM].command = self._warm()
-            self.warden.restart(WARM, "the SuperNode has moved to another port")
+        self.supervisor.look()
+        if WARM in self.supervisor.children:
+            self.supervisor.children[WARM].command = self._warm()
+            self.supervisor.restart(WARM, "the SuperNode has moved to another port")
 
     def _check_memory(self, limit: MemoryLimit) -> None:
         used = limit.used()
@@ -319,14 +315,8 @@ def node_config(name: str, options: Options, policy: Policy) -> str:
 
 
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
-    """Return what the node's processes find in their environment, beside the warden's own."""
-    env = {
-        **flower.environment(kit.flwr_home),
-        **flower.NODE,
-        "BOUQUET_CACHE": str(kit.cache),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Return what is added to the environment of the node's processes."""
+    env = kit.environment() | flower.NODE
     if options.threads:
         env |= dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from flwr.supercore.retry import grpc_retry, http_retry
 
-from server_app.deploy.flower.retries import LONGEST_S, retry_soon
-from server_app.deploy.host import machine
-from server_app.deploy.host.machine import place_of
+from server_app.deploy.flower.retries import retry_soon
+from server_app.deploy.host import host
+from server_app.deploy.host.host import place_of
+from task import timing
 
 
 def test_a_place_is_the_same_however_its_folder_is_spelt_and_no_other_folders(tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_a_place_is_the_same_however_its_folder_is_spelt_and_no_other_folders(tm
 def test_a_place_is_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two containers with one path and one machine id the host name differs."""
     ids = tmp_path / "machine-id"
-    monkeypatch.setattr(machine, "MACHINE_ID", ids)
+    monkeypatch.setattr(host, "MACHINE_ID", ids)
     seen = set()
     for number in ("", "1", "2"):
         if number:
@@ -45,6 +46,6 @@ def test_calls_are_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     def longest() -> list[float]:
         return [max(islice(getattr(module, make)().wait_gen_factory(), 20)) for module, make in modules]
 
-    assert min(longest()) > LONGEST_S
+    assert min(longest()) > timing.RETRY_LONGEST_S
     retry_soon()
-    assert longest() == [LONGEST_S, LONGEST_S]
+    assert longest() == 2 * [timing.RETRY_LONGEST_S]

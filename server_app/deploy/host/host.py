@@ -1,4 +1,4 @@
-"""What is asked of the machine: who it is, a free port, processes that carry a mark; a value in TOML."""
+"""This machine: its place names, free ports and marked processes; values in TOML."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[3]
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
-TOKENS = "tasks"  # folder of a kit's state: what proves that the tasks are its warm parent's
+TOKENS = "tasks"  # folder in a kit's state: the tokens of running tasks
 UNANSWERED = "no answer: "  # how a report begins of a task that ended before it began to answer
 WORK = "work"  # file that a SuperNode touches when it was given a message
 
 
 def place_of(folder: Path) -> str:
-    """Return a name of a folder on this machine, the same after a restart and no other machine's."""
+    """Return a name for a folder of this machine: it outlives restarts, and no other machine has it."""
     try:
         machine = MACHINE_ID.read_text("utf-8").strip()
     except OSError:
@@ -28,18 +28,18 @@ def place_of(folder: Path) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def marked(mark: str) -> Iterator[psutil.Process]:
-    """Yield the processes whose environment carries the mark."""
+def marked(mark: str, name: str = MARK) -> Iterator[psutil.Process]:
+    """Yield the processes that have a mark in their environment, under a name."""
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(name) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
 
 
 def free_port() -> int:
-    """Return a TCP port that is free on loopback just now."""
+    """Return a TCP port of loopback that is free now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
