@@ -196,18 +196,6 @@ def against_reference(
     return case, trace
 
 
-def check(case: Case, reference: Reference, private: Iterable[str], score: Score = score) -> None:
-    """Hold a run to its reference: shared part by round, what is kept, and the clients' metrics."""
-    trace = reference(case.cohorts)
-    for t, want in enumerate(trace.models):
-        assert close(case.played.arrays(t), want), t
-    kept = case.kept()
-    assert set(kept) == {c for cohort in case.cohorts for c in cohort}
-    for c, arrays in kept.items():
-        assert close(arrays, {n: trace.personal[-1][c][n] for n in private}), c
-    check_metrics(case, trace, reference, score)
-
-
 def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score = score) -> None:
     """Hold metrics to the reference's models: before, of everybody, and after, of who trained."""
     before = list(case.lines("evaluate"))
