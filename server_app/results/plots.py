@@ -28,6 +28,7 @@ from task.numerics.metrics import monotone, worst_decile
 
 NAMED_CLIENTS = 30  # more bars than this get no names
 LONGEST_NAME = 24
+MOST_CLIENTS = 400  # of more, each bar is the lowest of neighbours
 MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
 MOST_PHASES = 14
 MOST_READOUTS = 120
@@ -136,8 +137,9 @@ def _curves(
 
 
 def _seconds(rows: Sequence[Row]) -> Plot:
-    known = dict.fromkeys(phase for row in rows for phase in row["seconds"] if phase != "total")
-    columns = [(phase, k, _spent(phase)) for k, phase in enumerate(list(known)[:MOST_PHASES])]
+    rows = [{**row["seconds"], "round": row["round"]} for row in rows]
+    known = dict.fromkeys(phase for row in rows for phase in row if phase not in ("round", "total"))
+    columns: list[Column] = [(phase, k, phase) for k, phase in enumerate(list(known)[:MOST_PHASES])]
     if not columns:
         return Plot("seconds", "Time", "", "Time: nothing was measured.", [])
     group = -(-len(rows) // MOST_BARS)
@@ -157,10 +159,6 @@ def _seconds(rows: Sequence[Row]) -> Plot:
         axis=lambda y, highest: f"{y * 1000:.6g} ms" if highest < 0.5 else f"{y:.6g} s",
         readouts=_readouts(rows, columns, _time), zero=True,
     )  # fmt: skip
-
-
-def _spent(phase: str) -> Callable[[Row], Any]:
-    return lambda row: row["seconds"].get(phase)
 
 
 def _readouts(
@@ -190,16 +188,18 @@ def _clients(lines: Sequence[Row]) -> Plot:
     rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))
     values = [float(row["metrics"][key]) for row in rows]
     mean = float(np.mean(values))
-    rules = [Series(f"mean {short(mean)}", BLUE, [Point(0, mean)], "rule")]
+    rules = [Series(f"mean {short(mean)}", GREEN, [Point(0, mean)], "rule")]
     if key == "accuracy":
         worst = worst_decile(values)
         rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
+    step = -(-len(values) // MOST_CLIENTS)
+    bars = [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
     names = [row["name"] for row in rows]
     cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
         f"One bar per client: {what}. The mean is unweighted.",
-        [Series("", SKY, [Point(i, y) for i, y in enumerate(values)], "bars"), *rules],
+        [Series("", SKY, bars, "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
         names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,

@@ -41,6 +41,7 @@ figcaption { color: var(--soft); font-size: .85rem; margin-top: .4rem; }
 table { border-collapse: collapse; font-size: .92rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem 1.2rem .3rem 0;
          border-bottom: 1px solid var(--rule); overflow-wrap: break-word; }
+td:last-child { overflow-wrap: anywhere; min-width: 9rem; }
 th { font-weight: 600; white-space: nowrap; }
 thead th { color: var(--soft); font-size: .85rem; }
 summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }

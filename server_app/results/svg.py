@@ -106,22 +106,19 @@ class Plot:
 
 
 def element(tag: str, attributes: dict[str, Any] | None = None, *inside: Element | str) -> Element:
-    """Return an element; control characters become question marks, which XML could not hold."""
+    """Return an element, a text only in front; control characters, which XML lacks, become question marks."""
     made = Element(tag, {key: plain(str(value)) for key, value in (attributes or {}).items()})
     for one in inside:
         if isinstance(one, Element):
             made.append(one)
-        elif len(made):
-            made[-1].tail = (made[-1].tail or "") + plain(one)
         else:
-            made.text = (made.text or "") + plain(one)
+            made.text = plain(one)
     return made
 
 
 def as_lists(tree: Element) -> list[Any]:
-    """Return a tree as JSON holds it: tag, attributes, and what is inside; texts stay texts."""
-    inside = [part for one in tree for part in (as_lists(one), one.tail) if part]
-    return [tree.tag, dict(tree.attrib), *([tree.text] if tree.text else []), *inside]
+    """Return a tree for JSON: tag, attributes, then texts and trees inside it."""
+    return [tree.tag, dict(tree.attrib), *([tree.text] if tree.text else []), *map(as_lists, tree)]
 
 
 def standalone(plot: Plot) -> str:
@@ -190,17 +187,19 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Place:
-    return lambda value: start + (value - low) / (high - low) * (end - start)
+    length = high - low or 1.0  # numbers may be too large for their margin
+    return lambda value: start + (value - low) / length * (end - start)
 
 
 def _series(one: Series, x: Place, y: Place) -> Iterator[Element]:
-    points = _thinned(one.points)
-    way = [(x(p.x), y(p.y)) for p in points]
     if one.kind == "bars":
         for at, top, base, last in one.points:
             start, end = x(at - 0.45), x((at if last is None else last) + 0.45)
             yield _box(start, y(top), max(end - start, 0.5), max(y(base) - y(top), 0.0), "fill")
-    elif one.kind == "band":
+        return
+    points = _thinned(one.points)
+    way = [(x(p.x), y(p.y)) for p in points]
+    if one.kind == "band":
         way += [(x(p.x), y(p.base)) for p in reversed(points)]
         yield element("path", {"class": "fill band", "d": _path(way) + "Z"})
     else:

@@ -551,7 +551,7 @@ def test_what_no_run_writes_is_drawn_all_the_same(tmp_path: Path, browse: Browse
     folder = write_run(tmp_path / "run", 1)
     odd = [
         {"round": "two", "accuracy": 0.5}, {"accuracy": 0.5},
-        {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1}},
+        {"round": 2, "seconds": {EVIL: 1e299, "$x_{": -1, "round": 7}},
         {"round": 10**400}, {"round": 1e299, "loss": -1e299, "bytes_up": 1e299, "asked": 1e299},
         {"round": -3, "loss": 5e-324, "seconds": {"train": None}}, {"round": 3, "quarantined": "all"},
     ]  # fmt: skip

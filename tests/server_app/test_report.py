@@ -189,8 +189,23 @@ def test_many_rounds_and_clients(folder: RunFolder) -> None:
         folder.append_round(row(number, accuracy=0.5, quarantined=[{"client": "a"}] * 4))
     folder.append_clients(client(f"c{i}", "evaluate", {"accuracy": i / 40}) for i in range(40))
     text = check(folder.path, PLOTS)
+    assert text.count("<svg") == len(PLOTS)
     assert "600 dropped" in text
     assert "100 more in rounds.jsonl" in text
+
+
+def test_many_clients_are_few_bars(folder: RunFolder) -> None:
+    folder.append_round(row(3))
+    folder.append_clients(client(f"c{i}", "evaluate", {"accuracy": i / 5001}) for i in range(5001))
+    _, plot = check(folder.path, PLOTS), (folder.path / "plots" / "clients.svg").read_text()
+    heights = [float(h) for h in re.findall(r'<rect class="fill".*? height="([^"]+)"', plot)]
+    assert len(heights) == 385  # 13 clients each
+    assert heights == sorted(heights)
+
+
+def test_a_round_too_large_for_a_margin_is_drawn(folder: RunFolder) -> None:
+    folder.append_round(row(10**25))
+    check(folder.path, BY_ROUND)
 
 
 def test_a_plot_of_an_earlier_report_does_not_stay(folder: RunFolder) -> None:

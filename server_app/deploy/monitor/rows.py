@@ -133,16 +133,12 @@ class JsonlTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begin()
-
-    def _begin(self) -> None:
-        self._after, self._mark = 0, ""
-        self.problems: dict[str, None] = {}
         self.clear()
 
     def clear(self) -> None:
-        """Forget all rows."""
-        raise NotImplementedError
+        """Start from the beginning of the file."""
+        self._after, self._mark = 0, ""
+        self.problems: dict[str, None] = {}
 
     def add(self, line: Row) -> None:
         """Take in a line."""
@@ -154,7 +150,7 @@ class JsonlTable:
         while more and time.monotonic() < until:
             chunk = read_lines(self._path, self._after, self._mark)
             if chunk.restarted:
-                self._begin()
+                self.clear()
             self._after, self._mark, more = chunk.after, chunk.mark, chunk.more
             self.problems |= dict.fromkeys(chunk.problems)
             for row in chunk.rows:
@@ -166,7 +162,8 @@ class RoundTable(JsonlTable):
     """The rounds of a run, for its plots."""
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Start from the beginning of the file."""
+        super().clear()
         self.rows: list[Row] = []
 
     def add(self, line: Row) -> None:
@@ -178,7 +175,8 @@ class ClientTable(JsonlTable):
     """The latest numbers of each client of a run."""
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Start from the beginning of the file."""
+        super().clear()
         self._rows: dict[str, Row] = {}
         self._left_out = False
 
