@@ -45,19 +45,12 @@ MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
 
 @dataclass(frozen=True)
 class Pool:
-    """The clients of a round as a policy sees them.
+    """The clients of a round as a policy sees them."""
 
-    Attributes:
-        registry: Who is online.
-        config: The run.
-        round: Server round t, from 1.
-        times: Returns the simulated seconds of clients by name.
-    """
-
-    registry: ClientRegistry
+    registry: ClientRegistry  # who is online
     config: Config
-    round: int
-    times: Callable[[Sequence[str]], Times]
+    round: int  # server round t, from 1
+    times: Callable[[Sequence[str]], Times]  # the simulated seconds of clients by name
 
     @property
     def names(self) -> Sequence[str]:
@@ -84,11 +77,7 @@ class Pool:
 
 
 class Selector:
-    """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own.
-
-    Args:
-        config: The run.
-    """
+    """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own."""
 
     fields: ClassVar[tuple[str, ...]] = ()
     """What is remembered of a client, one number each."""
@@ -108,10 +97,7 @@ class Selector:
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Return the cohort, sorted.
 
-        Args:
-            pool: The clients that are online.
-            candidates: What `candidates` returned.
-            losses: Loss by candidate, of those that answered.
+        `losses` are those of the candidates that answered.
         """
         raise NotImplementedError
 

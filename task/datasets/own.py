@@ -119,7 +119,7 @@ def assemble(
 
 
 def cut(request: Request, whole: Decoded) -> Decoded:
-    """Return a node's own data as a run wants them, from those of a request without the run's keys.
+    """Return a node's own data as a run's request wants them, from `whole`, those without the run's keys.
 
     The rows of `whole` are in the order of the files; those from ``num_train`` on are their test part.
     """
