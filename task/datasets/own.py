@@ -76,14 +76,9 @@ def assemble(
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
-    Args:
-        request: What was asked for.
-        x: uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``; else float32 ``[N, ...]``.
-        y: Class numbers.
-        test: Which rows are test examples; None if the files do not say.
-        owners: Owner of each row, of each training row, or of none.
-        classes: Names of the classes; empty if they are numbers.
-        where: File or folder.
+    `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
+    is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
+    training row, or of none. `classes` is empty if they are numbers, and `where` is the file or folder.
 
     Raises:
         DataError: All rows are test examples.
