@@ -21,7 +21,7 @@ from server_app.run.naming import check_free, folder_of_run
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import CHANGE_NO_RESULT, Config
@@ -99,7 +99,11 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
     dataset = _server_data(config)
-    shape, classes = (dataset.input_shape, dataset.num_classes) if dataset else _ask(strategy, grid)
+    if dataset:
+        shape, classes = dataset.input_shape, dataset.num_classes
+    else:  # the nodes know what an example is like
+        strategy.engine.register(grid, 0)
+        shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
@@ -208,12 +212,6 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
         "clients": partition.num_clients,
         "skew": {k: float(v) for k, v in partition.skew.items()},
     }
-
-
-def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
-    """Learn the shape of an example from the nodes' own data."""
-    strategy.engine.register(grid, 0)
-    return strategy.registry.shape_of_data()
 
 
 __all__ = ["app", "run"]

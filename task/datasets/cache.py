@@ -50,10 +50,13 @@ def load(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
 def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
     path = folder / f"{name}.npy"
     try:
+        size = path.stat().st_size
+        if size != want["bytes"]:
+            raise _damaged(folder, path, f"{want['bytes']} bytes", f"{size}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         got = _facts(path, array)
     except (OSError, ValueError) as err:
-        raise _damaged(folder, path, f"an array of {want}", local(repr(err))) from err
+        raise _damaged(folder, path, "a NumPy array", local(repr(err))) from err
     if got != want:
         raise _damaged(folder, path, f"{want}", f"{got}")
     return np.asarray(array)  # a plain view of the map: what is picked from it is a plain array
