@@ -13,7 +13,7 @@ from strategies.selection.devices import Devices, Times, round_seconds, traffic,
 from task.config.knobs import Config, FedFomoConfig
 from task.config.sections import DevicesConfig, TrainConfig
 from task.spec.algorithms import ALGORITHMS
-from task.spec.selections import with_selection
+from task.spec.stages import with_stages
 
 NAMES = [f"client-{i:04d}" for i in range(4000)]
 AVG = ALGORITHMS["fedavg"]
@@ -72,7 +72,8 @@ def test_work_counts_the_examples_that_are_gone_through(
 ) -> None:
     assert work_of(AVG, TrainConfig(**train), 30, epochs) == work  # type: ignore[arg-type]
     # Oort's loss is one forward pass more, a third of 30
-    assert math.isclose(work_of(with_selection(AVG, "oort"), TrainConfig(**train), 30, epochs), work + 10)  # type: ignore[arg-type]
+    oort = with_stages(AVG, frozenset({"loss"}))
+    assert math.isclose(work_of(oort, TrainConfig(**train), 30, epochs), work + 10)  # type: ignore[arg-type]
 
 
 def test_traffic_is_the_contracts() -> None:

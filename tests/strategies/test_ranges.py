@@ -213,10 +213,10 @@ def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
 def test_a_selection_that_cannot_learn_from_replies_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from strategies.selection.policies import Uniform
 
-    def breaks(self: Any, pool: Any, told: Any) -> None:
+    def breaks(self: Any, pool: Any, scalars: Any) -> None:
         raise ValueError("from the replies")
 
-    monkeypatch.setattr(Uniform, "told", breaks)
+    monkeypatch.setattr(Uniform, "observe", breaks)
     keep = Keep()
     FedAvg().start(named_grid(2), model(), num_rounds=2, journal=keep)
     assert [row["answered"] for row in keep.rows[1:]] == [len(COUNTS)] * 2

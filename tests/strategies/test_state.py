@@ -67,17 +67,24 @@ def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     replies = AggregatedReplies(
         {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0, math.nan]}
     )
-    assert replies.mean("loss") == 5.0
-    assert replies.mean("part") == 1.0  # b did not send it
-    assert replies.mean("none") is None
-    assert AggregatedReplies({}, (), np.array([], np.int64)).mean("loss") is None
+    assert replies.number("loss") == 5.0
+    assert replies.number("part") == 1.0  # b did not send it
+    assert replies.number("none") is None
+    assert AggregatedReplies({}, (), np.array([], np.int64)).number("loss") is None
 
 
 def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> None:
     replies = AggregatedReplies(
         {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1])
     )
-    assert (replies.mean("loss"), replies.example_mean("loss")) == (4.0, 5.0)
+    assert (replies.number("loss"), replies.example_mean("loss")) == (4.0, 5.0)
+
+
+def test_a_number_is_reduced_as_the_catalogue_says_over_those_that_sent_it() -> None:
+    ways = {"h": "sum", "worst": "max", "none": "max"}
+    values = {"h": [2.0, math.nan, 3.0], "worst": [math.nan, 4.0, 1.0], "none": [math.nan] * 3}
+    replies = AggregatedReplies({}, ("a", "b", "c"), np.array([1, 3, 5]), values, reduce=ways)
+    assert [replies.number(name) for name in ways] == [5.0, 4.0, None]
 
 
 def test_the_mean_does_not_depend_on_the_order() -> None:
@@ -88,5 +95,5 @@ def test_the_mean_does_not_depend_on_the_order() -> None:
     for i in range(4):
         order = [*range(i, 4), *range(i)]
         replies = AggregatedReplies({}, names, np.array(counts), {"loss": [values[j] for j in order]})
-        means.add(replies.mean("loss"))
+        means.add(replies.number("loss"))
     assert means == {0.5}
