@@ -126,10 +126,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     loop or wrapper: all clients of the node are trained and their reduction is answered as if the node were
     one client.
 
-    Args:
-        node: This node.
-        content: What came down.
-        entry: The message's contract; without one, that of the run's training.
+    Without an `entry` it is the run's training.
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.

@@ -149,10 +149,7 @@ def open_node(
 ) -> Node:
     """Open what the node config and the run config say this node hosts.
 
-    Args:
-        config: The run, with this node's paths.
-        node_config: The node's own settings.
-        owner: What the owner of the node decides; without one it is a simulation's.
+    The config has this node's paths; without an `owner` the node is a simulation's.
 
     Raises:
         ConfigError: Only one of ``client-name`` and ``data-path`` is given.

@@ -130,13 +130,8 @@ def basis(
 ) -> Basis:
     """Return what a record of a client's upload is computed from.
 
-    Args:
-        config: The run.
-        train: Its local work in this round; a rule may set the number of steps.
-        entry: What goes up.
-        field: One record of it; its `of` says how it is made.
-        rows: Training examples of the client.
-        epochs: Its epochs of this round.
+    `train` is the client's local work in this round, whose number of steps a rule may set; `rows` are its
+    training examples and `epochs` its epochs.
     """
     if any(f.of == "validation" for f in entry.up):
         share = config.fedfomo.validation
@@ -172,15 +167,8 @@ def check_basis(
 ) -> None:
     """Refuse an upload that would be computed from less than the owner of the node allows.
 
-    Args:
-        owner: What is allowed.
-        config: The run.
-        train: Its local work in this round.
-        entry: What goes up.
-        client: Name of the client.
-        rows: Its training examples.
-        epochs: Its epochs of this round.
-        trains: Whether it takes local steps, so that a loss of theirs goes up even where no record does.
+    `trains` says whether the client takes local steps, so that a loss of theirs goes up even where no record
+    does; the others are as of `basis`.
 
     Raises:
         RefusedError: Naming bound, record, number and keys.

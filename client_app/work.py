@@ -48,11 +48,7 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains
 
     Of a data set that everybody can have, such as MNIST, there is nothing to protect.
 
-    Args:
-        node: This node.
-        entry: The order's contract.
-        order: What is asked.
-        trains: Whether it is more than a question for losses over all examples.
+    `trains` is whether it is more than a question for losses over all examples.
 
     Raises:
         RefusedError: Naming the client, the bound and what makes it less.
@@ -102,13 +98,7 @@ def _cohorts(
 
 
 class Training:
-    """The training of the clients of one order.
-
-    Args:
-        node: This node.
-        entry: The order's contract.
-        order: What is asked.
-    """
+    """The training of the clients of one order."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order

@@ -34,13 +34,7 @@ NODE = "node"  # stands for a client's name in the node's own file
 
 
 class Memory:
-    """What the clients of a message keep.
-
-    Args:
-        node: The node.
-        entry: The message's contract.
-        order: The message.
-    """
+    """What the clients of a message keep."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
@@ -77,9 +71,7 @@ class Memory:
     def load(self, clients: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
         """Return by client what it keeps, by record; nothing of one that is new.
 
-        Args:
-            clients: Their names.
-            server_round: Round to train; 0 = the newest, for a strategy that does not say which it is.
+        `server_round` is the round to train; 0 = the newest, for a strategy that does not say which it is.
 
         Raises:
             StateError: As `StateStore.load`.

@@ -99,13 +99,8 @@ def corrupt(
 ) -> Iterator[Outcome]:
     """Pass on the clients' uploads as they come, with those of the malicious replaced.
 
-    Args:
-        outcomes: Clients of one node with their uploads, or with what went wrong.
-        bad: The malicious among them.
-        order: The message that they answer.
-        entry: Its contract.
-        parameters: Names of the model's parameters.
-        config: The run.
+    `outcomes` are those of one node's clients, `bad` the malicious among them, `parameters` the names of the
+    model's.
     """
     attack = config.attack
     benign, waiting = _Moments(parameters), []

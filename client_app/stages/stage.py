@@ -30,13 +30,7 @@ Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
 class Stage:
-    """A stage that does nothing; the base of every other.
-
-    Args:
-        node: The node.
-        entry: The message's contract.
-        order: The message.
-    """
+    """A stage that does nothing; the base of every other."""
 
     adapts: bool = False
     """Whether `start` needs the client's training data."""

@@ -90,11 +90,7 @@ class Exchange:
     yields nothing, one whose node was lost an error that says so. A consumer that has enough may stop; late
     replies are ignored. The registration phase sends no orders, and calls `look`, `fetch` and `close` itself.
 
-    Args:
-        grid: Where the nodes are.
-        messages: The orders; they get their ids here.
-        timeout_s: After which the exchange is over.
-        terms: How it waits.
+    The messages get their ids here; `timeout_s` after the last of them was sent the exchange is over.
     """
 
     def __init__(self, grid: Grid, messages: Sequence[Message], timeout_s: float, terms: Terms) -> None:

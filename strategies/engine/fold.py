@@ -168,10 +168,7 @@ class Fold:
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.
 
-        Args:
-            late: What to say of clients that did not answer: what was expected of them.
-            lr: eta_t.
-            trainable: Names of the model's parameters.
+        `late` says what was expected of clients that did not answer.
         """
         for message_id in sorted(self._open):
             node = self.where.get(message_id)
@@ -201,11 +198,7 @@ def check_partial(
 ) -> None:
     """Refuse a node's merged reduction whose records are not what `Folding.partials` writes.
 
-    Args:
-        record: What the catalogue says of it.
-        records: What came.
-        like: Arrays of the expected names, shapes and dtypes.
-        weights: By client of the answer its weight, as its example count says.
+    `weights` are those of the answer's clients, as their example counts say.
 
     Raises:
         FieldError: Naming record and array.
@@ -235,10 +228,7 @@ def check_partial(
 def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], clients: int) -> int:
     """Return the bytes that a node's reply for so many clients may have at most.
 
-    Args:
-        entry: The message's contract.
-        like: Per upward field, arrays of the expected names, shapes and dtypes.
-        clients: That were asked for.
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes.
     """
     most = (1 << 20) + (clients << 14)  # scalars, and lines on clients that failed
     for f in entry.up:

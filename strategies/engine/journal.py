@@ -38,11 +38,8 @@ class Snapshot:
     ) -> Snapshot:
         """Take a snapshot after a round; arrays are shared, not copied (states are never written to).
 
-        Args:
-            server_round: Round t.
-            state: The rule's state.
-            memory: What is no part of it, under names of its own (``selection/...``, ``recovery/...``).
-            good: What to go back to.
+        `memory` is what is no part of the state, under names of its own (``selection/...``,
+        ``recovery/...``); `good` is what to go back to.
         """
         arrays, numbers = dump_state(state)
         return Snapshot(server_round, arrays | (memory or {}), numbers, good)

@@ -54,10 +54,7 @@ class Opened:
 class PhaseEngine:
     """Runs the phases of one run's rounds.
 
-    Args:
-        config: The run.
-        registry: Who is online.
-        limited: Whether clients train on what they registered, so that more examples are refused.
+    `limited` says whether clients train on what they registered, so that more examples are refused.
     """
 
     def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
@@ -76,10 +73,7 @@ class PhaseEngine:
     def begin(self, server_round: int, lr: float = 0.0, extra: Extra | None = None) -> None:
         """Begin a round: nothing is booked yet.
 
-        Args:
-            server_round: Round t.
-            lr: eta_t.
-            extra: Further entries for the ``config`` of its messages.
+        `lr` is eta_t; `extra` are further entries for the ``config`` of its messages.
         """
         self.round, self.lr, self.extra = server_round, lr, extra or {}
         self.done: list[tuple[Phase, Folded]] = []

@@ -48,9 +48,7 @@ class LastGood:
     def judge(self, folds: Sequence[Folded], asked: int) -> Kept | None:
         """Return what to go back to, or None.
 
-        Args:
-            folds: What the round's exchanges came to.
-            asked: Clients that were asked to train.
+        `folds` are the round's replies, `asked` the number of clients that were asked to train.
         """
         bad = {q.client for folded in folds for q in folded.quarantined if q.diverged}
         good = {client for folded in folds for client in folded.metrics} - bad

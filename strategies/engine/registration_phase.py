@@ -31,10 +31,7 @@ logger = logging.getLogger("flwr")  # in another Flower app these lines stand am
 class RegistrationPhase:
     """One run of the phase.
 
-    Args:
-        registry: Takes the clients.
-        server_round: Round t.
-        clients: Clients that must be online to go on; fewer are waited for.
+    `clients` must be online to go on; fewer are waited for.
     """
 
     def __init__(self, registry: ClientRegistry, server_round: int, clients: int = 0) -> None:

@@ -143,11 +143,7 @@ Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]
 
 
 class Rule:
-    """The server half of one algorithm.
-
-    Args:
-        config: The run.
-    """
+    """The server half of one algorithm."""
 
     algorithm: ClassVar[str]
     """Name of its catalogue entry."""

@@ -42,10 +42,6 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 class RuleRound:
     """The generator of a rule's round, driven with the replies to its phases.
 
-    Args:
-        phases: What `Rule.round` returned.
-        engine: Runs the phases.
-
     Attributes:
         result: The new state and the rule's metrics, once the round is over with a model.
         why: Why the round keeps the model; "" = it does not, or is not over.

@@ -99,12 +99,9 @@ def admit(
 ) -> Admission:
     """Decide which nodes take part.
 
-    Args:
-        claims: Of all nodes that are online and have registered.
-        held: What `Admission.held` was before.
-        size: What `Admission.size` was before; 0 = most nodes decide.
-        data: Shape of an example and number of classes that own data must have; None = any.
-        lost_on_foreign: What a ClientApp that is not Bouquet's cannot do in this run; "" = it can take part.
+    `held` and `size` are those of the last `Admission` (size 0: most nodes decide), `data` is what own data
+    must be like (None: anything), and `lost_on_foreign` is what a ClientApp that is not Bouquet's cannot do
+    in this run ("": it can take part).
     """
     done = Admission(held=dict(held), size=size)
     by_client: dict[str, list[Claim]] = {}

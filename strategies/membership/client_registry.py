@@ -70,9 +70,7 @@ class _Group:
 class ClientRegistry:
     """The nodes and clients that are online.
 
-    Args:
-        timeout_s: How long to wait for the first nodes, and for registrations.
-        min_nodes: Nodes that must have answered before the first round.
+    It waits up to `timeout_s` for `min_nodes` to answer before the first round, and for registrations.
     """
 
     def __init__(self, timeout_s: float, min_nodes: int) -> None:
@@ -218,10 +216,7 @@ class ClientRegistry:
     ) -> dict[int, list[str]]:
         """Spread clients over the nodes that host them, the costliest first to the least loaded node.
 
-        Args:
-            clients: Their names.
-            cost: Expected work of each.
-            served: By client the node that it stays with, if that still hosts it.
+        `cost` is expected work by client; a client stays with the node of `served`, if that still hosts it.
 
         Returns:
             Client names by node id, each list sorted.

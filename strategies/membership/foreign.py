@@ -28,12 +28,7 @@ PLAIN_SOLVERS = ("sgd", "fedprox")
 
 
 def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
-    """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can.
-
-    Args:
-        entry: The run's contract.
-        config: The run.
-    """
+    """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:

@@ -33,8 +33,7 @@ Incarnation = tuple[int, str]
 class Membership:
     """The nodes that are online, and those among them that take part.
 
-    Args:
-        timeout_s: How long a query to a node lives, and how long a SuperLink in trouble is asked again.
+    `timeout_s` is how long a query to a node lives, and a SuperLink in trouble is asked again.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -62,9 +61,6 @@ class Membership:
 
     def update(self, infos: Collection[Any]) -> list[int]:
         """Take the SuperLink's list of online nodes.
-
-        Args:
-            infos: As `Grid.get_nodes` returns them.
 
         Returns:
             The nodes that are to be asked to register: new ones, those that are back, and silent ones again.
@@ -190,10 +186,8 @@ class Membership:
     def substitute(self, clients: Mapping[str, object], pool: str, tried: set[Incarnation]) -> int | None:
         """Return a node that can train these clients and was not yet asked to in this incarnation, or None.
 
-        Args:
-            clients: All are needed.
-            pool: Of the node that was asked first.
-            tried: Incarnations of the nodes that were asked.
+        It must host all `clients`, in the pool of the node that was asked first or as its own; `tried` are
+        those that were asked.
         """
         for node in sorted(self.admission.admitted & self.nodes.keys()):
             claim, names = self.claims[node], self.claims[node].registration.clients

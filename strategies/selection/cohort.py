@@ -20,14 +20,7 @@ from task.wire import messages as wire
 
 
 class Cohorts:
-    """Draws the cohorts of one run.
-
-    Args:
-        config: The run.
-        entry: Its contract.
-        rule: Its server half.
-        registry: Who is online.
-    """
+    """Draws the cohorts of one run."""
 
     def __init__(self, config: Config, entry: Algorithm, rule: Rule, registry: ClientRegistry) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry

@@ -71,12 +71,7 @@ def round_seconds(times: Times, shared: bool) -> float:
 
 
 class Devices:
-    """The trace.
-
-    Args:
-        config: Medians and spread.
-        seed: The run's seed.
-    """
+    """The trace."""
 
     def __init__(self, config: DevicesConfig, seed: int) -> None:
         self.config = config

@@ -84,11 +84,7 @@ class Pool:
 
 
 class Selector:
-    """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own.
-
-    Args:
-        config: The run.
-    """
+    """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own."""
 
     fields: ClassVar[tuple[str, ...]] = ()
     """What is remembered of a client, one number each."""
@@ -108,10 +104,7 @@ class Selector:
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
         """Return the cohort, sorted.
 
-        Args:
-            pool: The clients that are online.
-            candidates: What `candidates` returned.
-            losses: Loss by candidate, of those that answered.
+        `losses` are those of the candidates that answered.
         """
         raise NotImplementedError
 

@@ -14,11 +14,7 @@ from task.wire.packing import packed, unpacked
 
 
 class PackingGrid:
-    """A grid that sends packed what goes to nodes of ours: they registered and are asked for clients.
-
-    Args:
-        grid: The one that it stands for.
-    """
+    """A grid that sends packed what goes to nodes of ours: they registered and are asked for clients."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

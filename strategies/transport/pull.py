@@ -58,10 +58,7 @@ class Puller(Protocol):
 def puller(grid: Grid, deadline: float, most_bytes: int) -> Puller:
     """Return what fetches replies from a grid.
 
-    Args:
-        grid: Where they are.
-        deadline: On the monotonic clock; what is not whole by then is given up.
-        most_bytes: That a reply may have.
+    What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
     """
     return AtOnce(grid) if isinstance(grid, Prompt) else OneByOne(grid, deadline, most_bytes)
 

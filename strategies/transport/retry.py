@@ -21,10 +21,7 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
     A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
     the connection fails, which shows in the time that a call takes.
 
-    Args:
-        call: Does it.
-        timeout_s: How long to try.
-        troubled: Called after each sign that the SuperLink is, or was, not well.
+    `troubled` is called after each sign that the SuperLink is, or was, not well.
     """
     began, pause = time.monotonic(), 0.1
     while True:

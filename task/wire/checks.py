@@ -67,10 +67,7 @@ def check_scalars(
 
     A scalar that the catalogue does not know, such as a metric of another app, has to be finite.
 
-    Args:
-        entry: The message's contract.
-        scalars: What came.
-        most: Upper limits of some scalars that hold for this client, below those of the catalogue.
+    `most` has upper limits of some scalars that hold for this client, below those of the catalogue.
 
     Raises:
         FieldError: Naming the scalar.

@@ -50,10 +50,7 @@ class Folding:
     ) -> Callable[[], None]:
         """Check an upload; return what folds it in, which cannot fail for the upload's sake.
 
-        Args:
-            client: Its name.
-            arrays: By record, for every upward record of the contract.
-            row: The client's scalars, which are checked already.
+        It has every upward record of the contract, and a `row` of scalars that are checked already.
 
         Raises:
             FieldError: Something is not as expected; nothing was folded then.

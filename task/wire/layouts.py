@@ -60,11 +60,6 @@ def base_of(
 ) -> Arrays | None:
     """Return, by array, what a record's arrays are relative to; an array without is a change itself.
 
-    Args:
-        record: The record.
-        received: Downward records by name.
-        parameters: Names of the model's parameters.
-
     Returns:
         None if the record is relative to one that is not among `received`.
     """

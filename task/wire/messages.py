@@ -202,10 +202,7 @@ def train_content(
 def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrder:
     """Read and check a training message on the node.
 
-    Args:
-        entry: The algorithm that this node runs.
-        content: The message's content.
-        forms: What records look like under this node's model.
+    `forms` is what records look like under this node's model.
 
     Raises:
         WireError: A record or scalar of the entry is missing or does not fit this node's model.
@@ -303,11 +300,6 @@ def _number(value: float) -> int | float:
 
 def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> NodeReply:
     """Read a node's answer, without checking the arrays yet; they are read-only and keep its bytes alive.
-
-    Args:
-        content: The message's content.
-        asked: The clients that the node was asked for.
-        server_round: For the failures' lines.
 
     Raises:
         WireError: The answer is not in either form.

@@ -44,10 +44,6 @@ def pack(record: ArrayRecord) -> ArrayRecord:
 def unpack(name: str, record: ArrayRecord) -> ArrayRecord:
     """Return the record that was packed; any other as it is.
 
-    Args:
-        name: Of the record, for the error.
-        record: What came; its arrays are not checked.
-
     Raises:
         FieldError: It says that it is packed and is not, or not whole.
     """
@@ -88,9 +84,7 @@ def _index(name: str, text: bytes) -> Iterator[tuple[str, str, list[int], str, i
 def packed(content: RecordDict, done: dict[int, ArrayRecord] | None = None) -> RecordDict:
     """Return a content with its array records packed.
 
-    Args:
-        content: Of a message.
-        done: By id of a record, what became of it: a record that goes to many is packed once.
+    `done` has, by id of a record, what became of it: a record that goes to many is packed once.
     """
     done = {} if done is None else done
     for record in content.values():

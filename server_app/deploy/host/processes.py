@@ -88,9 +88,8 @@ class Supervisor:
     Call it from one thread that lives as long as the supervisor, best the main thread: to `end_with_parent`,
     the end of the thread that started a process is the end of its parent.
 
-    Args:
-        logs: Folder of the log files, in the folder of all that the children use; it is made.
-        tell: Takes one line for the operator.
+    The folder of the log files, `logs`, is made, in the folder of all that the children use; `tell` takes one
+    line for the operator.
     """
 
     def __init__(self, logs: Path, tell: Callable[[str], None] = say) -> None:
@@ -244,8 +243,7 @@ def end_with_parent(parent: int = 0) -> None:
 
     Call it first thing in the process. A fork does not inherit it.
 
-    Args:
-        parent: Process id of the parent; 0 = the supervisor; without one, nothing happens.
+    `parent` is its process id; 0 = that of the supervisor, and without one nothing happens.
 
     Raises:
         SystemExit: The parent had ended already.

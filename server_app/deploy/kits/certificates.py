@@ -46,8 +46,7 @@ def now() -> dt.datetime:
 def make_authority(days: int) -> tuple[bytes, bytes]:
     """Make a certificate authority.
 
-    Args:
-        days: For how long the first certificate that it signs is to be valid.
+    `days` is for how long the first certificate that it signs is to be valid.
 
     Returns:
         Its private key and its certificate, PEM.
@@ -85,12 +84,8 @@ def make_server_certificate(
 ) -> bytes:
     """Sign a certificate for a server that clients reach as `host`, and as localhost on its own machine.
 
-    Args:
-        authority_key: PEM.
-        authority: Certificate of the authority, PEM.
-        server_key: Private key of the server, PEM.
-        host: A name or an IP address.
-        days: For how long it is valid.
+    All keys and certificates are PEM; `host` is a name or an IP address, and the certificate is valid for
+    `days`.
 
     Returns:
         The certificate, PEM.
@@ -134,8 +129,7 @@ def make_server_certificate(
 def make_node_keys(name: str) -> tuple[bytes, bytes]:
     """Make the key pair of a node, as Flower's SuperNode and its ``supernode register`` read them.
 
-    Args:
-        name: The node's name, the comment of its public key.
+    The node's name is the comment of its public key.
 
     Returns:
         The private key (OpenSSH's PEM) and the public key (one line of OpenSSH).
@@ -167,12 +161,7 @@ def certificate_facts(pem: bytes) -> dict[str, str]:
 
 
 def ends_when(what: str, pem: bytes) -> tuple[Finding, ...]:
-    """Report a certificate that has expired or will within `WARN_DAYS`.
-
-    Args:
-        what: The certificate's name or file.
-        pem: The certificate.
-    """
+    """Report a certificate that has expired or will within `WARN_DAYS`."""
     ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
     left = ends - now()
     if left >= dt.timedelta(days=WARN_DAYS):
@@ -184,11 +173,7 @@ def ends_when(what: str, pem: bytes) -> tuple[Finding, ...]:
 
 
 def kit_findings(kit: Path) -> tuple[Finding, ...]:
-    """Report the certificates of a kit that have expired or soon will, and what to do.
-
-    Args:
-        kit: Its folder, with ``ca.crt`` and, of a link, ``server.crt``.
-    """
+    """Report the certificates of a kit that have expired or soon will, and what to do."""
     cures = {
         "server.crt": "Run bouquet provision --out DIR --renew, copy server.crt to the link, restart it",
         "ca.crt": "Provision into another folder, and give the link and all nodes their new kits",

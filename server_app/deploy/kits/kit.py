@@ -35,11 +35,7 @@ PROOF_OF = b"bouquet: Control API"
 
 
 class In:
-    """A file or folder of a kit: the attribute's value is its path.
-
-    Args:
-        place: Below the kit's folder.
-    """
+    """A file or folder of a kit: the attribute's value is its path."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -181,9 +177,6 @@ def proof(secret: bytes) -> str:
 
 def read_kit(path: str | Path) -> LinkKit | NodeKit:
     """Read a kit and check that all of it is there.
-
-    Args:
-        path: Its folder.
 
     Raises:
         ConfigError: The folder, a file or a key is missing, unknown or unusable, or a private file is open

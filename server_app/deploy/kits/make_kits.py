@@ -17,9 +17,7 @@ from task.storage.files import building, make_folder, synced
 def build_authority(folder: Path, days: int) -> None:
     """Make the folder of the authority, which must not exist.
 
-    Args:
-        folder: Where.
-        days: For how long the first certificate that it signs is to be valid.
+    `days` is for how long the first certificate that it signs is to be valid.
     """
     key, certificate = certificates.make_authority(days)
     _build(folder, {"ca.key": key, "ca.crt": certificate})
@@ -28,11 +26,7 @@ def build_authority(folder: Path, days: int) -> None:
 def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
     """Make the SuperLink's kit, with no nodes, in a folder that must not exist.
 
-    Args:
-        folder: Where.
-        authority: Folder of the authority.
-        link: HOST:PORT by which nodes reach the SuperLink.
-        days: For how long its certificate is to be valid.
+    `link` is HOST:PORT by which nodes reach it, and its certificate is valid for `days`.
 
     Raises:
         ConfigError: The authority cannot sign.
@@ -49,10 +43,7 @@ def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
 def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
     """Make a node's kit, with a new key, in a folder that must not exist and has the node's name.
 
-    Args:
-        folder: Where.
-        link: HOST:PORT of the SuperLink.
-        authority_certificate: PEM.
+    `link` is HOST:PORT of the SuperLink, the certificate PEM.
     """
     private, public = certificates.make_node_keys(folder.name)
     files = {"ca.crt": authority_certificate, "node.key": private, "node.pub": public}
@@ -62,12 +53,7 @@ def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
 def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: str, days: int) -> bytes:
     """Return a certificate of the SuperLink.
 
-    Args:
-        authority: Folder of the authority, for its key.
-        authority_certificate: The certificate that the nodes trust.
-        server_key: The SuperLink's private key, PEM.
-        link: HOST:PORT by which nodes reach it.
-        days: For how long the certificate is to be valid.
+    `link` is HOST:PORT by which nodes reach it, `server_key` its private key, PEM.
 
     Raises:
         ConfigError: The authority's key is missing or not that of its certificate, or its certificate ends

@@ -17,9 +17,7 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 def check_name(name: str, where: str = "name of a node") -> None:
     """Refuse what cannot be the name of a node.
 
-    Args:
-        name: The name.
-        where: What it is, to begin an error with.
+    An error begins with `where`.
 
     Raises:
         ConfigError: It is not one path component of at most 64 letters, digits, ``.``, ``_`` and ``-``, with
@@ -37,9 +35,7 @@ def check_name(name: str, where: str = "name of a node") -> None:
 def read_address(text: object, where: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``, ``[IPV6]:PORT``; the host in lower case, without brackets.
 
-    Args:
-        text: The address.
-        where: What it is, to begin an error with.
+    An error begins with `where`.
 
     Raises:
         ConfigError: It is no address.
@@ -88,12 +84,8 @@ def read_table(
 ) -> dict[str, Any]:
     """Return the values of a TOML table's keys.
 
-    Args:
-        config: The file.
-        table: What it holds.
-        types: The allowed keys, each with a value of its type.
-        optional: Defaults of the keys that may be left out.
-        prefix: Of the keys in errors, ``policy.``.
+    `types` has a value of its type for each allowed key, `optional` the defaults of those that may be left
+    out; errors have `prefix`, such as ``policy.``, before a key.
 
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type.

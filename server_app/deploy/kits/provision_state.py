@@ -51,9 +51,7 @@ class ProvisionState:
 def read_state(out: Path, link: str) -> ProvisionState:
     """Read the record of a folder.
 
-    Args:
-        out: The folder.
-        link: HOST:PORT, for a folder without a record.
+    `link` is HOST:PORT, for a folder without a record.
 
     Raises:
         ConfigError: The record is damaged, the SuperLink's kit is missing, or there is neither a record nor

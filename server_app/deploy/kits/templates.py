@@ -100,8 +100,7 @@ def place(name: str) -> str:
 def link_texts(link: str) -> dict[str, str]:
     """Return the text files of the SuperLink's kit, by file name.
 
-    Args:
-        link: HOST:PORT by which nodes reach it.
+    `link` is HOST:PORT by which nodes reach it.
     """
     host, port = read_address(link, "the SuperLink's address")
     kit = place("link")
@@ -127,9 +126,7 @@ def link_texts(link: str) -> dict[str, str]:
 def node_texts(name: str, link: str) -> dict[str, str]:
     """Return the text files of a node's kit, by file name.
 
-    Args:
-        name: The node's name.
-        link: HOST:PORT of the SuperLink.
+    `link` is HOST:PORT of the SuperLink.
     """
     kit = place(name)
     return {

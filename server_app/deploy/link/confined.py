@@ -20,10 +20,6 @@ def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
 
     Only names count: a symbolic link that the kit's owner put there may lead anywhere.
 
-    Args:
-        keys: Run-config keys.
-        kit: Folder of the link's kit.
-
     Raises:
         ConfigError: A path leads out of the kit.
     """

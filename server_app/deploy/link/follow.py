@@ -27,10 +27,7 @@ from task.spec.selections import cohort_size
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
     """Queue a run at a link.
 
-    Args:
-        kit: The link's kit.
-        keys: Run-config keys; the result folder lies in the kit, so ``runs-dir`` is not for the user.
-        overwrite: Delete the run of this name first.
+    Its result folder lies in the kit; `overwrite` deletes the run of this name first.
 
     Raises:
         ConfigError: A key is wrong or names a file outside the kit, a job of this name has not ended, its
@@ -61,11 +58,6 @@ def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
 
     A run begins with a majority of the nodes. A round needs replies of as many clients, or of a majority of
     those it asks, if that is fewer. A resumed run keeps its number of replies.
-
-    Args:
-        kit: The link's kit.
-        config: The run.
-        name: Of the run.
     """
     enrolled, server, data = len(kit.node_keys), config.server, config.data
     majority = enrolled // 2 + 1
@@ -159,9 +151,7 @@ def _words(job: Job) -> tuple[object, ...]:
 class Rounds:
     """Reads each line of a growing rounds.jsonl once, even if a resumed run truncates it.
 
-    Args:
-        path: The file.
-        fresh: Whether a file that is there now belongs to an earlier run.
+    With `fresh`, a file that is there now belongs to an earlier run.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:

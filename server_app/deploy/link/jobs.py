@@ -61,9 +61,7 @@ class Job:
 class Jobs:
     """The jobs of a link.
 
-    Args:
-        folder: Where they lie.
-        runs: Folder of the result folders.
+    `runs` is the folder of the result folders.
     """
 
     def __init__(self, folder: Path, runs: Path) -> None:

@@ -45,12 +45,7 @@ class _Attempt:
 class Runner:
     """Runs the jobs of a link.
 
-    Args:
-        jobs: The jobs.
-        control: The SuperLink.
-        fab: The app's bundle.
-        tell: Takes one line for the operator.
-        clock: Seconds, for pauses.
+    `fab` is the app's bundle, `tell` takes one line for the operator, `clock` gives seconds, for pauses.
     """
 
     def __init__(
@@ -67,9 +62,6 @@ class Runner:
 
     def look(self, nodes: list[NodeState]) -> None:
         """Bring the oldest job that has not ended a step further.
-
-        Args:
-            nodes: Of the SuperLink.
 
         Raises:
             LinkError: The SuperLink does not answer; call again later.
@@ -97,10 +89,8 @@ class Runner:
     def _submit(self, job: Job, attempt: _Attempt, least: int = 0) -> None:
         """Start a run.
 
-        Args:
-            job: The job.
-            attempt: The previous attempt.
-            least: Nodes that must be online before it goes on; 0 = as many as the job says.
+        `least` nodes must be online before it goes on; 0 = as many as the job says. `attempt` is the previous
+        one.
         """
         folder = self.jobs.runs / job.name
         keys = dict(job.keys) | {"runs-dir": str(self.jobs.runs), "run-name": job.name}

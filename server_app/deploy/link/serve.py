@@ -38,12 +38,7 @@ SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
 class Keeper:
-    """Talks to the SuperLink about its health, nodes and jobs. `run` needs a thread of its own.
-
-    Args:
-        kit: The link's kit.
-        fab: The app's bundle.
-    """
+    """Talks to the SuperLink about its health, nodes and jobs. `run` needs a thread of its own."""
 
     def __init__(self, kit: LinkKit, fab: bytes) -> None:
         self.kit = kit

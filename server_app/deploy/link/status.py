@@ -91,9 +91,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
 def level(faults: Sequence[str], warnings: Sequence[str]) -> str:
     """Return the state of a link.
 
-    Args:
-        faults: What stops the link from working: red.
-        warnings: What does not, such as a node that is offline: yellow.
+    A fault stops the link from working: red. A warning, such as of a node that is offline, does not: yellow.
     """
     return RED if faults else YELLOW if warnings else GREEN
 
@@ -106,10 +104,7 @@ def node_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
     """Return what went wrong in a round, with the clients' names.
 
-    Args:
-        run: Its name.
-        row: The round's line of rounds.jsonl.
-        least: The run's ``min-replies``.
+    `row` is the round's line of rounds.jsonl, `least` the run's ``min-replies``.
     """
     head, dropped = f"run {run}, round {row['round']}", row.get("quarantined") or []
     lines = [f"run {run} went on without a reply; {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]

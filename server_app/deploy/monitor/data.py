@@ -55,9 +55,6 @@ class Watched:
 
     Each request decides which of the two it is, so the folder need not exist yet.
 
-    Args:
-        path: The folder.
-
     Raises:
         ConfigError: It is a file, one run's result folder, or the kit of a node.
     """
@@ -164,10 +161,7 @@ class Watched:
     def rounds(self, name: str, after: int, mark: str) -> Row:
         """Return the rounds since the last answer.
 
-        Args:
-            name: Of the run.
-            after: As in the last answer; 0 at first.
-            mark: As in the last answer; "" at first.
+        `after` and `mark` are as in the last answer; at first 0 and "".
 
         Raises:
             GoneError: There is no such run.
@@ -191,9 +185,7 @@ class Watched:
     def plots(self, name: str, widths: Mapping[str, int]) -> Row:
         """Return the plots of a run by round, as trees of elements; null for what has no data.
 
-        Args:
-            name: Of the run.
-            widths: Pixels by plot.
+        `widths` are pixels by plot.
 
         Raises:
             GoneError: There is no such run.

@@ -125,11 +125,7 @@ def job_row(job: Row) -> Row:
 
 
 class JsonlTable:
-    """What is kept of a growing file of JSON lines; `read` brings it up to date.
-
-    Args:
-        path: The file.
-    """
+    """What is kept of a growing file of JSON lines; `read` brings it up to date."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -86,10 +86,7 @@ STATIC["plots.css"] = TYPES[".css"], STYLE.encode()  # the report has it too
 class Monitor(ThreadingHTTPServer):
     """The server; `server_address` has the port.
 
-    Args:
-        watched: What to show.
-        host: Name or address to listen on.
-        port: 0 = any free one.
+    Port 0 is any free one.
 
     Raises:
         ConfigError: The port is in use, or the address is not this machine's.
@@ -249,11 +246,6 @@ def _names_us(hosts: list[str], names: set[str]) -> bool:
 
 def serve(path: Path, host: str, port: int) -> None:
     """Serve the page until Ctrl-C.
-
-    Args:
-        path: A link's kit or a folder of result folders.
-        host: Name or address to listen on.
-        port: 0 = any free one.
 
     Raises:
         ConfigError: See `Watched` and `Monitor`.
