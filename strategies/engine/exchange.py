@@ -20,9 +20,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.membership.membership import Incarnation, Membership
@@ -100,7 +99,7 @@ class Exchange:
         for m in messages:
             claim = self.membership.claims.get(m.metadata.dst_node_id)
             pool = claim.registration.pool if claim else ""
-            self._orders.append(_Order(m, dict.fromkeys(clients_of(m)), pool))
+            self._orders.append(_Order(m, dict.fromkeys(wire.clients_of(m)), pool))
         ids = self._push([(order, order.request) for order in self._orders])
         self.looked_at = time.monotonic()
         self.deadline = self.looked_at + timeout_s  # the nodes' time begins when the last has its order
@@ -265,9 +264,3 @@ class Exchange:
 
     def _name(self, node: int) -> str:
         return str(self.membership.nodes.get(node, f"node {node}"))
-
-
-def clients_of(request: Message) -> list[str]:
-    """Return the clients that an order is for; empty if it names none."""
-    config = request.content.get(wire.CONFIG)
-    return list(cast("list[str]", config.get("clients", []))) if isinstance(config, ConfigRecord) else []

@@ -143,9 +143,10 @@ class Fold:
             checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
             if r.carry == "each":
                 for client, row in rows.items():
-                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, row)
+                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, [row])
             else:
-                self.bound.check_sum(r, records, list(weights.values()), list(rows.values()))
+                low = records.get("low", {})
+                self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
 
         def fold() -> None:
             for name, records in parts.items():

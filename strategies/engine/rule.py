@@ -203,11 +203,13 @@ class Rule:
         """
         return {}
 
-    def routed_each(self, state: Any) -> int:
+    def routed_per_client(self, state: Any) -> int:
         """Return how many records a client gets, about, of a field that differs by recipient."""
         return 1
 
-    def skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> ServerState:
+    def on_round_skipped(
+        self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None
+    ) -> ServerState:
         """Take in a round without a result; the model must stay.
 
         Args:
@@ -218,7 +220,7 @@ class Rule:
         kept: ServerState = state
         return kept
 
-    def back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
         """Return the state to go on with when clients diverge from `state` and did not from `good`."""
         return good
 

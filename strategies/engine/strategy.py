@@ -25,7 +25,6 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.engine.arguments import with_knobs
-from strategies.engine.exchange import clients_of
 from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
@@ -166,7 +165,7 @@ class Strategy(FlowerStrategy):
             return []  # the round is skipped
         self._opened = self.engine.open(phase)
         if self._driven:
-            check_plain(self.entry, [clients_of(m) for m in self._opened.requests])
+            check_plain(self.entry, [wire.clients_of(m) for m in self._opened.requests])
         return self._opened.requests
 
     @property
@@ -237,7 +236,7 @@ class Strategy(FlowerStrategy):
             server_round, server_round - 1, kept.round,
         )  # fmt: skip
         self.rolled_back = kept.round
-        self._take(self.rule.back(kept.state, self.state))
+        self._take(self.rule.roll_back(kept.state, self.state))
         return True
 
     def _skip(self, server_round: int, came: AggregatedReplies | None) -> None:
@@ -245,7 +244,7 @@ class Strategy(FlowerStrategy):
         self.last_metrics = {}
         nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, server_round, self.engine.lr, self.trainable)
         spent, present = self.engine.spent(nobody, self._plan.asked), self.state
-        state, why = attempt(lambda: self.rule.skipped(present, spent, came))
+        state, why = attempt(lambda: self.rule.on_round_skipped(present, spent, came))
         if state is None:
             logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
         else:

@@ -52,8 +52,8 @@ class Selection:
     ring: bool = False
 
     @property
-    def looks(self) -> bool:
-        """Whether clients measure the received model for it."""
+    def needs_losses(self) -> bool:
+        """Whether it goes by the clients' losses of the received model."""
         return self.query is not None or bool(self.stages)
 
 

@@ -359,6 +359,11 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
     return Message(content, node_id, kind, ttl=ttl_s, group_id=str(server_round))
 
 
+def clients_of(request: Message) -> list[str]:
+    """Return the clients that a message is for; empty if it names none."""
+    return list(cast("list[str]", _config(request.content).get("clients", [])))
+
+
 def payload_bytes(content: RecordDict) -> int:
     """Return the serialised size of a content's records in bytes (transport framing not counted)."""
     scalars: list[Mapping[str, object]] = [

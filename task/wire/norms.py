@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,47 +42,26 @@ class NormBound:
     model: Mapping[str, np.ndarray]
     trainable: frozenset[str]
 
-    def check(self, field: Record, arrays: Mapping[str, np.ndarray], row: Mapping[str, float]) -> None:
-        """Refuse one client's record.
-
-        Args:
-            field: Its field.
-            arrays: The record.
-            row: The client's scalars.
-
-        Raises:
-            FieldError: It moves the model too far.
-        """
-        self._check(field, arrays, {}, [1], [row])
-
-    def check_sum(
+    def check(
         self,
         field: Record,
-        records: Mapping[str, Mapping[str, np.ndarray]],
-        weights: Sequence[int],
+        arrays: Mapping[str, np.ndarray],
         rows: Sequence[Mapping[str, float]],
+        weights: Sequence[int] = (1,),
+        low: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Refuse the sum of a node's clients, as `task.numerics.reduce.Sum.partial` writes it.
+        """Refuse one client's record, or the sum of several that `task.numerics.reduce.Sum.partial` writes.
 
         Args:
             field: Its field.
-            records: ``high`` and ``low``.
-            weights: The clients' weights in the sum.
-            rows: Their scalars.
+            arrays: The record, or the ``high`` part of the sum.
+            rows: The clients' scalars.
+            weights: Their weights in the sum.
+            low: The ``low`` part of the sum.
 
         Raises:
             FieldError: It moves the model too far for any clients that keep the bound.
         """
-        self._check(field, records["high"], records.get("low", {}), weights, rows)
-
-    def _check(
-        self,
-        field: Record,
-        arrays: Mapping[str, np.ndarray],
-        low: Mapping[str, np.ndarray],
-        weights: Sequence[int],
-        rows: Sequence[Mapping[str, float]],
-    ) -> None:
         if not self.most or field.layout.kind != "part":
             return
         base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)
