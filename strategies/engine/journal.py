@@ -44,6 +44,11 @@ class Snapshot:
         arrays, numbers = dump_state(state)
         return Snapshot(server_round, arrays | (memory or {}), numbers, good)
 
+    @property
+    def model(self) -> Arrays:
+        """The global model's arrays."""
+        return {k.removeprefix("arrays/"): a for k, a in self.arrays.items() if k.startswith("arrays/")}
+
     def state(self, cls: type[S]) -> S:
         """Rebuild the rule's state."""
         return load_state(cls, self.arrays, self.numbers)
