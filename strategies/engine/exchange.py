@@ -48,21 +48,14 @@ LOST = {
 
 @dataclass
 class Terms:
-    """How an exchange waits.
+    """How an exchange waits."""
 
-    Attributes:
-        membership: Who is online, and takes registrations.
-        server_round: Round t.
-        patience: Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
-        most_bytes: Limit of one reply to an order.
-        bytes_again: Bytes of the orders that were sent again, for the phase's accounts.
-    """
-
-    membership: Membership
-    server_round: int = 0
+    membership: Membership  # who is online, and takes registrations
+    server_round: int = 0  # round t
+    # Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
     patience: Callable[[int], float] = lambda clients: timing.COME_BACK_S
-    most_bytes: int = UNLIMITED
-    bytes_again: int = 0
+    most_bytes: int = UNLIMITED  # limit of one reply to an order
+    bytes_again: int = 0  # bytes of the orders that were sent again, for the phase's accounts
 
 
 @dataclass

@@ -37,17 +37,11 @@ Extra = dict[str, wire.ConfigValue]
 
 @dataclass
 class Opened:
-    """A phase whose messages are written.
+    """A phase whose messages are written."""
 
-    Attributes:
-        phase: What is asked.
-        requests: One message per node.
-        terms: How the replies are waited for.
-    """
-
-    phase: Phase
-    requests: list[Message]
-    terms: Terms
+    phase: Phase  # what is asked
+    requests: list[Message]  # one message per node
+    terms: Terms  # how the replies are waited for
     good: int = 0  # clients with a good reply so far
 
 

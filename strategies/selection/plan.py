@@ -12,20 +12,13 @@ from task.numerics.seeds import rng_for
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """The cohort of a round.
+    """The cohort of a round."""
 
-    Attributes:
-        round: Server round t.
-        clients: S_t, all selected clients by sorted name.
-        epochs: Epochs of the clients that are slow; the others do as configured.
-        dropped: Selected clients that are not asked, because stragglers are dropped.
-        groups: The cohort in the groups that train one after the other; empty = all at once.
-    """
-
-    round: int
-    clients: tuple[str, ...]
-    epochs: dict[str, int]
-    dropped: tuple[str, ...]
+    round: int  # server round t
+    clients: tuple[str, ...]  # S_t, all selected clients by sorted name
+    epochs: dict[str, int]  # epochs of the clients that are slow; the others do as configured
+    dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
+    # The cohort in the groups that train one after the other; empty = all at once.
     groups: tuple[tuple[str, ...], ...] = ()
 
     @property

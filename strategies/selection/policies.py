@@ -45,19 +45,12 @@ MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
 
 @dataclass(frozen=True)
 class Pool:
-    """The clients of a round as a policy sees them.
+    """The clients of a round as a policy sees them."""
 
-    Attributes:
-        registry: Who is online.
-        config: The run.
-        round: Server round t, from 1.
-        times: Returns the simulated seconds of clients by name.
-    """
-
-    registry: ClientRegistry
-    config: Config
-    round: int
-    times: Callable[[Sequence[str]], Times]
+    registry: ClientRegistry  # who is online
+    config: Config  # the run
+    round: int  # server round t, from 1
+    times: Callable[[Sequence[str]], Times]  # returns the simulated seconds of clients by name
 
     @property
     def names(self) -> Sequence[str]:

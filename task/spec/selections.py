@@ -30,26 +30,18 @@ LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the traini
 
 @dataclass(frozen=True)
 class Selection:
-    """One policy.
+    """One policy."""
 
-    Attributes:
-        name: Value of the run-config key ``selection``.
-        title: Its name in words.
-        paper: Where it comes from.
-        query: Contract of the query of candidates before the draw, if there is one. It is sent only with
-            ``select.losses = "query"``.
-        stages: Stages that every training has with it (`task.spec.stages`).
-        ring: Whether the model goes from client to client within a round.
-        by_examples: Whether clients are drawn in proportion to n_k, so that means take equal weights.
-    """
-
-    name: str
-    title: str
-    paper: Paper
+    name: str  # value of the run-config key ``selection``
+    title: str  # its name in words
+    paper: Paper  # where it comes from
+    # Contract of the query of candidates before the draw, if there is one. It is sent only with
+    # ``select.losses = "query"``.
     query: Algorithm | None = None
-    stages: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()  # stages that every training has with it (`task.spec.stages`)
+    # Whether clients are drawn in proportion to n_k, so that means take equal weights.
     by_examples: bool = False
-    ring: bool = False
+    ring: bool = False  # whether the model goes from client to client within a round
 
     @property
     def needs_losses(self) -> bool:

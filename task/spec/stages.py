@@ -30,16 +30,11 @@ LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage.
+    """One stage."""
 
-    Attributes:
-        name: Its name, also of its class in `client_app.stages.STAGES`.
-        title: Its name in words.
-        extend: Returns a contract with what the stage adds to it: records, scalars, kept state.
-    """
-
-    name: str
-    title: str
+    name: str  # its name, also of its class in `client_app.stages.STAGES`
+    title: str  # its name in words
+    # Returns a contract with what the stage adds to it: records, scalars, kept state.
     extend: Callable[[Algorithm], Algorithm] = lambda entry: entry
 
     def added(self, entry: Algorithm) -> Algorithm:

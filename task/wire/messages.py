@@ -120,21 +120,14 @@ class ClientUpdate:
 
 @dataclass
 class NodeReply:
-    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several).
+    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several)."""
 
-    Attributes:
-        clients: Names that are in the answer, parallel to the lists of `scalars`.
-        scalars: Per scalar name, one value per client.
-        partials: Per upward field, the records of its merged reduction; empty if plain.
-        upload: The one client's upload if plain.
-        failed: Clients that the node could not use.
-    """
-
-    clients: list[str]
-    scalars: dict[str, list[float]]
+    clients: list[str]  # names that are in the answer, parallel to the lists of `scalars`
+    scalars: dict[str, list[float]]  # per scalar name, one value per client
+    # Per upward field, the records of its merged reduction; empty if plain.
     partials: dict[str, dict[str, Arrays]] = field(default_factory=dict)
-    upload: ClientUpdate | None = None
-    failed: list[RejectedReply] = field(default_factory=list)
+    upload: ClientUpdate | None = None  # the one client's upload if plain
+    failed: list[RejectedReply] = field(default_factory=list)  # clients that the node could not use
 
 
 # ---------------------------------------------------------------------------------------- arrays

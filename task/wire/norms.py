@@ -30,17 +30,12 @@ SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
 
 @dataclass(frozen=True)
 class NormBound:
-    """The bound in a round.
+    """The bound in a round."""
 
-    Attributes:
-        most: Largest L2 norm; 0 = no bound.
-        model: The received model w^t by name; empty = unknown here, so only changes are checked.
-        trainable: Names of its parameters.
-    """
-
-    most: float
+    most: float  # largest L2 norm; 0 = no bound
+    # The received model w^t by name; empty = unknown here, so only changes are checked.
     model: Mapping[str, np.ndarray]
-    trainable: frozenset[str]
+    trainable: frozenset[str]  # names of its parameters
 
     def check(
         self,

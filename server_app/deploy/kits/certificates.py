@@ -27,14 +27,9 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Finding:
-    """A certificate that has expired or soon will.
+    """A certificate that has expired or soon will."""
 
-    Attributes:
-        fatal: Whether the certificate can no longer be used.
-        text: Which, and when.
-    """
-
-    fatal: bool
+    fatal: bool  # whether the certificate can no longer be used
     text: str
 
 
