@@ -79,7 +79,8 @@ class FedFomoSolver(OwnModelSolver):
 
         own, found = loss(theta), {}
         for name, other in models.items():
-            distance = math.sqrt(math.fsum(_squared(other[n], theta[n]) for n in task.program.names))
+            away = (other[n].astype(np.float64) - theta[n] for n in task.program.names)
+            distance = math.sqrt(math.fsum(float(np.square(a).sum()) for a in away))
             found[name] = max(0.0, (own - loss(other)) / distance) if distance else 0.0
         total = math.fsum(found.values())
         return {name: w / total for name, w in found.items()} if total else found
@@ -102,8 +103,3 @@ def mixture(theta: Arrays, models: Mapping[str, Arrays], weights: Mapping[str, f
                 wide = wide + w * (models[client][name].astype(np.float64) - a)
         out[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
     return out
-
-
-def _squared(a: np.ndarray, b: np.ndarray) -> float:
-    """Return |a - b|^2 in float64."""
-    return float(np.square(a.astype(np.float64) - b).sum())

@@ -27,12 +27,7 @@ from client_app.training.loop import LocalTask, Terms, per_client, steps_of
 def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
     """Return |a|_1: how far so many steps go along a constant gradient, in units of eta.
 
-    The recursion of the local steps itself, so it holds for momentum and proximal term together too.
-
-    Args:
-        steps: tau.
-        momentum: rho.
-        pull: eta mu.
+    The recursion of the tau local steps itself, so it holds for momentum rho and pull eta mu together too.
     """
     velocity = moved = 0.0
     for _ in range(steps):

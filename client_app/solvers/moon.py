@@ -160,14 +160,9 @@ def _numbered(record: Arrays) -> list[Arrays]:
 
 @dataclass
 class Grouped:
-    """The gradients of groups of clients.
+    """The gradients of groups of clients."""
 
-    Attributes:
-        rows: Which clients each group is, int64.
-        gradients: Of each group.
-    """
-
-    rows: Sequence[torch.Tensor]
+    rows: Sequence[torch.Tensor]  # which clients each group is, int64
     gradients: Sequence[Gradient]
 
     def order(self) -> torch.Tensor:

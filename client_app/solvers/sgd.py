@@ -47,16 +47,7 @@ _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
 @dataclass(eq=False)
 class Solver:
-    """Plain SGD; the base of every other solver.
-
-    Args:
-        config: The run.
-        scalars: The message's downward scalars (``lr`` and those of the catalogue entry).
-        arrays: The message's downward array records by field, ``arrays`` among them.
-        kept: What each client kept, by field of the entry; empty where a client keeps nothing or is new.
-        per_client: Of each client, the records that it alone gets, by record and name.
-        order: The message, for what only few solvers need.
-    """
+    """Plain SGD; the base of every other solver."""
 
     name: ClassVar[str] = "sgd"
     """What catalogue entries call it."""
@@ -71,11 +62,11 @@ class Solver:
     """Whether `personalise` needs the client's training data."""
 
     config: Config
-    scalars: Mapping[str, float]
-    arrays: Mapping[str, Arrays]
-    kept: Sequence[Mapping[str, Arrays]]
-    per_client: Sequence[PerClient] = ()
-    order: wire.TrainOrder | None = None
+    scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
+    arrays: Mapping[str, Arrays]  # its downward records by field, ``arrays`` among them
+    kept: Sequence[Mapping[str, Arrays]]  # of each client, by field; empty where it keeps nothing or is new
+    per_client: Sequence[PerClient] = ()  # of each client, what it alone gets, by record and name
+    order: wire.TrainOrder | None = None  # the message, for what only few solvers need
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""

@@ -31,17 +31,11 @@ Terms = list[tuple[float, Tensors]]
 
 @dataclass
 class Examples:
-    """The training examples of K clients, one client's after the other's.
+    """The training examples of K clients, one client's after the other's."""
 
-    Attributes:
-        x: Inputs [n_1 + ... + n_K, ...].
-        y: Targets [n_1 + ... + n_K] or [..., T], int64.
-        sizes: n_k, rows of each client.
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
-    sizes: Sequence[int]
+    x: torch.Tensor  # inputs [n_1 + ... + n_K, ...]
+    y: torch.Tensor  # targets [n_1 + ... + n_K] or [..., T], int64
+    sizes: Sequence[int]  # n_k, rows of each client
 
     def __post_init__(self) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
@@ -56,32 +50,18 @@ class Examples:
 
 @dataclass
 class LocalTask:
-    """The training of K clients in one round; all tensors have the clients as their first axis.
-
-    Attributes:
-        program: The model.
-        received: w^t by name, parameters and buffers.
-        examples: The clients' data, those with more steps first.
-        epochs: E of each client, or fewer for a straggler.
-        lr: eta_t.
-        config: Batch size, steps, momentum, weight decay.
-        rngs: Draw the order of each client's examples; nothing else draws from them.
-        own: By client, what it has in place of received values: its private part.
-        private: Names of the tensors that never leave the client.
-    """
+    """The training of K clients in one round; all tensors have the clients as their first axis."""
 
     program: Program
-    received: Arrays
-    examples: Examples
-    epochs: Sequence[int]
-    lr: float
+    received: Arrays  # w^t by name, parameters and buffers
+    examples: Examples  # those of clients with more steps first
+    epochs: Sequence[int]  # E of each client, or fewer for a straggler
+    lr: float  # eta_t
     config: TrainConfig
-    rngs: Sequence[np.random.Generator]
-    own: Sequence[Arrays] = ()
-    private: frozenset[str] = frozenset()
-    frozen: Collection[str] = ()
-    """Names of the parameters that stay as they are in the present `train`."""
-
+    rngs: Sequence[np.random.Generator]  # draw the order of each client's examples, and nothing else
+    own: Sequence[Arrays] = ()  # by client, what it has in place of received values: its private part
+    private: frozenset[str] = frozenset()  # names of the tensors that never leave the client
+    frozen: Collection[str] = ()  # names of the parameters that stay as they are in the present `train`
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
 
@@ -272,10 +252,8 @@ def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[floa
 
     Accumulated over chunks, so that memory does not grow with n_k. Clients of equal size go together.
 
-    Args:
-        task: The model and the data.
-        training: Take it as a training step would, with dropout and moving statistics. Without, it is a
-            measurement: nothing is drawn and no buffer moves.
+    With `training` it is that of a training step, with dropout and moving statistics. Without, it is a
+    measurement: nothing is drawn and no buffer moves.
     """
     grads = [torch.zeros_like(p) for p in task.params]
     sizes = task.examples.sizes

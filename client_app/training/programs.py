@@ -39,21 +39,13 @@ State = Mapping[str, np.ndarray]
 
 @dataclass
 class Batch:
-    """Examples of K clients.
+    """Examples of K clients."""
 
-    Attributes:
-        x: Inputs [K, b, ...].
-        y: Targets [K, b] or [K, b, T], int64; -100 does not count.
-        scale: Factor of each client's summed loss [K]: one over the targets that count.
-        padded: Whether rows were filled up to b, with targets of -100.
-        rows: Which of all clients' examples they are [K, b], in the local steps; a filled up one is any.
-    """
-
-    x: torch.Tensor
-    y: torch.Tensor
-    scale: torch.Tensor
-    padded: bool = False
-    rows: torch.Tensor | None = None
+    x: torch.Tensor  # inputs [K, b, ...]
+    y: torch.Tensor  # targets [K, b] or [K, b, T], int64; -100 does not count
+    scale: torch.Tensor  # factor of each client's summed loss [K]: one over the targets that count
+    padded: bool = False  # whether rows were filled up to b, with targets of -100
+    rows: torch.Tensor | None = None  # which of all clients' examples [K, b]; a filled up one is any
 
 
 class Gradient(Protocol):

@@ -47,10 +47,7 @@ HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "clien
 
 
 def rows(personal: bool) -> list[list[str]]:
-    """Return one half of the catalogue.
-
-    Args:
-        personal: The algorithms whose models are the clients' own, or the others.
+    """Return the algorithms whose models are the clients' own, or the others.
 
     Returns:
         Title, name, paper, down, up, reduction, kept by the client; then at which values it is FedAvg, or, of

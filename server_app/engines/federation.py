@@ -49,10 +49,7 @@ class Federation:
             )  # fmt: skip
 
     def run(self, keys: Mapping[str, Any]) -> None:
-        """Submit a run and follow it to its end.
-
-        Args:
-            keys: Run-config keys, but ``runs-dir``.
+        """Submit a run, by its keys without ``runs-dir``, and follow it to its end.
 
         Raises:
             BouquetError: It ended without a result, or a process of the federation has ended.
@@ -107,9 +104,7 @@ class Federation:
 def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Federation]:
     """Start a link and nodes; stop all of it at the end of the block.
 
-    Args:
-        nodes: Options of ``bouquet node`` by the node's name.
-        runs: Where result folders are written.
+    `nodes` has the options of ``bouquet node`` by the node's name; result folders are written to `runs`.
 
     Raises:
         BouquetError: A process did not come up.

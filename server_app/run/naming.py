@@ -22,10 +22,7 @@ def folder_of_run(config: Config, runs: Path, busy: Callable[[str], bool] = lamb
     A run that was given no name takes that of its algorithm, data set and seed; the next ones are called
     NAME.2, NAME.3, ... With ``resume`` it is the last of them.
 
-    Args:
-        config: The run.
-        runs: Folder of the result folders.
-        busy: Whether a name will be taken by a run that has not begun.
+    `runs` is the folder of the result folders; `busy` says whether a run that has not begun will take a name.
 
     Raises:
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.

@@ -16,10 +16,9 @@ class RoundPlan:
 
     round: int  # server round t
     clients: tuple[str, ...]  # S_t, all selected clients by sorted name
-    epochs: dict[str, int]  # epochs of the clients that are slow; the others do as configured
+    epochs: dict[str, int]  # of the clients that are slow; the others do as configured
     dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
-    # The cohort in the groups that train one after the other; empty = all at once.
-    groups: tuple[tuple[str, ...], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()  # that train one after the other; empty = all at once
 
     @property
     def stragglers(self) -> tuple[str, ...]:

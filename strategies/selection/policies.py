@@ -48,9 +48,9 @@ class Pool:
     """The clients of a round as a policy sees them."""
 
     registry: ClientRegistry  # who is online
-    config: Config  # the run
+    config: Config
     round: int  # server round t, from 1
-    times: Callable[[Sequence[str]], Times]  # returns the simulated seconds of clients by name
+    times: Callable[[Sequence[str]], Times]  # the simulated seconds of clients by name
 
     @property
     def names(self) -> Sequence[str]:

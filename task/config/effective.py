@@ -19,19 +19,12 @@ from task.spec.algorithms import ALGORITHMS
 
 @dataclass(frozen=True)
 class When:
-    """A condition on one key of a run.
-
-    Attributes:
-        key: The key.
-        values: Its values that satisfy the condition; none = any but 0, false and "".
-        but: Whether all other values satisfy it instead.
-        other: A second condition that is enough by itself.
-    """
+    """A condition on one key of a run."""
 
     key: str
-    values: tuple[Value, ...] = ()
-    but: bool = False
-    other: When | None = None
+    values: tuple[Value, ...] = ()  # those that satisfy it; none = any but 0, false and ""
+    but: bool = False  # whether all other values satisfy it instead
+    other: When | None = None  # a second condition that is enough by itself
 
     def holds(self, run: Mapping[str, Value]) -> bool:
         """Return whether a run, given by all its keys, satisfies the condition."""

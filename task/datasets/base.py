@@ -25,22 +25,13 @@ PADDING = -100  # a target that does not count: the value that torch's cross_ent
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Who naturally owns which rows.
+    """Who naturally owns which rows: owner i has those from offset i to offset i + 1."""
 
-    Args:
-        names: The owners, unique, in the order of the arrays.
-        train_offsets: int64 ``[owners + 1]``; owner i's training rows are
-            ``train_rows[train_offsets[i]:train_offsets[i + 1]]``.
-        train_rows: Row numbers below `Dataset.num_train`.
-        test_offsets: The same for the owners' own test rows.
-        test_rows: Row numbers from `Dataset.num_train` on; empty if the data came without.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # unique, in the order of the arrays
     train_offsets: Rows
-    train_rows: Rows
+    train_rows: Rows  # row numbers below `Dataset.num_train`
     test_offsets: Rows
-    test_rows: Rows
+    test_rows: Rows  # row numbers from `Dataset.num_train` on; empty if the data came without
 
     def train(self, owner: int) -> Rows:
         """Return the training rows of owner number `owner`."""
@@ -102,38 +93,25 @@ def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decoded:
-    """What a decoder hands to the cache.
+    """What a decoder hands to the cache; row i of x and y is example i.
 
-    Args:
-        x: Row i is example i: uint8 images ``[N, H, W]`` or ``[N, C, H, W]``, float32 features
-            ``[N, ...]`` or uint8 text windows ``[N, T]``.
-        y: Class numbers int64 ``[N]``; of text, the next bytes int16 ``[N, T]`` with `PADDING`.
-        num_train: Rows below it are the training pool, the others the global test set.
-        num_classes: Number of classes C; 256 for text.
-        input_shape: Shape of one example as a model sees it.
-        kind: "image", "features" or "text".
-        scale: Images are divided by it.
-        mean: Then this is subtracted, per channel.
-        std: Then it is divided by this, per channel.
-        classes: Names of the classes; empty where they are just numbers.
-        owners: The natural owners of the rows; None if there are none.
-        description: One line about what was loaded.
-        source: Where it came from.
+    x has uint8 images ``[N, H, W]`` or ``[N, C, H, W]``, float32 features ``[N, ...]`` or uint8 text windows
+    ``[N, T]``; y class numbers int64 ``[N]`` or, of text, the next bytes int16 ``[N, T]`` with `PADDING`.
     """
 
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
-    num_train: int
-    num_classes: int
-    input_shape: tuple[int, ...]
-    kind: str
-    scale: float = 255.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    classes: tuple[str, ...] = ()
-    owners: Owners | None = None
-    description: str = ""
-    source: str = ""
+    num_train: int  # rows below it are the training pool, the others the global test set
+    num_classes: int  # C; 256 for text
+    input_shape: tuple[int, ...]  # of one example as a model sees it
+    kind: str  # "image", "features" or "text"
+    scale: float = 255.0  # images are divided by it
+    mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel
+    std: tuple[float, ...] = (1.0,)  # then it is divided by this, per channel
+    classes: tuple[str, ...] = ()  # their names; empty where they are just numbers
+    owners: Owners | None = None  # the natural owners of the rows
+    description: str = ""  # one line about what was loaded
+    source: str = ""  # where it came from
 
     def content_hash(self) -> str:
         """Return a hash of the examples, the split and the owners."""
@@ -152,15 +130,10 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(Decoded):
-    """A decoded data set; the arrays are memory-mapped and read-only.
+    """A decoded data set; the arrays are memory-mapped and read-only."""
 
-    Args:
-        name: Its name in `DATASETS`.
-        fingerprint: Hash of the content: equal on two machines that hold the same data.
-    """
-
-    name: str
-    fingerprint: str = ""
+    name: str  # in `DATASETS`
+    fingerprint: str = ""  # hash of the content: equal on two machines that hold the same data
 
     @property
     def test_rows(self) -> slice:

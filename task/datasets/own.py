@@ -91,14 +91,9 @@ def assemble(
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
-    Args:
-        request: What was asked for.
-        x: uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``; else float32 ``[N, ...]``.
-        y: Class numbers.
-        test: Which rows are test examples; None if the files do not say.
-        owners: Owner of each row, of each training row, or of none.
-        classes: Names of the classes; empty if they are numbers.
-        where: File or folder.
+    `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
+    is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
+    training row, or of none. `classes` is empty if they are numbers, and `where` is the file or folder.
     """
     labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
     if test is None:
@@ -131,11 +126,9 @@ def assemble(
 
 
 def cut(request: Request, whole: Decoded) -> Decoded:
-    """Return a node's own data as a run wants them, from those of a request without the run's keys.
+    """Return a node's own data as a run's request wants them, from `whole`, those without the run's keys.
 
-    Args:
-        request: The run's.
-        whole: Rows in the order of the files, of which those from ``num_train`` on are their test part.
+    Its rows are in the order of the files, and those from ``num_train`` on are their test part.
     """
     return assemble(
         request,

@@ -94,20 +94,13 @@ _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
 class Partition:
     """The clients, by number and by name, and their rows; nothing in it changes.
 
-    Args:
-        names: The clients' names: unique, and stable for the same config.
-        train: ``(offsets [K + 1], rows)`` of the training rows.
-        test: The same of the clients' own test rows.
-        skew: Statistics, see `skew`.
+    `train` and `test` are ``(offsets [K + 1], rows)`` of the training rows and of the clients' own test rows.
     """
 
     def __init__(
         self, names: Sequence[str], train: tuple[Rows, Rows], test: tuple[Rows, Rows], skew: dict[str, float]
     ) -> None:
-        self.names = names
-        self._train = train
-        self._test = test
-        self._skew = skew
+        self.names, self._train, self._test, self._skew = names, train, test, skew
 
     @property
     def num_clients(self) -> int:

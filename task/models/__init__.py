@@ -144,15 +144,9 @@ def build_model(
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
-    torch's own generator is used while the layers are made and put back as it was.
-
-    Args:
-        name: Key of `MODELS`.
-        input_shape: Shape of one example, without the batch.
-        num_classes: Number of logits.
-        seed: The run's seed.
-        kind: The data set's kind, "image", "features" or "text", checked too if given.
-        twin: Build its layers but the last one twice, as the extractors of a `task.models.twin.Twin`.
+    torch's own generator is used while the layers are made and put back as it was. `input_shape` is that of
+    one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
+    are built twice, as the extractors of a `task.models.twin.Twin`.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
+from task.datasets import DATASETS
 from task.models import build_model
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.spec.algorithms import ALGORITHMS
@@ -32,19 +33,12 @@ def stages_of(config: Config) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which of a model's tensors are shared, in the model's order.
+    """Names of a model's tensors by who knows them, in the model's order."""
 
-    Attributes:
-        shared: Names of parameters and buffers that the server knows.
-        private: Those that never leave a client.
-        trainable: The shared parameters.
-        top: Those of them that adaptive local aggregation has weights for.
-    """
-
-    shared: tuple[str, ...]
-    private: tuple[str, ...]
-    trainable: tuple[str, ...]
-    top: tuple[str, ...] = ()
+    shared: tuple[str, ...]  # parameters and buffers that the server knows
+    private: tuple[str, ...]  # those that never leave a client
+    trainable: tuple[str, ...]  # the shared parameters
+    top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
 
 
 def parts_of(model: nn.Module, config: Config) -> Parts:
@@ -66,6 +60,11 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
 
 
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the run's initial model."""
+    """Return the run's initial model.
+
+    Raises:
+        ConfigError: It cannot read such data.
+    """
     twin = ALGORITHMS[config.algorithm].private == "twin"
-    return build_model(config.model, shape, classes, config.seed, twin=twin)
+    kind = "text" if DATASETS[config.data.dataset].targets > 1 else ""
+    return build_model(config.model, shape, classes, config.seed, kind, twin)

@@ -54,14 +54,14 @@ def digests(kept: dict[str, dict[str, Arrays]]) -> dict[tuple[str, str], str]:
 @pytest.mark.parametrize("name", KEEPERS)
 def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str, tmp_path: Path) -> None:
     found = []
-    for nodes in (1, 2, 5):
+    for nodes in (2, 5):  # of several clients and of one
         keys = keys_of(name, tmp_path)
         played = play(keys, nodes=nodes, seed=nodes)
         asked = {c for cohort in played.selected() for c in cohort}
         found.append(digests(all_kept(keys, played)))
         assert {c for _, c in found[-1]} == asked
         assert all(len(cohort) < len(played.names) for cohort in played.selected())
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
@@ -117,28 +117,29 @@ class OneRun(Keep):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-@pytest.mark.parametrize(("every", "back_to"), [(1, 4), (1, 5), (4, 4)])
+@pytest.mark.parametrize(("every", "rounds"), [(1, (4, 5)), (4, (4,))])
 def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
-    name: str, every: int, back_to: int, tmp_path: Path
+    name: str, every: int, rounds: tuple[int, ...], tmp_path: Path
 ) -> None:
     """The clients are some rounds ahead of the checkpoint when the run goes on from it."""
     keys = keys_of(name, tmp_path, checkpoint_every=every)
     whole = play(keys, journal=OneRun())
     want = digests(all_kept(keys, whole))
-    resumed = play(keys, journal=OneRun(whole.keep.snapshots[back_to]))
     clock = {"seconds", "bytes_up", "bytes_down"}
 
-    def told(played: Played) -> list[dict[str, Any]]:
+    def told(played: Played, back_to: int) -> list[dict[str, Any]]:
         return [{k: v for k, v in r.items() if k not in clock} for r in played.rows if r["round"] > back_to]
 
-    assert len(told(resumed)) == ROUNDS - back_to
-    assert told(resumed) == told(whole)
-    assert digests(all_kept(keys, resumed)) == want
+    for back_to in rounds:
+        resumed = play(keys, journal=OneRun(whole.keep.snapshots[back_to]))
+        assert len(told(resumed, back_to)) == ROUNDS - back_to
+        assert told(resumed, back_to) == told(whole, back_to)
+        assert digests(all_kept(keys, resumed)) == want
 
 
 @pytest.mark.parametrize("name", KEEPERS)
 def test_another_run_of_the_name_begins_anew(name: str, tmp_path: Path) -> None:
-    keys = keys_of(name, tmp_path)
+    keys = keys_of(name, tmp_path, num_server_rounds=2, fraction_train=1.0)  # all kept something
     first, second = play(keys), play(keys)
     assert [r["model_sha256"] for r in first.rows] == [r["model_sha256"] for r in second.rows]
 

@@ -282,5 +282,7 @@ def test_the_sparse_form_needs_a_linear_first_layer(model: str) -> None:
 
 
 def test_the_sparse_form_refuses_a_draw_in_proportion_to_examples() -> None:
-    with pytest.raises(ConfigError, match='"selection": fsvrg-sparse counts features'):
+    with pytest.raises(
+        ConfigError, match=r'"selection": .*"fsvrg-sparse": .* counts features with weights n_k'
+    ):
         read_config({"algorithm": "fsvrg-sparse", "selection": "proportional"})

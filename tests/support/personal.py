@@ -170,6 +170,8 @@ def against_reference(
     reference = reference_of(case, kind, **(given(case) if callable(given) else given or {}))
     tolerance = kind.tolerance
     trace = reference(case.cohorts)
+    size = max(int(case.keys["fraction-train"] * len(case.played.names)), 1)
+    assert {len(cohort) for cohort in case.played.selected()} == {size}
     came = {c for cohort in case.cohorts for c in cohort}
     assert not any(close(trace.personal[-1][c], trace.personal[0][c], 1e-2) for c in came)  # they moved
     for t, s in enumerate(trace.at):
@@ -194,18 +196,6 @@ def against_reference(
     if case.keys["fraction-evaluate"] > 0:
         check_metrics(case, trace, reference, kind.score or score)
     return case, trace
-
-
-def check(case: Case, reference: Reference, private: Iterable[str], score: Score = score) -> None:
-    """Hold a run to its reference: shared part by round, what is kept, and the clients' metrics."""
-    trace = reference(case.cohorts)
-    for t, want in enumerate(trace.models):
-        assert close(case.played.arrays(t), want), t
-    kept = case.kept()
-    assert set(kept) == {c for cohort in case.cohorts for c in cohort}
-    for c, arrays in kept.items():
-        assert close(arrays, {n: trace.personal[-1][c][n] for n in private}), c
-    check_metrics(case, trace, reference, score)
 
 
 def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score = score) -> None:

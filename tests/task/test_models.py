@@ -7,10 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional as nnf
 
+from task.config.knobs import Config
+from task.config.sections import DataConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
 from task.models.layers import BatchNorm1d
 from task.models.twin import Twin
+from task.resolve.contract import model_of
 
 MNIST = (1, 28, 28)
 CIFAR = (3, 32, 32)
@@ -226,3 +229,11 @@ def test_import_and_build_leave_out_what_is_slow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["2nn", "logistic", "mlp"])
+def test_a_model_of_numbers_is_refused_for_text(name):
+    config = Config(model=name, data=DataConfig(dataset="shakespeare"))
+    with pytest.raises(ConfigError, match=r'"model": .* expects images or feature vectors; got text data'):
+        model_of(config, (80,), 256)
+    model_of(Config(model="char-lstm", data=config.data), (80,), 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,28 @@ def check_sum(field: Record, total: Sum, weights: list[int], rows: list[dict[str
     BOUND.check(field, sent["high"], rows, weights, sent["low"])
 
 
+def moved(field: Record, step: np.ndarray, row: dict[str, Any]) -> Arrays:
+    """Return what a client sends whose parameters moved by a step."""
+    w = step / row["step-weight"] if field is UPDATE else step
+    sent = {"w": w} if field is GRADIENT else arrays((0, 0)) | {"w": w}
+    if field is MODEL_UP:
+        sent["w"] = MODEL["w"] + w
+    return sent | {"w": sent["w"].astype(np.float32)}
+
+
+@pytest.mark.parametrize("field", [MODEL_UP, UPDATE, GRADIENT], ids=lambda f: f.name)
+@pytest.mark.parametrize(("length", "good"), [(4.99, True), (5.05, False)])
+def test_clients_that_move_alike_have_their_own_bound_in_a_sum(
+    field: Record, length: float, good: bool
+) -> None:
+    rows = [{"num-examples": n, "step-weight": a} for n, a in ((1, 2.0), (3, 1.0), (2, 4.0))]
+    total = Sum({"w": MODEL["w"]} if field is GRADIENT else MODEL)
+    for row in rows:
+        total.add(moved(field, np.array([0.6, 0.8]) * length, row), row["num-examples"], "")
+    with nullcontext() if good else pytest.raises(FieldError, match=r"got 5\.05"):
+        BOUND.check_sum(field, total.partial(), [row["num-examples"] for row in rows], rows)
+
+
 @pytest.mark.parametrize("field", [MODEL_UP, UPDATE, GRADIENT], ids=lambda f: f.name)
 def test_what_keeps_the_bound_one_by_one_keeps_it_merged(field: Record) -> None:
     rng = np.random.default_rng(1)
@@ -73,12 +96,7 @@ def test_what_keeps_the_bound_one_by_one_keeps_it_merged(field: Record) -> None:
         for row in rows:
             step = rng.normal(size=2)
             step *= 5.0 / np.linalg.norm(step)  # at the bound
-            w = step / row["step-weight"] if field is UPDATE else step
-            sent = {"w": w} if field is GRADIENT else arrays((0, 0)) | {"w": w}
-            if field is MODEL_UP:
-                sent["w"] = MODEL["w"] + w
-            sent["w"] = sent["w"].astype(np.float32)
-            total.add(sent, row["num-examples"], "")
+            total.add(moved(field, step, row), row["num-examples"], "")
         weights = [row["num-examples"] for row in rows]
         check_sum(field, total, weights, rows)
         total.add({n: a + 10 * a.dtype.type(5) * sum(weights) for n, a in like.items()}, weights[0], "")
