@@ -60,10 +60,9 @@ class Membership:
     # ------------------------------------------------------------------ what the exchange tells
 
     def update(self, infos: Collection[Any]) -> list[int]:
-        """Take the SuperLink's list of online nodes.
+        """Take the SuperLink's list of online nodes; return those to be asked to register.
 
-        Returns:
-            The nodes that are to be asked to register: new ones, those that are back, and silent ones again.
+        These are new nodes, those that are back, and silent ones again.
         """
         now, before = time.monotonic(), self.nodes
         left = before.keys() - {info.node_id for info in infos}

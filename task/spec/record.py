@@ -104,25 +104,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Scalar:
-    """One number of a message.
+    """One number of a message."""
 
-    Attributes:
-        name: Name on the wire.
-        meaning: What the number is, with its unit.
-        required: Whether a message without it is refused.
-        low: Smallest value that an honest client can send.
-        high: Largest such value.
-        whole: Whether it is an integer.
-        reduce: What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``,
-            weighted as the arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
-    """
-
-    name: str
-    meaning: str
-    required: bool = True
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
+    name: str  # name on the wire
+    meaning: str  # what the number is, with its unit
+    required: bool = True  # whether a message without it is refused
+    low: float = -math.inf  # smallest value that an honest client can send
+    high: float = math.inf  # largest such value
+    whole: bool = False  # whether it is an integer
+    # What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``, weighted as the
+    # arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
     reduce: Literal["mean", "sum", "max", "collect"] = "mean"
 
 

@@ -54,8 +54,7 @@ def base_of(
 ) -> Arrays | None:
     """Return, by array, what a record's arrays are relative to; an array without is a change itself.
 
-    Returns:
-        None if the record is relative to one that is not among `received`.
+    None means that the record is relative to one that is not among `received`.
     """
     if not record.base:
         return {}

@@ -77,31 +77,24 @@ class RejectedReply:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is told to train.
+    """What a node is to train."""
 
-    Attributes:
-        round: Server round, from 1.
-        arrays: Downward array records by field name.
-        scalars: ``lr`` and the entry's downward scalars.
-        clients: Names of the clients to train; empty from somebody else's strategy, which means all.
-        epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
-        run: Identity of the run: what a client kept of another run is not for this one.
-        per_client: Of the records that differ by client: by record and client, what it gets, by name.
-        population: Names of all clients, the order of records that hold one number for each of them.
-        void: Rounds that the server has gone back from: what a client kept in them does not count.
-        whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
-            have one entry, the node's.
-    """
-
-    round: int
-    arrays: dict[str, Arrays]
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    round: int  # server round, from 1
+    arrays: dict[str, Arrays]  # downward array records by field name
+    scalars: Mapping[str, float] = field(default_factory=dict)  # ``lr`` and the entry's downward scalars
+    # Names of the clients to train; empty from another strategy, which means all.
     clients: tuple[str, ...] = ()
+    # Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
     epochs: tuple[int, ...] = ()
-    run: str = ""
+    run: str = ""  # identity of the run: what a client kept of another run is not for this one
+    # Of the records that differ by client: by record and client, what it gets, by name.
     per_client: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
+    # Names of all clients, the order of records that hold one number for each of them.
     population: tuple[str, ...] = ()
+    # Rounds that the server has gone back from: what a client kept in them does not count.
     void: tuple[int, ...] = ()
+    # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
+    # entry, the node's.
     whole: bool = False
 
 

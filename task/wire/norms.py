@@ -47,12 +47,8 @@ class NormBound:
     ) -> None:
         """Refuse one client's record, or the sum of several that `task.numerics.reduce.Sum.partial` writes.
 
-        Args:
-            field: Its field.
-            arrays: The record, or the ``high`` part of the sum.
-            rows: The clients' scalars.
-            weights: Their weights in the sum.
-            low: The ``low`` part of the sum.
+        Of a sum, `arrays` and `low` are its two parts; `rows` are the clients' scalars, `weights` their
+        weights in it.
 
         Raises:
             FieldError: It moves the model too far for any clients that keep the bound.

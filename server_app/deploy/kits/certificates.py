@@ -39,12 +39,9 @@ def now() -> dt.datetime:
 
 
 def make_authority(days: int) -> tuple[bytes, bytes]:
-    """Make a certificate authority.
+    """Make a certificate authority; return its private key and its certificate, PEM.
 
     `days` is for how long the first certificate that it signs is to be valid.
-
-    Returns:
-        Its private key and its certificate, PEM.
     """
     key = make_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet federation authority")])
@@ -79,11 +76,8 @@ def make_server_certificate(
 ) -> bytes:
     """Sign a certificate for a server that clients reach as `host`, and as localhost on its own machine.
 
-    All keys and certificates are PEM; `host` is a name or an IP address, and the certificate is valid for
+    All keys and certificates are PEM; `host` is a name or an IP address, and what is returned is valid for
     `days`.
-
-    Returns:
-        The certificate, PEM.
 
     Raises:
         ConfigError: The authority's key does not match its certificate, or the new certificate would outlive
@@ -124,10 +118,7 @@ def make_server_certificate(
 def make_node_keys(name: str) -> tuple[bytes, bytes]:
     """Make the key pair of a node, as Flower's SuperNode and its ``supernode register`` read them.
 
-    The node's name is the comment of its public key.
-
-    Returns:
-        The private key (OpenSSH's PEM) and the public key (one line of OpenSSH).
+    The private key is OpenSSH's PEM, the public one a line of OpenSSH with the node's name as its comment.
     """
     key = make_key()
     private = key.private_bytes(
