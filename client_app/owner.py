@@ -167,12 +167,10 @@ def check_basis(
         if found.examples < owner.min_examples:
             raise RefusedError(
                 f"policy: min-examples = {owner.min_examples}; {found.field!r} of {entry.name} would be "
-                "computed "
-                f"from {found.examples} examples ({found.why}; client {client} has {rows})"
+                f"computed from {found.examples} examples ({found.why}; client {client} has {rows})"
             )
         if found.steps is not None and found.steps < owner.min_steps:
             raise RefusedError(
                 f"policy: min-steps = {owner.min_steps}; {found.field!r} of {entry.name} would be "
-                "computed in "
-                f"{found.steps} local steps ({found.why}; client {client} has {rows} examples)"
+                f"computed in {found.steps} local steps ({found.why}; client {client} has {rows} examples)"
             )

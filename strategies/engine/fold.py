@@ -152,7 +152,9 @@ class Fold:
         want = {f.name for f in self.entry.up}
         if got.keys() != want:
             field_name = min(want ^ got.keys())
-            raise FieldError(field_name[: wire.LONGEST], f"the records {sorted(want)}", f"{sorted(got)[:20]}")
+            raise FieldError(
+                field_name[: checks.LONGEST_NAME], f"the records {sorted(want)}", f"{sorted(got)[:20]}"
+            )
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)

@@ -22,7 +22,7 @@ logger = logging.getLogger("flwr")  # in another Flower app these lines stand am
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Rounds(Protocol):
+class FederatedRun(Protocol):
     """What the loop drives: the rounds of one strategy."""
 
     def record(self) -> ArrayRecord:
@@ -51,7 +51,7 @@ class Loop:
     With `overlap` the central evaluation runs in a thread of its own while the next round trains.
     """
 
-    rounds: Rounds
+    rounds: FederatedRun
     server: ServerConfig
     journal: Journal
     grid: Grid

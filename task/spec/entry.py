@@ -50,7 +50,7 @@ class Algorithm:
     down_scalars: tuple[Scalar, ...] = ()
     up_scalars: tuple[Scalar, ...] = ()
     keeps: tuple[Record, ...] = ()
-    phases: Mapping[str, Algorithm] = field(default_factory=lambda: MappingProxyType({}))
+    phases: Mapping[str, Algorithm] = field(default_factory=dict)
     """Contracts of the round's phases other than training and evaluation, by name."""
 
     work: Literal["train", "evaluate", "loss"] = "train"
@@ -60,7 +60,7 @@ class Algorithm:
     batched: bool = True
     """Whether the solver can train several clients as one program; else each trains alone."""
 
-    neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
+    neutral: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Run-config keys at whose values the algorithm is FedAvg."""
 
     equal_sizes: bool = False
@@ -99,8 +99,10 @@ class Algorithm:
     """Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there."""
 
     def __post_init__(self) -> None:
-        """Name the rule."""
+        """Name the rule, and let nobody change the mappings."""
         object.__setattr__(self, "rule", self.rule or self.name)
+        object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
+        object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 
     @property
     def individual(self) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from task.config.knobs import Config
@@ -139,7 +138,7 @@ def with_selection(entry: Algorithm, selection: str) -> Algorithm:
     phases = {name: replace(phase, weight=weight) for name, phase in entry.phases.items()}
     if chosen.query is not None:
         phases[CANDIDATES] = chosen.query
-    return replace(entry, weight=weight, phases=MappingProxyType(phases))
+    return replace(entry, weight=weight, phases=phases)
 
 
 def cohort_size(fraction: float, population: int) -> int:

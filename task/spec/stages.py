@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, SHARED, TOP, Record, Scalar
@@ -55,7 +54,7 @@ def _with_loss(entry: Algorithm) -> Algorithm:
 def _with_attack(entry: Algorithm) -> Algorithm:
     attack = STAGES["attack"]
     phases = {n: attack.added(p) if p.work == "train" else p for n, p in entry.phases.items()}
-    return replace(entry, phases=MappingProxyType(phases))
+    return replace(entry, phases=phases)
 
 
 STAGES: dict[str, StageSpec] = {

@@ -37,7 +37,7 @@ from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
-from task.wire.checks import check_arrays, check_columns, diverged, short
+from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
 from task.wire.layouts import Forms
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
@@ -46,7 +46,6 @@ WHOLE = "whole-node"  # entry of a training message: the node is one client, see
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
 ConfigValue = int | float | str | bool
-LONGEST = 200  # letters of a name that is told to us
 LONGEST_LINE = 400  # letters of a reason
 
 
@@ -142,7 +141,9 @@ def read_arrays(record: ArrayRecord) -> Arrays:
 
 def _views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
-    return {name: npy.view(name[:LONGEST], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()}
+    return {
+        name: npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------ down

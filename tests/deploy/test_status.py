@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def child() -> Child:
 
 
 class _Running:
-    pid = 77
+    pid = os.getpid()
 
     def poll(self) -> None:
         return None
@@ -80,7 +81,7 @@ def test_a_healthy_link_is_green_and_names_its_nodes_runs_and_processes(kit: Lin
     assert (process["name"], process["running"], process["pid"], process["restarts"]) == (
         "superlink",
         True,
-        77,
+        os.getpid(),
         2,
     )
     assert (run["name"], run["state"], run["round"], run["rounds"]) == ("demo", RUNNING, 2, 20)

@@ -46,17 +46,14 @@ def make_authority(days: int) -> tuple[bytes, bytes]:
     key = make_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet federation authority")])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        _builder(subject, subject, key.public_key(), max(AUTHORITY_DAYS, days + 365))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
-        )
-        .sign(key, hashes.SHA384())
-    )
-    return private_pem(key), certificate.public_bytes(serialization.Encoding.PEM)
+    certificate = _signed(
+        subject, subject, key.public_key(), key, max(AUTHORITY_DAYS, days + 365),
+        x509.BasicConstraints(ca=True, path_length=0),
+        _usage(sign_certificates=True),
+        identifier,
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+    )  # fmt: skip
+    return private_pem(key), certificate
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
@@ -100,19 +97,15 @@ def make_server_certificate(
         )
     names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL_NAMES))]
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet SuperLink")])
-    certificate = (
-        _builder(subject, issuer.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
-        .sign(signer, hashes.SHA384())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return _signed(
+        subject, issuer.subject, key.public_key(), signer, days,
+        x509.SubjectAlternativeName(names),
+        x509.BasicConstraints(ca=False, path_length=None),
+        _usage(sign_certificates=False),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    )  # fmt: skip
 
 
 def make_node_keys(name: str) -> tuple[bytes, bytes]:
@@ -189,10 +182,15 @@ def check_kit(kit: Path) -> tuple[str, ...]:
     return tuple(finding.text for finding in found)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    return (
+def _signed(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    *extensions: x509.ExtensionType,
+) -> bytes:
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -201,6 +199,10 @@ def _builder(
         .not_valid_before(now() - SKEW)
         .not_valid_after(now() + dt.timedelta(days=days))
     )
+    for extension in extensions:
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
