@@ -24,12 +24,9 @@ from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.record import MODEL_DOWN
 
+# Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
-"""Records that differ by recipient: by field, client and the record's own name."""
-
-Limits = Mapping[str, Mapping[str, float]]
-"""Upper limits of scalars, by client and scalar."""
-
+Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
 TRAIN, EVALUATE = "train", "evaluate"
 
 
@@ -122,8 +119,7 @@ Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]
 class Rule:
     """The server half of one algorithm."""
 
-    algorithm: ClassVar[str]
-    """Name of its catalogue entry."""
+    algorithm: ClassVar[str]  # name of its catalogue entry
 
     def __init__(self, config: Config) -> None:
         self.config = config

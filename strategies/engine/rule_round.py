@@ -22,8 +22,8 @@ from task.errors import ConfigError, NodesError, StateError
 logger = logging.getLogger("flwr")
 T = TypeVar("T")
 
+# What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.
 OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
-"""What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong."""
 
 
 def _cannot(err: Exception) -> str:

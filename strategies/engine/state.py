@@ -24,8 +24,7 @@ class ServerState:
     state can be written to a checkpoint and read back bit for bit.
     """
 
-    arrays: Arrays
-    """Global model w^t: parameters and buffers."""
+    arrays: Arrays  # global model w^t: parameters and buffers
 
 
 S = TypeVar("S", bound=ServerState)

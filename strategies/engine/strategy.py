@@ -66,14 +66,11 @@ class Strategy(FlowerStrategy):
         ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
     """
 
+    # The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``.
     rule_type: ClassVar[type[Rule]]
-    """The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``."""
-
-    algorithm: ClassVar[str]
-    """Name of the rule's catalogue entry."""
-
+    algorithm: ClassVar[str]  # name of the rule's catalogue entry
+    # The rule's pure ``server_update``.
     update: ClassVar[Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]]
-    """The rule's pure ``server_update``."""
 
     def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
         """Take the rule; without one, the parent's."""

@@ -26,8 +26,7 @@ from task.wire.registration import REGISTER, Data, Registration, read_registrati
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
-Incarnation = tuple[int, str]
-"""A node's id, and what changes each time that it comes back."""
+Incarnation = tuple[int, str]  # a node's id, and what changes each time that it comes back
 
 
 class Membership:

@@ -103,17 +103,14 @@ TEST_ACCURACY = Scalar("test-accuracy", "accuracy of the same", False, low=0, hi
 TEST_EXAMPLES = Scalar(
     "test-examples", "examples that it was measured on", False, low=0, high=MOST_EXAMPLES - 1, whole=True
 )
+# Further common fields where the models are the clients' own (`Algorithm.personal`).
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
-"""Further common fields where the models are the clients' own (`Algorithm.personal`)."""
-
-COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)
-"""Fields that any reply may carry beside those of its contract."""
-
+COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)  # fields that any reply may carry beside those of its contract
+# What a client answers to an evaluation message, with the number of test examples as ``num-examples``.
 MEASURED = (
     Scalar("loss", "mean loss on the client's own test data", False, low=0),
     Scalar("accuracy", "accuracy on the same", False, low=0, high=1),
 )
-"""What a client answers to an evaluation message, with the number of test examples as ``num-examples``."""
 
 
 def evaluation_of(entry: Algorithm) -> Algorithm:

@@ -21,9 +21,7 @@ from task.errors import ConfigError, choose_from
 from task.spec.entry import MCMAHAN, Algorithm, Paper
 from task.spec.record import Scalar
 
-CANDIDATES: Final = "candidates"
-"""Name of the phase that asks candidates for their loss."""
-
+CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
 LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
 
 

@@ -21,9 +21,8 @@ ALA_KEEPS = (
     Record("ala-weights", TOP, "W_i, weights of the last p layers"),
     Record("ala-started", FREE, "1 once the start phase of W is over"),
 )
+# Algorithms in front of which ``ala = true`` may stand: those that it was verified with.
 ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
-"""Algorithms in front of which ``ala = true`` may stand: those that it was verified with."""
-
 LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
 
@@ -57,12 +56,12 @@ def _with_attack(entry: Algorithm) -> Algorithm:
     return replace(entry, phases=phases)
 
 
+# By name, in the order in which they are applied.
 STAGES: dict[str, StageSpec] = {
     "ala": StageSpec("ala", "Adaptive local aggregation", _with_ala),
     "loss": StageSpec("loss", "Loss of the received model, for selection by loss", _with_loss),
     "attack": StageSpec("attack", "Simulated attack", _with_attack),
 }
-"""By name, in the order in which they are applied."""
 
 
 def with_stages(entry: Algorithm, names: frozenset[str]) -> Algorithm:

@@ -149,8 +149,8 @@ def _views(record: ArrayRecord) -> Arrays:
 # ------------------------------------------------------------------------------------------ down
 
 
+# Downward records that differ by client: by field, client and name.
 PerClient = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
-"""Downward records that differ by client: by field, client and name."""
 
 
 def train_content(

@@ -21,8 +21,7 @@ REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
 
 
-Data = tuple[tuple[int, ...], int]
-"""Shape of one example and number of classes."""
+Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
 
 
 @dataclass(frozen=True, eq=False)
