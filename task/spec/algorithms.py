@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from task.spec.entry import MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
@@ -43,7 +43,10 @@ _KONECNY = Paper(
     "1610.02527",
     "Algorithm 4 with S_k = A = I",
 )
+_KONECNY_SPARSE = replace(_KONECNY, where="Algorithm 4 with S_k and A")
 _FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
+
+_COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")
 
 _LI_FAIR = Paper(
     "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
@@ -245,13 +248,7 @@ _GLOBAL: dict[str, Algorithm] = {
     "fedprox": Algorithm(
         name="fedprox",
         title="FedProx",
-        paper=Paper(
-            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-            2020,
-            "Federated Optimization in Heterogeneous Networks",
-            "1812.06127",
-            "Algorithm 2",
-        ),
+        paper=LI_PROX,
         solver="fedprox",
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
@@ -282,19 +279,19 @@ _GLOBAL: dict[str, Algorithm] = {
                 up=(_FULL_GRADIENT,),
             )
         },
-        down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")),
+        down=(MODEL_DOWN, _COHORT_GRADIENT),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
     "fsvrg-sparse": Algorithm(
         name="fsvrg-sparse",
         title="FSVRG for sparse features",
-        paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+        paper=_KONECNY_SPARSE,
         solver="fsvrg-sparse",
         phases={
             "gradient": Algorithm(
                 name="fsvrg-sparse",
                 title="FSVRG for sparse features, full gradients and counts",
-                paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+                paper=_KONECNY_SPARSE,
                 solver="feature-counts",
                 up=(
                     _FULL_GRADIENT,
@@ -316,7 +313,7 @@ _GLOBAL: dict[str, Algorithm] = {
         },
         down=(
             MODEL_DOWN,
-            Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t"),
+            _COHORT_GRADIENT,
             Record("frequency", COLUMNS, "phi^j, share of the cohort's examples with a non-zero feature j"),
         ),
         neutral={"local-epochs": 1, "batch-size": 0},

@@ -30,6 +30,13 @@ MCMAHAN = Paper(
     "1602.05629",
     "Algorithm 1",
 )
+LI_PROX = Paper(
+    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+    2020,
+    "Federated Optimization in Heterogeneous Networks",
+    "1812.06127",
+    "Algorithm 2",
+)
 
 
 @dataclass(frozen=True)

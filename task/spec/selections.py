@@ -18,7 +18,7 @@ from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
 from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
@@ -108,13 +108,7 @@ SELECTIONS: dict[str, Selection] = {
     "proportional": Selection(
         "proportional",
         "in proportion to n_k",
-        Paper(
-            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-            2020,
-            "Federated Optimization in Heterogeneous Networks",
-            "1812.06127",
-            "Algorithm 2, line 2",
-        ),
+        replace(LI_PROX, where="Algorithm 2, line 2"),
         by_examples=True,
     ),
     "uniform": Selection("uniform", "uniform", MCMAHAN),
