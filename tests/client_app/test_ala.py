@@ -16,8 +16,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from client_app import work
-from client_app.stages.ala import AdaptiveAggregation
+from client_app.stages.ala import ALA, AdaptiveAggregation
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
@@ -485,21 +484,13 @@ def test_an_evaluation_does_what_the_next_round_begins_with_and_leaves_no_trace(
 ) -> None:
     found: dict[bool, dict[tuple[int, str], Arrays]] = {True: {}, False: {}}
     evaluating: list[bool] = []
-    prepare, untouched = work._task, []
+    start = ALA.start
+    untouched: list[bool] = []
 
-    def watched(*args: Any) -> Any:
-        task, solver, ala = prepare(*args)
-        assert ala is not None
-        apply = ala.apply
-
-        def noted(given: LocalTask) -> None:
-            apply(given)
-            cohort, server_round = args[4], args[7]
-            for c, state in zip(cohort, given.states(), strict=True):
-                found[bool(evaluating)][server_round, c] = deepcopy(state)
-
-        ala.apply = noted  # type: ignore[method-assign]
-        return task, solver, ala
+    def watched(stage: ALA, task: LocalTask, cohort: Sequence[str], kept: Any, server_round: int) -> None:
+        start(stage, task, cohort, kept, server_round)
+        for c, state in zip(cohort, task.states(), strict=True):
+            found[bool(evaluating)][server_round, c] = deepcopy(state)
 
     def files() -> dict[Path, bytes]:
         return {p: p.read_bytes() for p in tmp_path.glob("*/*/*/*") if p.is_file()}
@@ -516,7 +507,7 @@ def test_an_evaluation_does_what_the_next_round_begins_with_and_leaves_no_trace(
             untouched.append(bool(before) and files() == before)
             return ids
 
-    monkeypatch.setattr(work, "_task", watched)
+    monkeypatch.setattr(ALA, "start", watched)
     case = run_of(tmp_path, grid=Watch)
     assert untouched == [True] * 5
     trained, evaluated = found[False], found[True]
