@@ -80,7 +80,7 @@ def test_clients_that_move_alike_have_their_own_bound_in_a_sum(
     for row in rows:
         total.add(moved(field, np.array([0.6, 0.8]) * length, row), row["num-examples"], "")
     with nullcontext() if good else pytest.raises(FieldError, match=r"got 5\.05"):
-        BOUND.check_sum(field, total.partial(), [row["num-examples"] for row in rows], rows)
+        check_sum(field, total, [row["num-examples"] for row in rows], rows)
 
 
 @pytest.mark.parametrize("field", [MODEL_UP, UPDATE, GRADIENT], ids=lambda f: f.name)
