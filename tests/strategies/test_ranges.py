@@ -216,7 +216,7 @@ def test_a_selection_that_cannot_learn_from_replies_goes_on(monkeypatch: pytest.
     def breaks(self: Any, pool: Any, told: Any) -> None:
         raise ValueError("from the replies")
 
-    monkeypatch.setattr(Uniform, "told", breaks)
+    monkeypatch.setattr(Uniform, "observe", breaks)
     keep = Keep()
     FedAvg().start(named_grid(2), model(), num_rounds=2, journal=keep)
     assert [row["answered"] for row in keep.rows[1:]] == [len(COUNTS)] * 2

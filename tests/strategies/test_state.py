@@ -67,9 +67,9 @@ def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     replies = AggregatedReplies(
         {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0], "part": [1.0, math.nan]}
     )
-    assert replies.mean("loss") == 5.0
-    assert replies.mean("part") == 1.0  # b did not send it
-    assert replies.mean("none") is None
+    assert replies.number("loss") == 5.0
+    assert replies.number("part") == 1.0  # b did not send it
+    assert replies.number("none") is None
     assert AggregatedReplies({}, (), np.array([], np.int64)).mean("loss") is None
 
 
@@ -77,7 +77,7 @@ def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> N
     replies = AggregatedReplies(
         {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1])
     )
-    assert (replies.mean("loss"), replies.example_mean("loss")) == (4.0, 5.0)
+    assert (replies.number("loss"), replies.example_mean("loss")) == (4.0, 5.0)
 
 
 def test_the_mean_does_not_depend_on_the_order() -> None:
@@ -88,5 +88,5 @@ def test_the_mean_does_not_depend_on_the_order() -> None:
     for i in range(4):
         order = [*range(i, 4), *range(i)]
         replies = AggregatedReplies({}, names, np.array(counts), {"loss": [values[j] for j in order]})
-        means.add(replies.mean("loss"))
+        means.add(replies.number("loss"))
     assert means == {0.5}
