@@ -13,17 +13,18 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server_app.deploy.link.confined import KIT, confined
-from server_app.results.folder import RunFolder, summarise
+from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
+from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
-from strategies import STRATEGIES, Strategy
+from strategies import STRATEGIES
 from strategies.transport.packed import PackingGrid
 from task import timing
-from task.config.knobs import Config
+from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
 from task.datasets import DATASETS, Dataset, load_dataset
 from task.datasets.partition import load_partition
@@ -41,8 +42,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Flower's entry point.
 
-    Flower reports an error's text only; whoever watches the run must tell a wrong key from a lost node, and
-    both from a full disk.
+    Flower reports an error's text only; whoever watches the run must distinguish a wrong key,
+    a lost node and a full disk.
     """
     try:
         kit = os.environ.get(KIT)
@@ -60,7 +61,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     """
     config = read_config(run_config)
     check_measured(config)
-    run_path(config)
+    folder_of_run(config)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -84,10 +85,10 @@ def run(
         wait_s: How long to wait for another run that writes into the result folder.
 
     Raises:
-        BouquetError: The run cannot start or go on; what was written so far stays.
+        BouquetError: The run cannot start or continue; what was written so far stays.
     """
     check_measured(config)
-    path = run_path(config)
+    path = folder_of_run(config)
     with holding(path, wait_s):
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
@@ -98,7 +99,11 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
     dataset = _server_data(config)
-    shape, classes = (dataset.input_shape, dataset.num_classes) if dataset else _ask(strategy, grid)
+    if dataset:
+        shape, classes = dataset.input_shape, dataset.num_classes
+    else:  # the nodes know what an example is like
+        strategy.engine.register(grid, 0)
+        shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
@@ -167,20 +172,12 @@ def check_measured(config: Config) -> None:
         )
 
 
-def run_path(config: Config) -> Path:
-    """Return the result folder of a run that starts or goes on; see `server_app.run.naming.folder_of_run`."""
-    return folder_of_run(config, Path(config.output.runs_dir).expanduser())
-
-
-# What may differ when a run goes on: it changes where, how long and how fast, not what is computed.
-FREE_ON_RESUME = frozenset(
-    {"num-server-rounds", "target-accuracy", "resume", "progress", "runs-dir", "run-name", "checkpoint-every"}
-    | {"cache-dir", "data-dir", "state-dir", "round-timeout", "roll-call-timeout", "min-nodes"}
-)
+# Keys that may differ when a run is resumed.
+FREE_ON_RESUME = CHANGE_NO_RESULT | {"num-server-rounds", "target-accuracy"}
 
 
 def check_same_run(folder: RunFolder, config: Config) -> None:
-    """Refuse to go on with a run under other keys than it was started with.
+    """Refuse to resume a run under other keys than it was started with.
 
     Raises:
         ConfigError: Naming the first key that differs, with both values.
@@ -217,10 +214,4 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
     }
 
 
-def _ask(strategy: Strategy, grid: Grid) -> tuple[tuple[int, ...], int]:
-    """Learn the shape of an example from the nodes' own data."""
-    strategy.engine.register(grid, 0)
-    return strategy.registry.shape_of_data()
-
-
-__all__ = ["app", "run", "run_path"]
+__all__ = ["app", "run"]

@@ -29,15 +29,10 @@ from task.storage.files import make_folder, private, write_text
 
 @dataclass
 class Federation:
-    """A running federation.
+    """A running federation."""
 
-    Attributes:
-        kit: The link's.
-        processes: ``bouquet link`` and each ``bouquet node``, by name.
-    """
-
-    kit: LinkKit
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    kit: LinkKit  # the link's
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # the commands, by name
 
     def start(self, name: str, *command: str) -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
@@ -49,7 +44,7 @@ class Federation:
             )  # fmt: skip
 
     def run(self, keys: Mapping[str, Any]) -> None:
-        """Submit a run, by its keys without ``runs-dir``, and follow it to its end.
+        """Submit a run by its run-config keys, without ``runs-dir``, and follow it to its end.
 
         Raises:
             BouquetError: It ended without a result, or a process of the federation has ended.
@@ -63,7 +58,7 @@ class Federation:
             raise
 
     def check(self) -> None:
-        """Refuse to go on if a process has ended.
+        """Raise if a process has ended.
 
         Raises:
             BouquetError: Naming the process, with the end of what it printed.
@@ -102,9 +97,9 @@ class Federation:
 
 @contextmanager
 def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Federation]:
-    """Start a link and nodes; stop all of it at the end of the block.
+    """Start a link and nodes, given by name with their options; stop all of it at the end of the block.
 
-    `nodes` has the options of ``bouquet node`` by the node's name; result folders are written to `runs`.
+    Result folders are written into `runs`.
 
     Raises:
         BouquetError: A process did not come up.

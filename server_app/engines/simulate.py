@@ -39,5 +39,5 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     app_fn = partial(make_app, config)
     workers = Workers(app_fn, min(cpus, nodes))
     with engine(app_fn, workers, nodes) as (grid, stop):
-        # The workers have all cores, and an evaluation beside them costs both what it saves.
+        # The workers have all cores, and a concurrent evaluation costs what it saves.
         run(grid, read_config(config), rounds_over=stop, overlap=False)

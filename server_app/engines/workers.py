@@ -1,10 +1,9 @@
 """The processes that train in a simulation: a backend of Flower's simulation engine.
 
-Flower's own backend keeps the ClientApps in Ray actors: a cluster's start, and seven processes beside the
-three that work, each of which imports torch for itself. The workers here are forked from the driver, which
-has imported everything: they are there in 25 ms and share its pages until one of them writes. Measured on
-two cores, 100 clients and `2nn`: 1.9 s instead of 7-13 s to the end of round 1, 0.87 GB (proportional set
-size) instead of 2.1 GB. Engine, messages and node contexts stay Flower's, and so does `flwr run`.
+Flower's own backend keeps the ClientApps in Ray actors, each of which imports torch for itself. These workers
+are forked from the driver, which has imported everything, and share its pages until one of them writes.
+Measured on two cores, 100 clients and `2nn`: 1.9 s instead of 7-13 s to the end of round 1, 0.87 GB
+(proportional set size) instead of 2.1 GB. Engine, messages and node contexts stay Flower's.
 
 The standard library has no pool for this: one dead process breaks all of a `ProcessPoolExecutor`, and
 `multiprocessing.Pool` never ends the wait for the job that died with it. So each worker has a pipe of its
@@ -56,13 +55,9 @@ class Workers(Backend):
     """Worker processes, one message each at a time.
 
     Make it before the driver has threads, runs anything parallel in torch or touches a GPU: a forked
-    process would inherit locks that nobody holds and a GPU context that it cannot use. A worker that takes
-    a dead one's place starts afresh, since by then all of this has happened; so do all of them where a
-    fork is unsafe.
-
-    Args:
-        make_app: Makes the ClientApp, and does in the worker what should be done before the first message.
-        count: Workers.
+    process would inherit locks that nobody holds and a GPU context that it cannot use. A worker that
+    replaces a dead one is spawned, since by then all of this has happened; so are all of them where a fork is
+    unsafe. `make_app` makes the ClientApp and prepares the worker for its first message.
     """
 
     def __init__(self, make_app: MakeApp, count: int) -> None:

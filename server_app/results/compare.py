@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +24,7 @@ from server_app.results.summary import (
     scale_bytes,
     summarise,
 )
+from task.config.knobs import CHANGE_NO_RESULT
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.storage.files import make_folder
@@ -41,11 +41,8 @@ WHERE = {
     "clients": "on the clients' own test data before local training, mean over the examples",
 }
 
-# Keys in which runs of one set-up may differ: the seed, and what changes no number.
-FREE = frozenset(
-    {"seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir"}
-    | {"state-dir", "min-nodes", "min-replies", "round-timeout", "roll-call-timeout", "device", "stack"}
-)
+# Keys in which runs of one set-up may differ.
+FREE = CHANGE_NO_RESULT | {"seed", "min-replies", "device", "stack"}
 
 
 @dataclass(frozen=True)
@@ -82,44 +79,40 @@ def groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
 def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
     """Return whose evaluations are compared, "server" or "clients", and remarks on it.
 
-    Args:
-        curves: As from `groups`.
-        on: What is wanted; None = the headline of all runs, or the clients' where the headlines differ.
+    Unless `on` says it, these are the headline of all runs, or the clients' where the headlines differ.
 
     Raises:
         ConfigError: A run lacks that evaluation.
     """
     runs = [run for group in curves.values() for run in group]
     headlines = {str(run.path): measured_on(run.rounds) for run in runs}
-    for path, headline in headlines.items():
-        if headline is None:
-            raise ConfigError(
-                f"compare: {path}: expected rounds with an accuracy; got {MEASURED['server'][0]} and "
-                f"{MEASURED['clients'][0]} null in all of rounds.jsonl: leave this run out, or run it again "
-                f"with evaluate-every or fraction-evaluate > 0"
-            )
-    mixed = len(set(headlines.values())) > 1
-    wanted = on or ("clients" if mixed else measured_on(runs[0].rounds) or "server")
-    lacking = [str(run.path) for run in runs if not has_accuracy(run.rounds, wanted)]
+    by_place = {headline: path for path, headline in reversed(headlines.items())}
+    if None in by_place:
+        raise ConfigError(
+            f"compare: {by_place[None]}: expected rounds with an accuracy; got {MEASURED['server'][0]} and "
+            f"{MEASURED['clients'][0]} null in all of rounds.jsonl: leave this run out, or run it again "
+            f"with evaluate-every or fraction-evaluate > 0"
+        )
+    wanted = on or ("server" if list(by_place) == ["server"] else "clients")
+    lacking = next((run.path for run in runs if not has_accuracy(run.rounds, wanted)), None)
     if lacking and on:
         other = "clients" if on == "server" else "server"
         raise ConfigError(
-            f"compare --on {on}: {lacking[0]}: expected rounds with {MEASURED[on][0]}; got only "
+            f"compare --on {on}: {lacking}: expected rounds with {MEASURED[on][0]}; got only "
             f"{MEASURED[other][0]}: choose --on {other}, or leave this run out"
         )
     if lacking:
-        personal = next(path for path, headline in headlines.items() if headline == "clients")
         raise ConfigError(
-            f"compare: expected accuracies measured at one place; {personal} has only the clients' and "
-            f"{lacking[0]} only the server's: run the latter with fraction-evaluate > 0, or leave one out"
+            f"compare: expected accuracies measured at one place; {by_place['clients']} has only the "
+            f"clients' and {lacking} only the server's: run the latter with fraction-evaluate > 0, or leave "
+            "one out"
         )
-    if mixed and not on:
-        return wanted, ["Some runs have no accuracy on the server's test set: the clients' are compared."]
-    return wanted, []
+    mixed = len(by_place) > 1 and not on
+    remark = "Some runs have no accuracy on the server's test set: the clients' are compared."
+    return wanted, [remark] * mixed
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of numbers: its header, where in a run's summary they are, and how they are written."""
 
     header: str
@@ -131,10 +124,7 @@ class Column:
 def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[str]], list[str]]:
     """Return header, a line per group, and remarks; a column that is empty for all is left out.
 
-    Args:
-        curves: As from `groups`.
-        on: As from `choose`.
-        target: Accuracy to count rounds, bytes and seconds to.
+    Rounds, bytes and seconds are counted to the accuracy `target`; `on` is as from `choose`.
     """
     found = {
         name: [summarise(run.rounds, run.clients, run.config, [target], on) for run in runs]
@@ -206,19 +196,20 @@ def terminal_tables(header: Sequence[str], lines: Sequence[Sequence[str]], width
     # A header is broken between words, a number never; a long name of a run is.
     widths = [max(*map(len, head.split()), *map(len, cells)) for head, *cells in columns]
     widths[0] = min(widths[0], 30)
-    parts, used = [[0]], widths[0] + 2
-    for i in range(1, len(columns)):
-        if used + widths[i] + 2 > width and parts[-1] != [0]:
+    parts, room = list[list[int]](), 0
+    for i, wide in enumerate(widths[1:], start=1):
+        if wide + 2 > room:
             parts.append([0])
-            used = widths[0] + 2
+            room = width - widths[0] - 2
         parts[-1].append(i)
-        used += widths[i] + 2
+        room -= wide + 2
     tables = []
     for part in parts:
         out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
         for i in part:
-            name = Text(header[i])
-            out.add_column(name, justify="right" if i else "left", width=widths[i], overflow="fold")
+            out.add_column(
+                Text(header[i]), justify="right" if i else "left", width=widths[i], overflow="fold"
+            )
         for line in lines:
             out.add_row(*(Text(line[i]) for i in part))
         tables.append(out)
@@ -253,23 +244,23 @@ def figure(curves: Groups, on: str) -> Figure:
     single = any(run.clients.before for runs in curves.values() for run in runs)
     out = Figure(figsize=(15 if single else 10, 4.4), layout="constrained")
     panels = out.subplots(1, 3 if single else 2)
-    looks = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
     where = "server's test set" if on == "server" else "clients' own test data"
     for i, (name, runs) in enumerate(curves.items()):
-        colour, dash = looks[i % len(looks)]
+        colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
         label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
         _by_round(panels[0], runs, accuracy, 100, style | {"label": label})
         _by_round(panels[1], runs, loss, 1, style)
-        values = 100 * np.sort(np.concatenate([[], *(_last_accuracies(run) for run in runs)]))
-        if len(values):
+        seen = [run.clients.before for run in runs if run.clients.before]
+        if seen:
+            values = 100 * np.sort(np.concatenate([rounds[max(rounds)].accuracy for rounds in seen]))
             share = 100 * (np.arange(len(values)) + 0.5) / len(values)
             panels[2].plot(share, values, **style)
     titles = [("round", f"accuracy (%), {where}"), ("round", f"loss (nats), {where}")]
     titles.append(("clients, sorted (% of them)", "accuracy (%) of single clients, own test data"))
     for axes, (x, y) in zip(panels, titles, strict=False):
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y)
         axes.grid(alpha=0.3)
     out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)
     return out
@@ -282,8 +273,3 @@ def _by_round(axes: Axes, runs: Sequence[Run], key: str, scale: float, style: di
     marker = "o" if len(x) <= 25 else ""  # a single point is no line
     axes.plot(x, y.mean(0), marker=marker, markersize=3.5, **style)
     axes.fill_between(x, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)
-
-
-def _last_accuracies(run: Run) -> NDArray[np.float64]:
-    last = max(run.clients.before, default=None)
-    return np.array([] if last is None else run.clients.before[last].accuracy, dtype=np.float64)

@@ -37,11 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server_app.results.lines import Row, parse, split
-from server_app.results.summary import summarise
 from task.errors import ConfigError, StateError
 from task.storage.files import private, write_bytes, write_safetensors
-
-__all__ = ["Row", "RunFolder", "environment", "summarise", "to_json"]
 
 CONFIG = "config.json"
 ROUNDS = "rounds.jsonl"
@@ -55,35 +52,31 @@ _CODE = Path(__file__).resolve().parents[2]
 
 
 class RunFolder:
-    """One result folder.
-
-    Args:
-        path: The folder; it need not exist for reading what is not there (no rounds, no result).
-    """
+    """One result folder; what is not there reads as no rounds, no result."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
-        """Make the folder of a run that starts, or take up the one of a run that goes on.
+        """Make the folder of a run that starts, or take the one of a run that is resumed.
 
-        `server_app.run.naming` chooses the folder: one without a run that has begun, or the run to go on
-        with.
+        `server_app.run.naming` chooses the folder: one without a run that has begun, or that of the
+        run to resume.
 
         Args:
             path: The folder, runs-dir/run-name.
             config: What config.json is to hold: under "run" every run-config key with its value.
                 "seed", "started", "id" and "environment" are added where they are missing.
-            resume: Go on with what is there. Call `truncate` next. A resume may also lengthen a finished run.
+            resume: Continue the run, which may be finished, to lengthen it. Call `truncate` next.
 
         Raises:
             ConfigError: The folder cannot be made.
         """
         folder = cls(path)
-        known = {"seed": config["run"].get("seed"), "started": _now(), "id": uuid.uuid4().hex}
-        known["environment"] = environment()
-        record = known | dict(config)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        known = {"seed": config["run"].get("seed"), "started": now, "id": uuid.uuid4().hex}
+        record = {**known, "environment": environment(), **config}
         if resume and (folder.path / CONFIG).exists():
             before = folder.config()
             record["resumed"] = [*before.get("resumed", []), record["started"]]
@@ -140,10 +133,7 @@ class RunFolder:
         return {"rounds": _size(self.path / ROUNDS), "clients": _size(self.path / CLIENTS)}
 
     def truncate(self, offsets: Mapping[str, int]) -> None:
-        """Cut the growing files back to a checkpoint, half-written lines included.
-
-        Args:
-            offsets: What `offsets` returned when the checkpoint was written; zeros if there is none.
+        """Cut the growing files back to a checkpoint's `offsets`, half-written lines included.
 
         Raises:
             StateError: A file is shorter than at the checkpoint, or was changed since.
@@ -162,11 +152,9 @@ class RunFolder:
                 os.fsync(file.fileno())
 
     def finish(self, result: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write model.safetensors and then, as the sign that the run is finished, result.json.
+        """Write the final model, then result.json (see `summarise`), the sign that the run is finished.
 
-        Args:
-            result: See `summarise`.
-            arrays: The final model. Equal arrays give equal bytes: nothing of the run is in the file.
+        Equal arrays give equal bytes: nothing of the run is in the model's file.
         """
         write_safetensors(self.path / MODEL, arrays)
         self._write(RESULT, result)
@@ -193,9 +181,7 @@ class RunFolder:
     def rounds(self, *, unfinished: bool = False) -> list[Row]:
         """Return the rows of rounds.jsonl.
 
-        Args:
-            unfinished: Leave out a last line without its newline: the trace of a killed or still
-                writing process.
+        `unfinished` leaves out a last line without its newline: that of a killed or still writing process.
 
         Raises:
             StateError: A line is not a JSON object; names the file and the line.
@@ -260,13 +246,9 @@ def _size(path: Path) -> int:
 def _changed(path: Path, length: int) -> StateError:
     return StateError(
         f"{path}: expected at least the {length} bytes, whole lines, that the checkpoint counts on; got "
-        f"{_size(path)} bytes or a line that goes on there: the file was changed after the checkpoint. "
-        f"Put it back, or start anew under another --run-name"
+        f"{_size(path)} bytes or an unfinished line: the file was changed after the checkpoint. "
+        f"Put it back, or start again under another --run-name"
     )
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def environment() -> Row:

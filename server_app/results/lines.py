@@ -27,33 +27,21 @@ MOST_PROBLEMS = 20  # of one file
 
 @dataclass
 class Chunk:
-    """Whole lines of a growing file.
-
-    Attributes:
-        rows: The JSON objects.
-        after: Where the next call goes on, in bytes.
-        mark: Fingerprint of the file up to `after`, for the next call.
-        restarted: The file was cut or replaced since the last call: the rows are its first ones.
-        more: The file holds further whole lines.
-        problems: Lines that are not JSON objects.
-    """
+    """Whole lines of a growing file."""
 
     rows: list[Row] = field(default_factory=list)
-    after: int = 0
-    mark: str = ""
-    restarted: bool = False
-    more: bool = False
-    problems: list[str] = field(default_factory=list)
+    after: int = 0  # where the next call continues, in bytes
+    mark: str = ""  # fingerprint of the file up to `after`, for the next call
+    restarted: bool = False  # the file was cut or replaced since the last call: the rows are its first ones
+    more: bool = False  # the file holds further whole lines
+    problems: list[str] = field(default_factory=list)  # lines that are not JSON objects
 
 
 def read_lines(path: Path, after: int = 0, mark: str = "", most: int = CHUNK_BYTES) -> Chunk:
     """Return the lines after an offset; a half-written last line is left for the next call.
 
-    Args:
-        path: A file of one JSON object a line; it need not exist.
-        after: As in the last chunk; 0 = from the start.
-        mark: As in the last chunk. If the file was replaced or cut, reading starts from its beginning.
-        most: About how many bytes to read.
+    The file need not exist. `after` and `mark` are those of the last chunk, `most` is about how many bytes
+    to read.
     """
     try:
         with path.open("rb") as file:
@@ -66,9 +54,8 @@ def read_lines(path: Path, after: int = 0, mark: str = "", most: int = CHUNK_BYT
                 data += file.readline(LONGEST_LINE)
             lines = data[: data.rfind(b"\n") + 1]
             end = start + len(lines)
-            chunk = Chunk(
-                after=end, mark=_mark(file, end), restarted=restarted, more=end < size and bool(lines)
-            )
+            more = end < size and bool(lines)
+            chunk = Chunk(after=end, mark=_mark(file, end), restarted=restarted, more=more)
     except FileNotFoundError:
         return Chunk(restarted=after > 0)
     except OSError as err:
@@ -133,11 +120,7 @@ def last_rows(path: Path) -> Iterator[Row]:
 
 
 def parse(data: bytes, *, strict: bool = False) -> Row:
-    """Return a JSON object.
-
-    Args:
-        data: Its text.
-        strict: Refuse NaN and infinity, which Python would take.
+    """Return a JSON object; `strict` refuses NaN and infinity, which Python would take.
 
     Raises:
         ValueError: It is none; says why, and does not repeat what was in the file. Its cause, if any, does.

@@ -41,11 +41,8 @@ Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or val
 def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory | None = None) -> list[Plot]:
     """Return accuracy, loss, time, traffic and replies by round.
 
-    Args:
-        rounds: Rows of rounds.jsonl.
-        target: The run's target-accuracy; 0 = none.
-        clients: What the rows of clients.jsonl amount to, for the clients' band and their models after
-            local training.
+    Accuracy has a line at `target`, unless it is 0, and what is in `clients`: a band over the clients, and
+    the accuracy of their models after local training.
     """
     rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
     trained = [row for row in rows if row.get("asked") != 0]
@@ -75,12 +72,7 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory 
 
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
-    """Return how the clients differ in the last round that measured them, and how often each took part.
-
-    Args:
-        lines: Rows of clients.jsonl.
-        participation: As from `server_app.results.summary.participation`.
-    """
+    """Return how the clients differ in the last round that measured them, and how often each took part."""
     return [_clients(lines), _participation(participation)]
 
 

@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from server_app.results import svg
-from server_app.results.folder import CONFIG, ROUNDS, RunFolder, summarise
+from server_app.results.folder import CONFIG, ROUNDS, RunFolder
 from server_app.results.lines import Row
 from server_app.results.plots import by_round, over_clients
-from server_app.results.summary import gather, headline, participation
+from server_app.results.summary import gather, headline, participation, summarise
 from server_app.results.svg import Plot, element
 from task.config.effective import unmet
 from task.config.read import as_run_config, read_config

@@ -51,16 +51,13 @@ class Scores:
 
 @dataclass
 class ClientHistory:
-    """What the lines of clients.jsonl come to.
+    """What the lines of clients.jsonl amount to."""
 
-    Attributes:
-        before: By round, the clients' accuracies in its evaluation, before the next local training.
-        after: By round, those of the models that clients ended their local training of this round with.
-        times: By client, in how many rounds it took part: its training reply was used.
-    """
-
+    # By round, the clients' accuracies in its evaluation, before the next local training.
     before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    # By round, those of the models that clients ended their local training of this round with.
     after: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    # By client, in how many rounds it took part: its training reply was used.
     times: Counter[str] = field(default_factory=Counter)
 
 
@@ -94,7 +91,7 @@ def summarise(
     """Return what result.json holds.
 
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
-    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" tell how the
+    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" say how the
     clients differ, before and after local training. The x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
     and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
@@ -152,7 +149,7 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
     """Return how the clients of the last round with accuracies differ, and which round was best.
 
     "mean", "std", "worst_decile" and "jain" count every client once, "weighted_mean" every test example.
-    The best round is the first with the highest weighted mean; both its means are told.
+    The best round is the first with the highest weighted mean; both its means are given.
     """
     means = {number: rounds[number].weighted_mean for number in sorted(rounds)}
     last = max(rounds, default=None)
@@ -170,11 +167,7 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
 
 
 def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
-    """Return how often clients took part.
-
-    Args:
-        rounds: Rows of rounds.jsonl.
-        times: As in `ClientHistory`.
+    """Return how often clients took part; `times` is as in `ClientHistory`.
 
     Returns:
         ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
@@ -194,11 +187,8 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
 
 def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
     """Return the rows of the last round in which clients reported this metric in this phase."""
-    rows = [
-        row
-        for row in clients
-        if row.get("phase") == phase and _number(row.get("metrics", {}).get(metric)) is not None
-    ]
+    rows = [row for row in clients if row.get("phase") == phase]
+    rows = [row for row in rows if _number(row.get("metrics", {}).get(metric)) is not None]
     last = max((row["round"] for row in rows), default=None)
     return [row for row in rows if row["round"] == last]
 
@@ -233,12 +223,12 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     personal = result.get("measured_on") == "clients"
     where = " (clients)" if personal else ""
     reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
-    best = result.get("best_accuracy")
+    best, skipped = result.get("best_accuracy"), result.get("skipped")
     took = result.get("participation") or {}
     chosen = result.get("selection") not in (None, "uniform")
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
-        ("Rounds", f"{result.get('rounds', 0)}" + _more(result.get("skipped"), "skipped")),
+        ("Rounds", f"{result.get('rounds', 0)}" + (f" ({skipped} skipped)" if skipped else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
         ("Loss, final", _add(short(result.get("loss")), where)),
@@ -273,10 +263,6 @@ def _share(took: Mapping[str, Any]) -> str:
 
 def _add(text: str, more: str) -> str:
     return text + more if text else ""
-
-
-def _more(count: object, what: str) -> str:
-    return f" ({count} {what})" if count else ""
 
 
 def short(value: float | None) -> str:

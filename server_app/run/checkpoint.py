@@ -10,7 +10,8 @@ a checkpoint valid; a crash before that leaves the one before.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,7 @@ from task.storage.files import write_json, write_safetensors
 
 
 class Checkpoint:
-    """The checkpoint of one run.
-
-    Args:
-        folder: The run's ``checkpoint/``.
-    """
+    """The checkpoint of one run, in its folder ``checkpoint/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,8 +46,8 @@ class Checkpoint:
         if good is not None:
             # With a checkpoint after every round its file is there.
             meta[good.round] = self._known.get(good.round) or _meta(good, self.write_arrays(good))
-        told = {**meta[snapshot.round], "extra": dict(extra)}
-        write_json(self.latest, told if good is None else {**told, "good": meta[good.round]})
+        latest = {**meta[snapshot.round], "extra": dict(extra)}
+        write_json(self.latest, latest if good is None else {**latest, "good": meta[good.round]})
         self._known = meta
         for old in self.folder.glob("round-*.safetensors"):
             if old.name not in {m["file"] for m in meta.values()}:
@@ -64,11 +61,9 @@ class Checkpoint:
         """
         if not self.latest.exists():
             return None
-        try:
+        with _whole(self.latest):
             meta = json.loads(self.latest.read_text(encoding="utf-8"))
             extra, good = dict(meta["extra"]), meta.get("good")
-        except (OSError, ValueError, KeyError, TypeError) as err:
-            raise _damaged(self.latest, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
         back = self._read(good) if good is not None else None
         snapshot = replace(self._read(meta), good=back)
         self._known = {snapshot.round: {k: v for k, v in meta.items() if k not in ("extra", "good")}}
@@ -78,19 +73,14 @@ class Checkpoint:
 
     def _read(self, meta: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot that `_meta` describes."""
-        path = self.latest
-        try:
+        with _whole(self.latest):
             path = self.folder / meta["file"]
-            arrays: Arrays = {}
+        with _whole(path):
             with safe_open(path, framework="np") as file:
-                for key in file.keys():  # noqa: SIM118 - not a dict
-                    arrays[key] = file.get_tensor(key)
+                arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
             found, wanted = sha256(arrays), meta["sha256"]
-            snapshot = Snapshot(
-                int(meta["round"]), arrays, {k: _number(v) for k, v in meta["numbers"].items()}
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as err:
-            raise _damaged(path, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
+            numbers = {k: _number(v) for k, v in meta["numbers"].items()}
+            snapshot = Snapshot(int(meta["round"]), arrays, numbers)
         if found != wanted:
             raise _damaged(path, f"checksum {wanted[:12]}", found[:12])
         return snapshot
@@ -101,9 +91,8 @@ def _meta(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     # repr keeps every bit, and infinity; a rule may have computed a number with NumPy.
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in snapshot.numbers.items()}
     numbers = {k: repr(v) for k, v in plain.items()}
-    return {
-        "round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays), "numbers": numbers
-    }  # fmt: skip
+    facts = {"round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays)}
+    return {**facts, "numbers": numbers}
 
 
 def _number(text: str) -> bool | int | float:
@@ -113,6 +102,15 @@ def _number(text: str) -> bool | int | float:
         return int(text)
     except ValueError:
         return float(text)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read in the block."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as err:
+        raise _damaged(path, "a whole checkpoint", f"{type(err).__name__}: {err}") from None
 
 
 def _damaged(path: Path, expected: str, got: str) -> StateError:

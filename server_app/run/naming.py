@@ -12,34 +12,34 @@ from server_app.results.folder import CONFIG, RunFolder
 from server_app.run.run_lock import LOCK, holding, is_held
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.population import some
 
-MOST_LISTED = 9
 
-
-def folder_of_run(config: Config, runs: Path, busy: Callable[[str], bool] = lambda name: False) -> Path:
-    """Return the folder of a run that starts or goes on.
+def folder_of_run(
+    config: Config, runs: Path | None = None, busy: Callable[[str], bool] = lambda name: False
+) -> Path:
+    """Return the folder of a run that starts or is resumed, below the folder `runs`, by default its runs-dir.
 
     A run that was given no name takes that of its algorithm, data set and seed; the next ones are called
-    NAME.2, NAME.3, ... With ``resume`` it is the last of them.
-
-    `runs` is the folder of the result folders; `busy` says whether a run that has not begun will take a name.
+    NAME.2, NAME.3, ... With ``resume`` it is the last of them. `busy` says whether a run that has not begun
+    will take a name.
 
     Raises:
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
     """
     name = config.run_name
-    path = runs / one_folder(name)
+    path = (runs or Path(config.output.runs_dir).expanduser()) / _one_folder(name)
     numbered = {1: path} | _numbered(path)
     if config.output.resume:
         there = [n for n in numbered if (numbered[n] / CONFIG).exists()]
         if config.output.run_name or not there:
-            check_there(path)
+            _check_there(path)
             return path
         return numbered[max(there)]
     if config.output.run_name:
         check_free(path)
         return path
-    if not _taken(path) and not busy(name):
+    if not (RunFolder(path).begun() or is_held(path) or busy(name)):
         return path
     number = max(numbered)
     while number in numbered or busy(f"{name}.{number}"):
@@ -47,12 +47,8 @@ def folder_of_run(config: Config, runs: Path, busy: Callable[[str], bool] = lamb
     return path.with_name(f"{name}.{number}")
 
 
-def one_folder(name: str) -> str:
-    """Return the name of a run, or refuse one that would leave the folder of the runs.
-
-    Raises:
-        ConfigError: It is not the name of one folder.
-    """
+def _one_folder(name: str) -> str:
+    """Return the name of a run, or refuse one that would leave the folder of the runs."""
     if Path(name).name != name or name in (".", ".."):
         raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
     return name
@@ -68,16 +64,7 @@ def _numbered(path: Path) -> dict[int, Path]:
     return {int(match[1]): p for match, p in found if match}
 
 
-def _taken(path: Path) -> bool:
-    return RunFolder(path).begun() or is_held(path)
-
-
-def check_there(path: Path) -> None:
-    """Refuse to go on with a run that is not there.
-
-    Raises:
-        ConfigError: Naming the folder and the runs that are there.
-    """
+def _check_there(path: Path) -> None:
     if (path / CONFIG).exists():
         return
     try:
@@ -85,12 +72,10 @@ def check_there(path: Path) -> None:
     except OSError:
         names = []
     near = difflib.get_close_matches(path.name, names, 1)
-    listed = ", ".join(names[:MOST_LISTED]) or "no runs"
-    listed += f" and {len(names) - MOST_LISTED} more" if names[MOST_LISTED:] else ""
     meant = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(
-        f"--resume (resume=true): expected a run to go on with in {path}; got none. {path.parent} has "
-        f"{listed}.{meant} A new run starts without --resume."
+        f"--resume (resume=true): expected a run to continue in {path}; got none. {path.parent} has "
+        f"{some(names) or 'no runs'}.{meant} A new run starts without --resume."
     )
 
 
@@ -117,7 +102,7 @@ def remove_run(runs: Path, name: str) -> None:
         BouquetError: A run writes into it.
         ConfigError: It is no result folder, or cannot be deleted.
     """
-    path = runs / one_folder(name)
+    path = runs / _one_folder(name)
     if not path.exists():
         return
     if not (path / CONFIG).exists() and any(p.name != LOCK for p in path.iterdir()):

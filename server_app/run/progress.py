@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -85,12 +86,7 @@ class Bar(RichProgress):
 class Progress:
     """Live progress of a run; a context manager.
 
-    Args:
-        mode: "bar"; "log" = one line a round; "none" = silence; "auto" = "bar" on a terminal, else "log".
-        total_rounds: The number of the last round.
-        title: What runs, in a few words.
-        console: Where to; standard output by default.
-        clock: Seconds, for the time left.
+    The mode is "bar"; "log" = one line a round; "none" = silence; "auto" = "bar" on a terminal, else "log".
     """
 
     def __init__(
@@ -130,17 +126,11 @@ class Progress:
             self.bar.show(done, f"{self._round(server_round)}  clients {answered}/{asked}")
 
     def round_done(self, row: Mapping[str, Any]) -> None:
-        """Show a finished round.
-
-        Args:
-            row: Its line of rounds.jsonl.
-        """
+        """Show a finished round, given by its line of rounds.jsonl."""
         number, seconds = row["round"], (row.get("seconds") or {}).get("total")
         if seconds is not None and number > 0:
             self._recent.append(seconds)
-        left = None
-        if self._recent:
-            left = sum(self._recent) / len(self._recent) * max(self._total - number, 0)
+        left = fmean(self._recent) * max(self._total - number, 0) if self._recent else None
         words, measured, replies = self._round(number), _measured(row), _replies(row)
         if self.bar:
             ends = None if left is None else self._clock() + left
@@ -148,19 +138,12 @@ class Progress:
             self.bar.show(done, "  ".join([words, *replies]), "  ".join(measured), ends=ends)
         elif self.mode == "log":
             took = [] if seconds is None else [f"{seconds:.2f} s"]
-            self._print("  ".join([words, *measured, *replies, *took, _left(left)]))
+            self.message("  ".join([words, *measured, *replies, *took, _left(left)]))
 
     def message(self, text: str, style: str = "") -> None:
-        """Print a line, above the bar if there is one; nothing if the mode is "none".
-
-        Args:
-            text: The line.
-            style: Its colour on a terminal.
-        """
-        if self.mode != "none":
-            self._print(text, style)
-
-    def _print(self, text: str, style: str = "") -> None:
+        """Print a line, above the bar if there is one; nothing if the mode is "none"."""
+        if self.mode == "none":
+            return
         # Soft wrap: a log line is one line however narrow the console that rich assumes.
         self._console.print(Text(text, style), soft_wrap=True)
 
@@ -201,13 +184,7 @@ def _left(seconds: float | None) -> str:
 
 
 def closing_table(result: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
-    """Print the headline numbers of a finished run and where its results lie.
-
-    Args:
-        result: As in result.json.
-        folder: The result folder.
-        console: Where to; standard output by default.
-    """
+    """Print the headline numbers of a finished run and where its results lie."""
     console = console or Terminal()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -18,13 +17,11 @@ from task.wire.messages import RejectedReply
 
 
 class Recorder(Journal):
-    """Writes what the round loop tells.
+    """Writes a run's journal into its result folder, and shows it as live progress.
 
     Args:
-        folder: The run's result folder.
-        progress: The live progress.
         every: Rounds between checkpoints; 0 = only after the last.
-        resume: Whether to go on from the folder's checkpoint.
+        resume: Whether to continue from the folder's checkpoint.
     """
 
     def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:
@@ -37,11 +34,6 @@ class Recorder(Journal):
         self.snapshot: Snapshot | None = None
         self.best = -1.0
         self.nodes: list[list[dict[str, Any]]] = [[], []]
-
-    @property
-    def best_path(self) -> Path:
-        """The model with the best central accuracy so far."""
-        return self.folder.path / "checkpoint" / "best.safetensors"
 
     def restore(self) -> Snapshot | None:
         """Return the last checkpoint, the journal files cut back to it.
@@ -116,7 +108,7 @@ class Recorder(Journal):
             model = {
                 k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")
             }
-            write_safetensors(self.best_path, model)
+            write_safetensors(self.folder.path / "checkpoint" / "best.safetensors", model)
         due = self.every and row["round"] % self.every == 0
         path = self.checkpoint.write_arrays(snapshot) if due else None
         clock.lap("checkpoint")

@@ -22,7 +22,7 @@ class When:
     """A condition on one key of a run."""
 
     key: str
-    values: tuple[Value, ...] = ()  # those that satisfy it; none = any but 0, false and ""
+    values: tuple[Value, ...] = ()  # those that satisfy the condition; none = any but 0, false and ""
     but: bool = False  # whether all other values satisfy it instead
     other: When | None = None  # a second condition that is enough by itself
 

@@ -284,6 +284,12 @@ class Config:
         return self.output.run_name or f"{self.algorithm}-{self.data.dataset}-{self.seed}"
 
 
+# Keys that change where and how fast a run is computed, not what is computed.
+CHANGE_NO_RESULT = frozenset(
+    {"run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir", "state-dir"}
+    | {"min-nodes", "round-timeout", "roll-call-timeout"}
+)
+
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
 NESTED = frozenset(f.name for f in fields(Config) if f.default_factory is not MISSING) - {
     "data",

@@ -21,16 +21,10 @@ def knob(
     below: float | None = None,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """Declare one run-config key.
+    """Declare one run-config key; the type of its default is the type of the key.
 
-    Args:
-        default: Its value unless it is set; its type is the type of the key.
-        doc: One line: meaning, paper symbol, unit, neutral value.
-        low: Smallest allowed value.
-        high: Largest allowed value.
-        above: The value must be strictly greater than this.
-        below: The value must be strictly less than this.
-        choices: The allowed words, for a key that names something.
+    `doc` is one line: meaning, paper symbol, unit, neutral value. Values are from `low` to `high`, both
+    included, strictly `above` and `below`, and one of the words in `choices`, where these are given.
     """
     bounds = {">=": low, ">": above, "<=": high, "<": below}
     bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}

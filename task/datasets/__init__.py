@@ -21,16 +21,7 @@ from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
 
-__all__ = [
-    "DATASETS",
-    "PADDING",
-    "Dataset",
-    "DatasetSpec",
-    "Owners",
-    "check_owned",
-    "load_dataset",
-    "load_owned",
-]
+__all__ = ["DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned"]
 
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
 
@@ -263,7 +254,6 @@ def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
 
 
 _SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners")]
-_OWNER_ARRAYS = [f.name for f in fields(Owners) if f.name != "names"]
 
 
 def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
@@ -274,15 +264,12 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()
     if decoded.owners:
-        arrays |= {name: getattr(decoded.owners, name) for name in _OWNER_ARRAYS}
-        meta["owners"] = decoded.owners.names
+        arrays |= decoded.owners.arrays()
+        meta["owners"] = list(decoded.owners.names)
     return arrays, meta
 
 
 def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Dataset:
-    owners = None
-    if "owners" in meta:
-        owners = Owners(tuple(meta["owners"]), **{key: arrays[key] for key in _OWNER_ARRAYS})
     scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
-    scalars.pop("owners", None)
-    return Dataset(name=name, x=arrays["x"], y=arrays["y"], owners=owners, **scalars)
+    names, x, y = scalars.pop("owners", None), arrays.pop("x"), arrays.pop("y")
+    return Dataset(name=name, x=x, y=y, owners=names and Owners(names, **arrays), **scalars)

@@ -25,13 +25,13 @@ PADDING = -100  # a target that does not count: the value that torch's cross_ent
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Who naturally owns which rows: owner i has those from offset i to offset i + 1."""
+    """Who owns which rows: owner i has ``train_rows[train_offsets[i]:train_offsets[i + 1]]`` to train on."""
 
-    names: tuple[str, ...]  # unique, in the order of the arrays
-    train_offsets: Rows
-    train_rows: Rows  # row numbers below `Dataset.num_train`
+    names: Sequence[str]  # unique, in the order of the arrays
+    train_offsets: Rows  # int64 [owners + 1]
+    train_rows: Rows  # numbers of rows below `Dataset.num_train`
     test_offsets: Rows
-    test_rows: Rows  # row numbers from `Dataset.num_train` on; empty if the data came without
+    test_rows: Rows  # of a data set's owners, from `Dataset.num_train` on; empty if the data came without
 
     def train(self, owner: int) -> Rows:
         """Return the training rows of owner number `owner`."""
@@ -46,7 +46,11 @@ class Owners:
         names: Sequence[str], train: Sequence[npt.ArrayLike], test: Sequence[npt.ArrayLike]
     ) -> Owners:
         """Build the offset form from one list of rows per owner."""
-        return Owners(tuple(names), *stack_rows(train), *stack_rows(test))
+        return Owners(names, *_stacked(train), *_stacked(test))
+
+    def arrays(self) -> dict[str, Rows]:
+        """Return the four arrays by name: with them and the names, `Owners` makes the same object."""
+        return {key: value for key, value in vars(self).items() if key != "names"}
 
 
 def by_owner(
@@ -83,7 +87,7 @@ class Names:
             safe = f"{safe}-{self._seen[safe.lower()]}"
 
 
-def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
+def _stacked(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
     """Return ``(offsets, rows)`` of one list of row numbers per owner."""
     arrays = [np.asarray(rows, dtype=np.int64) for rows in lists]
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
@@ -93,23 +97,21 @@ def stack_rows(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decoded:
-    """What a decoder hands to the cache; row i of x and y is example i.
+    """What a decoder hands to the cache."""
 
-    x has uint8 images ``[N, H, W]`` or ``[N, C, H, W]``, float32 features ``[N, ...]`` or uint8 text windows
-    ``[N, T]``; y class numbers int64 ``[N]`` or, of text, the next bytes int16 ``[N, T]`` with `PADDING`.
-    """
-
+    # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...] or uint8 text
+    # windows [N, T].
     x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
+    y: npt.NDArray[Any]  # class numbers int64 [N]; of text, the next bytes int16 [N, T] with `PADDING`
     num_train: int  # rows below it are the training pool, the others the global test set
     num_classes: int  # C; 256 for text
     input_shape: tuple[int, ...]  # of one example as a model sees it
     kind: str  # "image", "features" or "text"
-    scale: float = 255.0  # images are divided by it
-    mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel
-    std: tuple[float, ...] = (1.0,)  # then it is divided by this, per channel
-    classes: tuple[str, ...] = ()  # their names; empty where they are just numbers
-    owners: Owners | None = None  # the natural owners of the rows
+    scale: float = 255.0  # images are divided by it;
+    mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel;
+    std: tuple[float, ...] = (1.0,)  # then they are divided by this, per channel
+    classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
+    owners: Owners | None = None  # the natural ones
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
 
@@ -123,9 +125,23 @@ class Decoded:
         digest.update(repr((*fields, self.std, self.classes)).encode())
         if owners := self.owners:
             digest.update("\x1f".join(owners.names).encode())
-            for rows in (owners.train_offsets, owners.train_rows, owners.test_offsets, owners.test_rows):
+            for rows in owners.arrays().values():
                 digest.update(rows.tobytes())
         return digest.hexdigest()
+
+
+def decoded_images(x: npt.NDArray[np.uint8], y: Rows, num_train: int, **more: Any) -> Decoded:
+    """Return `Decoded` of images ``[N, H, W]`` or ``[N, C, H, W]``, described."""
+    height, width = x.shape[-2:]
+    return Decoded(
+        x=x,
+        y=y,
+        num_train=num_train,
+        input_shape=(1, height, width) if x.ndim == 3 else x.shape[1:],
+        kind="image",
+        description=f"{num_train} training and {len(y) - num_train} test images {height}x{width}",
+        **more,
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -54,12 +54,17 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
         if size != want["bytes"]:
             raise _damaged(folder, path, f"{want['bytes']} bytes", f"{size}")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        got = _facts(path, array)
     except (OSError, ValueError) as err:
         raise _damaged(folder, path, "a NumPy array", local(repr(err))) from err
-    got = [str(array.dtype), list(array.shape)]
-    if got != [want["dtype"], want["shape"]]:
-        raise _damaged(folder, path, f"{want['dtype']} {want['shape']}", f"{got[0]} {got[1]}")
+    if got != want:
+        raise _damaged(folder, path, f"{want}", f"{got}")
     return np.asarray(array)  # a plain view of the map: what is picked from it is a plain array
+
+
+def _facts(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
+    shape = [int(n) for n in array.shape]
+    return {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
 
 
 def _damaged(folder: Path, path: Path, expected: str, got: str) -> DataError:
@@ -80,18 +85,14 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
             _write(temporary, arrays, meta)
     except OSError as err:  # if another process was first, its entry is as good
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _unwritable(folder, err) from err
+            raise DataError(
+                f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "
+                'the run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
+            ) from err
     entry = load(folder)
     if entry is None:
         raise DataError(f"{local(folder)}: the cache entry vanished while it was written. Run again.")
     return entry
-
-
-def _unwritable(folder: Path, err: OSError) -> DataError:
-    return DataError(
-        f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set the "
-        'run-config key "cache-dir" (or $BOUQUET_CACHE) to a folder that can be written.'
-    )
 
 
 def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -100,7 +101,6 @@ def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         path = folder / f"{name}.npy"
         with synced(path) as file:
             np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        shape = [int(n) for n in array.shape]
-        expected[name] = {"dtype": str(array.dtype), "shape": shape, "bytes": path.stat().st_size}
+        expected[name] = _facts(path, array)
     with synced(folder / "meta.json") as file:
         file.write(json.dumps({"arrays": expected, "meta": dict(meta)}).encode())

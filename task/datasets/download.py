@@ -5,27 +5,32 @@ from __future__ import annotations
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from task.errors import DataError, local
 from task.storage.files import FILE, make_folder
 
 
-def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[str], object]) -> Path:
+def download(
+    name: str, places: Sequence[Path], folder: str, kind: str, advice: str = "", **options: Any
+) -> Path:
     """Download a data set to ``place/folder`` of the first place that can be written; return that folder.
 
-    `fetch` makes `folder` in the folder that it is given.
+    The class `kind` of torchvision's data sets fetches it, with `options`.
 
     Raises:
-        DataError: The download failed; it says what to put where by hand.
+        DataError: The download failed; it says what to put where by hand, and gives `advice`.
     """
     place = next((p for p in places if _writable(p)), places[-1])
     target = place / folder
     temporary = ""
     try:
         temporary = tempfile.mkdtemp(prefix=".download-", dir=place)
-        fetch(temporary)
+        from torchvision import datasets
+
+        getattr(datasets, kind)(temporary, download=True, **options)
         for path in sorted((Path(temporary) / folder).rglob("*")):
             if path.is_file():  # one by one, since the folder may hold something already
                 goal = target / path.relative_to(Path(temporary) / folder)
@@ -36,7 +41,7 @@ def download(name: str, places: Sequence[Path], folder: str, fetch: Callable[[st
         raise DataError(
             f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the download "
             f"failed: {local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or "
-            'set the run-config key "data-dir" (or $BOUQUET_DATA) to the folder that holds them.'
+            'set the run-config key "data-dir" (or $BOUQUET_DATA) to the folder that holds them.' + advice
         ) from err
     finally:
         if temporary:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Request, Source, by_owner
+from task.datasets.base import Decoded, Request, Source, by_owner, decoded_images
 from task.numerics import seeds
 
 Floats = npt.NDArray[np.float64]
@@ -32,18 +32,8 @@ def decode_digits(request: Request, source: Source) -> Decoded:
     for label in range(10):
         test[np.flatnonzero(labels == label)[4::5]] = True
     rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
-    num_train = int((~test).sum())
-    return Decoded(
-        x=images[rows].astype(np.uint8).reshape(-1, 8, 8),
-        y=labels[rows].astype(np.int64),
-        num_train=num_train,
-        num_classes=10,
-        input_shape=(1, 8, 8),
-        kind="image",
-        scale=16.0,
-        description=f"{num_train} training and {len(rows) - num_train} test images 8x8",
-        source="scikit-learn",
-    )
+    x, y = images[rows].astype(np.uint8).reshape(-1, 8, 8), labels[rows].astype(np.int64)
+    return decoded_images(x, y, int((~test).sum()), num_classes=10, scale=16.0, source="scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -112,10 +102,9 @@ def decode_synthetic(request: Request, source: Source) -> Decoded:
     The paper's text says 80 %, the published code 90 %; the code made the published figures. The global
     test set is the union of the devices' test sets.
     """
-    drawn = devices(request)
-    cuts = [int(0.9 * len(d.y)) for d in drawn]
-    train = [(d.x[:cut], d.y[:cut]) for d, cut in zip(drawn, cuts, strict=True)]
-    test = [(d.x[cut:], d.y[cut:]) for d, cut in zip(drawn, cuts, strict=True)]
+    drawn = [(d.x, d.y, int(0.9 * len(d.y))) for d in devices(request)]
+    train = [(x[:cut], y[:cut]) for x, y, cut in drawn]
+    test = [(x[cut:], y[cut:]) for x, y, cut in drawn]
     digits = len(str(len(drawn) - 1))
     names = [f"device-{k:0{digits}d}" for k in range(len(drawn))]
     knobs = request.synthetic
@@ -125,6 +114,6 @@ def decode_synthetic(request: Request, source: Source) -> Decoded:
         num_classes=CLASSES,
         input_shape=(FEATURES,),
         kind="features",
-        description=f"Synthetic{law}: {len(drawn)} devices, {sum(len(d.y) for d in drawn)} examples",
+        description=f"Synthetic{law}: {len(drawn)} devices, {sum(len(y) for _, y, _ in drawn)} examples",
         source="generated",
     )

@@ -9,52 +9,41 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Request, Source
+from task.datasets.base import Decoded, Request, Source, decoded_images
 from task.datasets.download import download
 from task.errors import DataError, local
 
 
-@dataclass(frozen=True)
-class _Family:
-    """One data set in idx files: its folder, its four files, and what they hold."""
+class _Family(NamedTuple):
+    """One data set in idx files."""
 
-    folder: str
-    torchvision: str
-    files: tuple[str, str, str, str]
+    folder: str  # also the name of torchvision's class
+    train: str  # how the names of the training files begin
+    test: str
     num_classes: int
-    transposed: bool = False  # EMNIST stores columns first
     classes: tuple[str, ...] = ()
+    transposed: bool = False  # EMNIST stores columns first
 
-
-def _files(train: str, test: str) -> tuple[str, str, str, str]:
-    return (
-        f"{train}-images-idx3-ubyte",
-        f"{train}-labels-idx1-ubyte",
-        f"{test}-images-idx3-ubyte",
-        f"{test}-labels-idx1-ubyte",
-    )
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the four files: images and labels of the training set, then of the test set."""
+        kinds = "images-idx3-ubyte", "labels-idx1-ubyte"
+        return tuple(f"{part}-{kind}" for part in (self.train, self.test) for kind in kinds)
 
 
 _FASHION = "T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker,bag,boot"
+_BALANCED = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
 _FAMILIES = {
-    "mnist": _Family("MNIST", "MNIST", _files("train", "t10k"), 10),
-    "fashion-mnist": _Family(
-        "FashionMNIST", "FashionMNIST", _files("train", "t10k"), 10, classes=tuple(_FASHION.split(","))
-    ),
+    "mnist": _Family("MNIST", "train", "t10k", 10),
+    "fashion-mnist": _Family("FashionMNIST", "train", "t10k", 10, tuple(_FASHION.split(","))),
     "emnist": _Family(
-        "EMNIST",
-        "EMNIST",
-        _files("emnist-balanced-train", "emnist-balanced-test"),
-        47,
-        transposed=True,
-        classes=tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"),
+        "EMNIST", "emnist-balanced-train", "emnist-balanced-test", 47, tuple(_BALANCED), transposed=True
     ),
 }
 
@@ -64,41 +53,25 @@ def locate(request: Request) -> Source:
     family = _FAMILIES[request.name]
     places = [request.data_dir, request.cache_dir / "data"]
     for place in places:
-        found = [_find(place / family.folder / "raw", name) for name in family.files]
-        present = [path for path in found if path]
-        if len(present) == len(found):
-            return Source(tuple(present))
-        if present:  # rather than to download over what the user put there
-            folder = place / family.folder / "raw"
-            missing = [name for name, path in zip(family.files, found, strict=True) if not path]
-            raise DataError(
-                f"{local(folder)}: expected 4 files of {request.name}; {', '.join(missing)} (or with .gz) "
-                "missing. Add what is missing, or remove the others to download all."
-            )
-    try:
-        target = download(request.name, places, f"{family.folder}/raw", partial(_fetch, family))
-    except DataError as err:
-        raise DataError(f"{err.args[0]} The files are {', '.join(family.files)}, plain or .gz.") from err
-    paths = [_find(target, name) for name in family.files]
-    if not all(paths):
+        if files := _find(request.name, place / family.folder / "raw"):
+            return Source(files)
+    options = {"split": "balanced"} if request.name == "emnist" else {}
+    advice = f" The files are {', '.join(family.files)}, plain or .gz."
+    target = download(request.name, places, f"{family.folder}/raw", family.folder, advice, **options)
+    return Source(_find(request.name, target, fetched=True))
+
+
+def _find(data_set: str, folder: Path, fetched: bool = False) -> tuple[Path, ...]:
+    """Return the four files, or none; refuse a part of them, which a download would replace."""
+    names = _FAMILIES[data_set].files
+    found = {name: [p for p in (folder / name, folder / f"{name}.gz") if p.is_file()] for name in names}
+    missing = [name for name in names if not found[name]]
+    if missing and (fetched or len(missing) < len(names)):
         raise DataError(
-            f"{local(target)}: the download of {request.name} did not leave {', '.join(family.files)}"
+            f"{local(folder)}: expected 4 files of {data_set}; {', '.join(missing)} (or with .gz) "
+            "missing. Add what is missing, or remove the others to download all."
         )
-    return Source(tuple(path for path in paths if path))
-
-
-def _find(folder: Path, name: str) -> Path | None:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    return None
-
-
-def _fetch(family: _Family, root: str) -> None:
-    from torchvision import datasets
-
-    more = {"split": "balanced"} if family.folder == "EMNIST" else {}
-    getattr(datasets, family.torchvision)(root, download=True, **more)
+    return () if missing else tuple(paths[0] for paths in found.values())
 
 
 def decode(request: Request, source: Source) -> Decoded:
@@ -120,25 +93,15 @@ def decode(request: Request, source: Source) -> Decoded:
             f"{local(source.files[1].parent)}: {request.name} has labels 0..{family.num_classes - 1}; got "
             f"{local(int(y.max()))}. These are files of another data set."
         )
-    num_train = len(parts[1])
-    return Decoded(
-        x=x,
-        y=y,
-        num_train=num_train,
-        num_classes=family.num_classes,
-        input_shape=(1, *x.shape[1:]),
-        kind="image",
-        classes=family.classes,
-        description=f"{num_train} training and {len(y) - num_train} test images {x.shape[1]}x{x.shape[2]}",
-        source=str(source.files[0].parent),
-    )
+    more = {"num_classes": family.num_classes, "classes": family.classes}
+    return decoded_images(x, y, len(parts[1]), source=str(source.files[0].parent), **more)
 
 
 def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
     """Read an idx file of unsigned bytes.
 
     Raises:
-        DataError: Not such a file, or not of the length that its header tells.
+        DataError: Not such a file, or not of the length that its header gives.
     """
     raw = _read(path)
     header = 4 + 4 * ndim

@@ -6,15 +6,14 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Request, Source
+from task.datasets.base import Decoded, Request, Source, decoded_images
 from task.datasets.download import download
 from task.datasets.own import assemble, data_path, keys_of
 from task.errors import DataError, local
@@ -22,8 +21,7 @@ from task.errors import DataError, local
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-@dataclass(frozen=True)
-class _Cifar:
+class _Cifar(NamedTuple):
     torchvision: str
     folder: str
     num_classes: int
@@ -60,19 +58,12 @@ def locate_cifar(request: Request) -> Source:
         )
     if pictures:
         return Source(pictures)
-    fetch = partial(_torchvision, family, train=True, download=True)
-    return Source(_batches(download(request.name, places, family.folder, fetch)))
+    return Source(_batches(download(request.name, places, family.folder, family.torchvision, train=True)))
 
 
 def _batches(folder: Path) -> tuple[Path, ...]:
     names = ("*_batch*", "train", "test")
     return tuple(sorted(path for name in names for path in folder.glob(name) if path.is_file()))
-
-
-def _torchvision(family: _Cifar, root: str, train: bool, download: bool = False) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, family.torchvision)(root, train=train, download=download)
 
 
 def decode_cifar(request: Request, source: Source) -> Decoded:
@@ -82,25 +73,23 @@ def decode_cifar(request: Request, source: Source) -> Decoded:
         return _decode_copy(request, source.files[0], family)
     root = source.files[0].parent.parent
     try:
-        parts = [_torchvision(family, str(root), train) for train in (True, False)]
+        from torchvision import datasets
+
+        parts = [getattr(datasets, family.torchvision)(str(root), train=train) for train in (True, False)]
     except Exception as err:  # RuntimeError, pickle's errors, KeyError, ...
         raise DataError(
             f"{local(root / family.folder)}: the batches of {request.name} cannot be read: {local(err)}. "
             "Delete the folder and run again to download them."
         ) from err
     x = np.concatenate([np.asarray(part.data, dtype=np.uint8) for part in parts])
-    num_train = len(parts[0].targets)
-    return Decoded(
-        x=np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
-        y=np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]),
-        num_train=num_train,
+    return decoded_images(
+        np.ascontiguousarray(x.transpose(0, 3, 1, 2)),
+        np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]),
+        len(parts[0].targets),
         num_classes=family.num_classes,
-        input_shape=(3, 32, 32),
-        kind="image",
         mean=family.mean,
         std=family.std,
         classes=tuple(parts[0].classes),
-        description=f"{num_train} training and {len(x) - num_train} test images 32x32",
         source=str(root / family.folder),
     )
 

@@ -64,21 +64,6 @@ def local_test_size(count: int, fraction: float) -> int:
     return min(max(round(fraction * count), 1), count - 1)
 
 
-def check_labels(y: Rows, num_classes: int, where: str) -> None:
-    """Refuse class numbers outside ``0..num_classes - 1``.
-
-    Raises:
-        DataError: Naming the file and the first offending label.
-    """
-    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
-    if len(wrong):
-        raise DataError(
-            f"{local(where)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
-            f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
-            'labels or raise the run-config key "num-classes".'
-        )
-
-
 def assemble(
     request: Request,
     *,
@@ -94,6 +79,9 @@ def assemble(
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
     training row, or of none. `classes` is empty if they are numbers, and `where` is the file or folder.
+
+    Raises:
+        DataError: All rows are test examples.
     """
     labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
     if test is None:
@@ -128,13 +116,14 @@ def assemble(
 def cut(request: Request, whole: Decoded) -> Decoded:
     """Return a node's own data as a run's request wants them, from `whole`, those without the run's keys.
 
-    Its rows are in the order of the files, and those from ``num_train`` on are their test part.
+    The rows of `whole` are in the order of the files; those from ``num_train`` on are their test part.
     """
+    test = np.arange(len(whole.y)) >= whole.num_train
     return assemble(
         request,
         x=whole.x,
         y=whole.y,
-        test=np.arange(len(whole.y)) >= whole.num_train if whole.num_train < len(whole.y) else None,
+        test=test if test.any() else None,
         owners=(),
         classes=whole.classes,
         where=whole.source,

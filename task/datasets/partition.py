@@ -13,22 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from task.config.paths import cache_dir
 from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
 from task.datasets import partitioners as deals
-from task.datasets.base import stack_rows
-from task.datasets.own import local_test
+from task.datasets.base import Owners, Rows
+from task.datasets.own import Mask, local_test
 from task.datasets.partitioners import Deal
 from task.errors import ConfigError, DataError, choose_from
 from task.numerics import seeds
 from task.population import ClientNames, numbering
-
-__all__ = ["PARTITIONS", "Partition", "label_counts", "load_partition"]
-
-Rows = npt.NDArray[np.int64]
 
 
 class PartitionSpec(NamedTuple):
@@ -58,7 +53,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
     ),
     "dirichlet-capped": PartitionSpec(
         "the same, who has n/K examples gets no further class (NIID-Bench, MOON, PFLlib)",
-        deals.dirichlet_capped, ("dirichlet_alpha",),
+        functools.partial(deals.dirichlet, capped=True), ("dirichlet_alpha",),
     ),
     "dirichlet-client": PartitionSpec(
         "equal sizes, each client's class mix from Dir(dirichlet-alpha p) (Hsu et al. 2019)",
@@ -94,13 +89,15 @@ _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
 class Partition:
     """The clients, by number and by name, and their rows; nothing in it changes.
 
-    `train` and `test` are ``(offsets [K + 1], rows)`` of the training rows and of the clients' own test rows.
+    Args:
+        owners: The clients; their names are stable for the same config.
+        skew: Statistics, see `skew`.
     """
 
-    def __init__(
-        self, names: Sequence[str], train: tuple[Rows, Rows], test: tuple[Rows, Rows], skew: dict[str, float]
-    ) -> None:
-        self.names, self._train, self._test, self._skew = names, train, test, skew
+    def __init__(self, owners: Owners, skew: dict[str, float]) -> None:
+        self.names = owners.names
+        self._owners = owners
+        self._skew = skew
 
     @property
     def num_clients(self) -> int:
@@ -120,15 +117,15 @@ class Partition:
 
     def train(self, client: int) -> Rows:
         """Return the training rows of client number `client`, in ascending order."""
-        return _part(self._train, client)
+        return self._owners.train(client)
 
     def test(self, client: int) -> Rows:
         """Return the rows of the client's own test set; it may be empty."""
-        return _part(self._test, client)
+        return self._owners.test(client)
 
     def num_train(self) -> Rows:
         """Return the number of training examples of every client, int64 ``[K]``."""
-        return np.diff(self._train[0])
+        return np.diff(self._owners.train_offsets)
 
     def index(self, name: str) -> int:
         """Return the number of the client of that name.
@@ -150,31 +147,21 @@ class Partition:
         return numbering(self.names)
 
 
-def _part(stacked: tuple[Rows, Rows], client: int) -> Rows:
-    offsets, rows = stacked
-    return rows[offsets[client] : offsets[client + 1]]
-
-
 class _Bootstrap(Partition):
     """Each client draws its rows when asked: constant memory, so that K may be a million."""
 
     def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
-        none = np.zeros(1, dtype=np.int64)
-        super().__init__(ClientNames(config.num_clients), (none, none), (none, none), {})
+        super().__init__(Owners.from_lists(ClientNames(config.num_clients), [], []), {})
         self._dataset = dataset
         self._config = config
         self._seed = seed
 
-    @property
-    def skew(self) -> dict[str, float]:
-        return dict(self._sampled_skew)
-
     @functools.cached_property
-    def _sampled_skew(self) -> dict[str, float]:
+    def skew(self) -> dict[str, float]:
         few = [self._rows(i) for i in range(min(_SAMPLE, self.num_clients))]
         return _statistics(self._dataset, [rows[~test] for rows, test in few], sum(t.sum() for _, t in few))
 
-    def _rows(self, client: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    def _rows(self, client: int) -> tuple[Rows, Mask]:
         """Return the client's rows, ascending and without repetition, and which of them are for its test."""
         name, size = self.names[range(self.num_clients)[client]], self._config.examples_per_client
         rng = seeds.rng_for(self._seed, seeds.PARTITION, client=name)
@@ -190,8 +177,7 @@ class _Bootstrap(Partition):
         return rows[test]
 
     def num_train(self) -> Rows:
-        size, fraction = self._config.examples_per_client, self._config.local_test_fraction
-        kept = size - int(local_test(size, fraction, self._seed, self.names[0]).sum())
+        kept = self._config.examples_per_client - len(self.test(0))
         return np.broadcast_to(np.int64(kept), self.num_clients)
 
 
@@ -214,12 +200,8 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
     if entry is None:
         entry = cache.store(folder, *_compute(dataset, config, seed))
     arrays, meta = entry
-    return Partition(
-        tuple(meta["names"]) if "names" in meta else ClientNames(config.num_clients),
-        (arrays["train_offsets"], arrays["train_rows"]),
-        (arrays["test_offsets"], arrays["test_rows"]),
-        meta["skew"],
-    )
+    names = tuple(meta["names"]) if "names" in meta else ClientNames(config.num_clients)
+    return Partition(Owners(names, **arrays), meta["skew"])
 
 
 def _check(dataset: Dataset, config: DataConfig) -> None:
@@ -252,51 +234,34 @@ def _check(dataset: Dataset, config: DataConfig) -> None:
 
 def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arrays, dict[str, Any]]:
     """Return the arrays and the meta data of a cache entry."""
-    names: Sequence[str]
-    tests: list[Rows] | None = None
-    deal = PARTITIONS[config.partition].deal
-    if deal is None:
-        names, parts, tests = _natural(dataset, config, seed)
-    else:
-        names = ClientNames(config.num_clients)
+    names: Sequence[str] = ClientNames(config.num_clients)
+    meta: dict[str, Any] = {}
+    tests: list[Rows] = []
+    deal, owners = PARTITIONS[config.partition].deal, dataset.owners
+    if deal is not None:
         labels = None if dataset.kind == "text" else dataset.y[: dataset.num_train]
-        pool = Deal(dataset.num_train, labels, dataset.num_classes, config, seed)
-        parts = [np.sort(part) for part in deal(pool)]
-    if tests is None:
-        masks = [
-            local_test(len(part), config.local_test_fraction, seed, name)
-            for name, part in zip(names, parts, strict=True)
-        ]
+        parts = deal(Deal(dataset.num_train, labels, dataset.num_classes, config, seed))
+    else:
+        assert owners is not None  # checked before
+        chosen = list(range(len(owners.names)))
+        if config.num_clients:
+            rng = seeds.rng_for(seed, seeds.PARTITION)
+            chosen = sorted(rng.choice(len(chosen), config.num_clients, replace=False).tolist())
+        names = meta["names"] = [owners.names[i] for i in chosen]
+        parts = [owners.train(i) for i in chosen]
+        if len(owners.test_rows):
+            tests = [np.sort(owners.test(i)) for i in chosen]
+    parts = [np.sort(part) for part in parts]
+    num_test = 0  # of the rows of the training pool
+    if not tests:
+        drawn = zip(parts, names, strict=True)
+        masks = [local_test(len(part), config.local_test_fraction, seed, name) for part, name in drawn]
         tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
         parts = [part[~mask] for part, mask in zip(parts, masks, strict=True)]
-        num_test = sum(len(test) for test in tests)
-    else:
-        num_test = 0  # those rows are not of the training pool
+        num_test = sum(map(len, tests))
     _check_sizes(names, np.array([len(part) for part in parts]), config)
-    (train_offsets, train_rows), (test_offsets, test_rows) = stack_rows(parts), stack_rows(tests)
-    arrays: cache.Arrays = {"train_offsets": train_offsets, "train_rows": train_rows}
-    arrays |= {"test_offsets": test_offsets, "test_rows": test_rows}
-    meta: dict[str, Any] = {"skew": _statistics(dataset, parts, num_test)}
-    if not isinstance(names, ClientNames):
-        meta["names"] = list(names)
-    return arrays, meta
-
-
-def _natural(
-    dataset: Dataset, config: DataConfig, seed: int
-) -> tuple[list[str], list[Rows], list[Rows] | None]:
-    """Return names, rows and, if the data came with them, own test rows of all owners or a sample."""
-    owners = dataset.owners
-    assert owners is not None  # checked before
-    chosen = list(range(len(owners.names)))
-    if config.num_clients:
-        rng = seeds.rng_for(seed, seeds.PARTITION)
-        chosen = sorted(rng.choice(len(chosen), config.num_clients, replace=False).tolist())
-    names = [owners.names[i] for i in chosen]
-    parts = [np.sort(owners.train(i)) for i in chosen]
-    if not len(owners.test_rows):
-        return names, parts, None
-    return names, parts, [np.sort(owners.test(i)) for i in chosen]
+    meta["skew"] = _statistics(dataset, parts, num_test)
+    return Owners.from_lists(names, parts, tests).arrays(), meta
 
 
 def _check_sizes(names: Sequence[str], sizes: Rows, config: DataConfig) -> None:
@@ -314,11 +279,9 @@ def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[
     """Compute `Partition.skew`."""
     sizes = np.sort([len(part) for part in parts]).astype(np.float64)
     rank = np.arange(1, len(sizes) + 1)
-    total = np.zeros(dataset.num_classes, dtype=np.int64)
-    for part in parts:  # twice over the clients, so that K x C counts need not be kept
-        total += _count(dataset, part)
+    total = _count(dataset, np.concatenate(parts))
     classes, distance = 0, 0.0
-    for part in parts:
+    for part in parts:  # a client at a time, so that K x C counts need not be kept
         counts = _count(dataset, part)
         classes += int((counts > 0).sum())
         distance += 0.5 * float(np.abs(counts / max(counts.sum(), 1) - total / max(total.sum(), 1)).sum())

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.sections import DataConfig
+from task.datasets.base import Rows
 from task.datasets.own import local_test_size
 from task.errors import ConfigError, DataError
 from task.numerics import seeds
 
-Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BASE = 5  # power-law: examples of a digit that each of its holders gets first
@@ -117,40 +117,25 @@ def _by_label(rows: Rows, y: Rows, classes: Rows, clients: int, rng: np.random.G
     return [np.concatenate(hand) for hand in hands]
 
 
-def dirichlet(deal: Deal) -> list[Rows]:
-    """Split each class among the clients by a draw from Dir(alpha 1_K), without a cap on sizes.
+def dirichlet(deal: Deal, capped: bool = False) -> list[Rows]:
+    """Split each class among the clients by a draw from Dir(alpha 1_K).
 
-    Sizes become as skewed as labels are. (MOON, NIID-Bench and PFLlib cap them: not comparable.) The whole
-    draw is repeated, at most ten times, until every client keeps ``min-client-examples`` for training.
-    """
-    return _dirichlet(deal, capped=False)
+    Sizes become as skewed as labels are. The whole draw is repeated, at most ten times, until every client
+    keeps ``min-client-examples`` for training.
 
-
-def dirichlet_capped(deal: Deal) -> list[Rows]:
-    """Do the same, each class among the clients that have no more than n/K examples so far.
-
-    So NIID-Bench, MOON and PFLlib do. Classes that come later in the order are split among fewer clients.
+    `capped` splits each class among the clients that have no more than n/K examples so far, as NIID-Bench,
+    MOON and PFLlib do: the two are not comparable. Classes that come later are split among fewer clients.
     PFLlib redraws until every client has min(B / (1 - 0.75), N / (2 K)) examples, its test quarter included:
     40 at B = 10, which is ``min-client-examples = 30`` with ``local-test-fraction = 0.25``.
     """
-    return _dirichlet(deal, capped=True)
-
-
-def _dirichlet(deal: Deal, capped: bool) -> list[Rows]:
-    from flwr_datasets.partitioner import DirichletPartitioner
-
-    config = deal.config
-    partitioner = DirichletPartitioner(
-        num_partitions=config.num_clients,
-        partition_by="label",
-        alpha=config.dirichlet_alpha,
-        min_partition_size=_with_test_part(config),
+    return _by_library(
+        deal,
+        "DirichletPartitioner",
+        "Raise dirichlet-alpha, or lower num-clients or min-client-examples, or try another seed.",
+        alpha=deal.config.dirichlet_alpha,
+        min_partition_size=_with_test_part(deal.config),
         self_balancing=capped,
-        shuffle=False,
-        seed=seeds.seed_for(deal.seed, seeds.PARTITION),
     )
-    advice = "Raise dirichlet-alpha, or lower num-clients or min-client-examples, or try another seed."
-    return _by_library(deal, partitioner, advice)
 
 
 def classes(deal: Deal) -> list[Rows]:
@@ -159,18 +144,13 @@ def classes(deal: Deal) -> list[Rows]:
     Client k holds class k mod C and c - 1 others at random. With fewer clients than classes some classes may
     belong to no client and stay unused.
     """
-    from flwr_datasets.partitioner import PathologicalPartitioner
-
-    config = deal.config
-    partitioner = PathologicalPartitioner(
-        num_partitions=config.num_clients,
-        partition_by="label",
-        num_classes_per_partition=config.classes_per_client,
+    return _by_library(
+        deal,
+        "PathologicalPartitioner",
+        "Lower classes-per-client or num-clients.",
+        num_classes_per_partition=deal.config.classes_per_client,
         class_assignment_mode="first-deterministic",
-        shuffle=False,
-        seed=seeds.seed_for(deal.seed, seeds.PARTITION),
     )
-    return _by_library(deal, partitioner, "Lower classes-per-client or num-clients.")
 
 
 def classes_unbalanced(deal: Deal) -> list[Rows]:
@@ -222,20 +202,24 @@ def classes_unbalanced(deal: Deal) -> list[Rows]:
     return [np.concatenate(hand) for hand in hands]
 
 
-def _by_library(deal: Deal, partitioner: Any, advice: str) -> list[Rows]:
+def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
     """Run one of flwr-datasets' partitioners over a table in memory: no file, no network."""
     import datasets
+    from flwr_datasets import partitioner as library
 
-    table = datasets.Dataset.from_dict({"label": deal.classes(), "row": np.arange(deal.size)})
-    partitioner.dataset = table
+    clients, seed = deal.config.num_clients, seeds.seed_for(deal.seed, seeds.PARTITION)
+    partitioner = getattr(library, kind)(
+        num_partitions=clients, partition_by="label", shuffle=False, seed=seed, **more
+    )
+    partitioner.dataset = datasets.Dataset.from_dict({"label": deal.classes(), "row": np.arange(deal.size)})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of each repeated draw
-            parts = [partitioner.load_partition(k) for k in range(deal.config.num_clients)]
+            parts = [partitioner.load_partition(k) for k in range(clients)]
     except ValueError as err:
         raise DataError(
-            f'partition "{deal.config.partition}" of {deal.size} examples among {deal.config.num_clients} '
-            f"clients cannot be made: {' '.join(str(err).split())} {advice}"
+            f'partition "{deal.config.partition}" of {deal.size} examples among {clients} clients '
+            f"cannot be made: {' '.join(str(err).split())} {advice}"
         ) from err
     return [np.asarray(part.with_format("numpy")[:]["row"], dtype=np.int64) for part in parts]
 
@@ -253,20 +237,17 @@ def dirichlet_client(deal: Deal) -> list[Rows]:
 
     Examples are drawn without replacement; where a class has run out, q is renormalised over the others.
     """
-    rng, clients = deal.rng(), deal.config.num_clients
-    stock = [rng.permutation(np.flatnonzero(deal.classes() == c)) for c in range(deal.num_classes)]
-    left = np.array([len(rows) for rows in stock])
-    stock = [rows for rows in stock if len(rows)]
-    left = left[left > 0]
-    prior = left / left.sum()
-    sizes = [len(part) for part in np.array_split(np.arange(deal.size), clients)]
+    rng = deal.rng()
+    shuffled = [rng.permutation(np.flatnonzero(deal.classes() == c)) for c in range(deal.num_classes)]
+    stock = [rows for rows in shuffled if len(rows)]
+    counts = np.array([len(rows) for rows in stock])
+    prior, used = counts / counts.sum(), np.zeros_like(counts)
     out = []
-    for size in sizes:
-        taken = _draw(rng, rng.dirichlet(deal.config.dirichlet_alpha * prior), left, size)
-        ends = [len(rows) for rows in stock]
-        used = np.array(ends) - left
+    for part in np.array_split(np.arange(deal.size), deal.config.num_clients):
+        mix = rng.dirichlet(deal.config.dirichlet_alpha * prior)
+        taken = _draw(rng, mix, counts - used, len(part))
         out.append(np.concatenate([r[u : u + t] for r, u, t in zip(stock, used, taken, strict=True)]))
-        left -= taken
+        used += taken
     return out
 
 

@@ -83,27 +83,20 @@ def windows(text: bytes) -> Windows:
 
 
 def _roles(path: Path) -> Iterator[OwnerWindows]:
-    names = Names()
-    for play, role, lines in _read_roles(path):
-        name = names.new(f"{play}-{role}")
-        num_test = -(-len(lines) // 5)
-        texts = [_encode("\n".join(part)) for part in (lines[:-num_test], lines[-num_test:])]
-        yield name, windows(texts[0]), windows(texts[1])
-
-
-def _read_roles(path: Path) -> Iterator[tuple[str, str, list[str]]]:
-    number = 0
+    names, number = Names(), 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                number += 1
+            for number, line in enumerate(file, start=1):  # noqa: B007 - errors name it
                 if not line.strip():
                     continue
                 entry = json.loads(line)
                 lines = entry["lines"]
                 if not isinstance(lines, list) or not all(isinstance(text, str) for text in lines):
                     raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
-                yield str(entry["play"]), str(entry["role"]), lines
+                name = names.new(f"{entry['play']}-{entry['role']}")
+                num_test = -(-len(lines) // 5)
+                train, test = (_encode("\n".join(part)) for part in (lines[:-num_test], lines[-num_test:]))
+                yield name, windows(train), windows(test)
     except EOFError as err:
         raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it again.") from err
     except (ValueError, KeyError, TypeError, OSError) as err:

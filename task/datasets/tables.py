@@ -14,15 +14,14 @@ from __future__ import annotations
 import csv
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
-from task.datasets.own import assemble, check_labels, data_path, keys_of
+from task.datasets.own import assemble, data_path, keys_of
 from task.errors import DataError, local, reason
 
 Ints = npt.NDArray[np.int64]
@@ -46,49 +45,46 @@ def locate_npz(request: Request) -> Source:
     return Source((path,), keys_of(request))
 
 
-@dataclass
-class _Table:
-    """Rows of the csv files, as they are read."""
+class _Row(NamedTuple):
+    """A row of a csv file."""
 
-    x: list[list[float]] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    owners: list[str] = field(default_factory=list)  # empty = no owners
-    tests: list[bool] = field(default_factory=list)  # empty = no split column
-    places: list[tuple[Path, int]] = field(default_factory=list)  # file and line of each row
-    label: str = ""  # name of the column of the labels
+    path: Path
+    line: int
+    x: list[float]
+    label: str
+    owner: str | None  # None: the file does not say
+    test: bool | None
 
 
 def decode_csv(request: Request, source: Source) -> Decoded:
     """Read all files; they must have the same header."""
-    table = _Table()
+    rows: list[_Row] = []
     header: list[str] = []
     for path in source.files:
-        header = _read_csv(path, header, table, owner=path.stem if source.keys["folder"] else "")
-    if not table.x:
+        header = _read_csv(path, header, rows, path.stem if source.keys["folder"] else None)
+    if not rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
-    table.label = _label_column(header)
-    y, classes = _numbers(table, request)
+    y, classes = _numbers(rows, _label_column(header), request)
+    tests = [row.test for row in rows if row.test is not None]
     return assemble(
         request,
-        x=np.array(table.x, dtype=np.float32),
+        x=np.array([row.x for row in rows], dtype=np.float32),
         y=y,
-        test=np.array(table.tests, dtype=bool) if table.tests else None,
-        owners=table.owners,
+        test=np.array(tests) if tests else None,
+        owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
     )
 
 
-def _read_csv(path: Path, header: list[str], table: _Table, owner: str) -> list[str]:
-    """Append one file to the table and return its header."""
+def _read_csv(path: Path, header: list[str], rows: list[_Row], owner: str | None) -> list[str]:
+    """Append the rows of one file and return its header."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             own = [name.strip() for name in next(reader, [])]
             _check_header(path, own, header)
-            for cells in reader:
-                if cells:
-                    _read_row(path, reader.line_num, own, cells, table, owner)
+            rows += [_row(path, reader.line_num, own, cells, owner) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise DataError(
             f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
@@ -115,92 +111,82 @@ def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
 
 
 def _label_column(header: list[str]) -> str:
-    return "label" if "label" in header else [n for n in header if n not in ("client", "split")][-1]
+    return (
+        "label" if "label" in header else ([n for n in header if n not in ("client", "split")] or header)[-1]
+    )
 
 
-def _read_row(path: Path, line: int, header: list[str], cells: list[str], table: _Table, owner: str) -> None:
+def _row(path: Path, line: int, header: list[str], cells: list[str], owner: str | None) -> _Row:
     if len(cells) != len(header):
         raise DataError(
             f"{local(path)}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}. "
             "Repair or remove the line."
         )
+
+    def refused(column: str, words: str) -> DataError:
+        name = local(f' "{column}"')
+        place = f"{local(path)}, line {line}, column {header.index(column) + 1}{name}"
+        return DataError(f"{place}: expected {words}")
+
     row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-    label = _label_column(header)
+    label, split = _label_column(header), row.get("split")
     if not row[label]:
-        raise DataError(
-            f"{_cell(path, line, header, label)}: expected a label; the cell is empty. "
-            "Fill it in or remove the line."
-        )
-    table.labels.append(row.pop(label))
-    client = row.pop("client", None)
-    if owner or client is not None:
-        if not (owner or client):
-            raise DataError(
-                f"{_cell(path, line, header, 'client')}: expected a name; the cell is empty. Fill it in or "
-                "remove the line."
-            )
-        table.owners.append(owner or client or "")
-    split = row.pop("split", None)
-    if split is not None:
-        if split not in ("train", "test"):
-            place = _cell(path, line, header, "split")
-            raise DataError(f'{place}: expected train or test; got "{local(split)}"')
-        table.tests.append(split == "test")
-    table.x.append([_number(path, line, header, name, cell) for name, cell in row.items()])
-    table.places.append((path, line))
+        raise refused(label, "a label; the cell is empty. Fill it in or remove the line.")
+    if owner is None and row.get("client") == "":
+        raise refused("client", "a name; the cell is empty. Fill it in or remove the line.")
+    if split not in ("train", "test", None):
+        raise refused("split", f'train or test; got "{local(split)}"')
+    x = []
+    for name, cell in row.items():
+        if name not in (label, "client", "split"):
+            x.append(_number(cell))
+            if not math.isfinite(x[-1]):
+                words = (
+                    f'a number; got "{local(cell)}". Fill it in, code it as a number, or remove the line or'
+                )
+                raise refused(name, f"{words} column.")
+    test = None if split is None else split == "test"
+    return _Row(path, line, x, row[label], row.get("client") if owner is None else owner, test)
 
 
-def _cell(path: Path, line: int, header: list[str], column: str) -> str:
-    """Return where a cell is, for a message."""
-    name = local(f' "{column}"')
-    return f"{local(path)}, line {line}, column {header.index(column) + 1}{name}"
-
-
-def _number(path: Path, line: int, header: list[str], column: str, cell: str) -> float:
-    with suppress(ValueError):
-        if math.isfinite(value := float(cell)):
-            return value
-    raise DataError(
-        f'{_cell(path, line, header, column)}: expected a number; got "{local(cell)}". Fill it in, code it '
-        "as a number, or remove the line or column."
-    )
-
-
-def _numbers(table: _Table, request: Request) -> tuple[Ints, tuple[str, ...]]:
-    """Return class numbers and class names; pooled labels are numbered in sorted order."""
-    fixed = request.num_classes > 0
-    values: list[int] = []
+def _number(cell: str) -> float:
     try:
-        for label in table.labels:
-            values.append(int(label))
+        return float(cell)
     except ValueError:
-        if request.owner:
-            path, line = table.places[len(values)]
-            raise DataError(
-                f'{local(path)}, line {line}, column "{local(table.label)}": labels of a node\'s own data '
-                f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-                f'"{local(label)}". Replace the names by the numbers that all nodes agreed on.'
-            ) from None
-        names = sorted(set(table.labels))
-        if fixed and len(names) > request.num_classes:
-            raise DataError(
-                f"{local(table.places[0][0])}: expected at most num-classes = {request.num_classes} "
-                f'different labels; got {len(names)}. Raise the run-config key "num-classes" or set it to 0.'
-            ) from None
-        number = {name: i for i, name in enumerate(names)}
-        return np.array([number[label] for label in table.labels], dtype=np.int64), tuple(names)
-    if not fixed and not request.owner:
-        found = sorted(set(values))
-        position = {value: i for i, value in enumerate(found)}
-        return np.array([position[v] for v in values], dtype=np.int64), tuple(str(v) for v in found)
-    most = request.num_classes or MOST_CLASSES
-    for value, (path, line) in zip(values, table.places, strict=True):
-        if not 0 <= value < most:
-            raise DataError(
-                f'{local(path)}, line {line}, column "{local(table.label)}": expected a label '
-                f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
-            )
-    return np.array(values, dtype=np.int64), ()
+        return math.nan
+
+
+def _numbers(rows: list[_Row], column: str, request: Request) -> tuple[Ints, tuple[str, ...]]:
+    """Return class numbers and class names; pooled labels are numbered in sorted order."""
+    values: list[int] = []
+    with suppress(ValueError):
+        for row in rows:
+            values.append(int(row.label))
+    whole = len(values) == len(rows)
+    if request.owner and not whole:
+        row = rows[len(values)]
+        raise DataError(
+            f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
+            f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
+            f'"{local(row.label)}". Replace the names by the numbers that all nodes agreed on.'
+        )
+    if whole and (request.owner or request.num_classes):
+        most = request.num_classes or MOST_CLASSES
+        for value, row in zip(values, rows, strict=True):
+            if not 0 <= value < most:
+                raise DataError(
+                    f'{local(row.path)}, line {row.line}, column "{local(column)}": expected a label '
+                    f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
+                )
+        return np.array(values, dtype=np.int64), ()
+    labels = np.array(values if whole else [row.label for row in rows], dtype=object)
+    classes, y = np.unique(labels, return_inverse=True)
+    if 0 < request.num_classes < len(classes):
+        raise DataError(
+            f"{local(rows[0].path)}: expected at most num-classes = {request.num_classes} "
+            f'different labels; got {len(classes)}. Raise the run-config key "num-classes" or set it to 0.'
+        )
+    return y.astype(np.int64), tuple(map(str, classes))
 
 
 def _range(request: Request) -> str:
@@ -239,7 +225,13 @@ def decode_npz(request: Request, source: Source) -> Decoded:
             f"{local(path)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
         )
     num_classes = request.num_classes or max(int(y.max()) + 1, 1)
-    check_labels(y.astype(np.int64), num_classes, str(path))
+    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
+    if len(wrong):
+        raise DataError(
+            f"{local(path)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
+            f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
+            'labels or raise the run-config key "num-classes".'
+        )
     return assemble(
         request,
         x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),

@@ -15,9 +15,10 @@ from safetensors import SafetensorError
 
 from client_app.app import make_app
 from server_app import app
-from server_app.app import run, run_path
+from server_app.app import run
 from server_app.results import folder as results
 from server_app.run import run_lock as holding
+from server_app.run.naming import folder_of_run
 from task.config.read import read_config
 from task.datasets import cache
 from task.errors import ConfigError
@@ -113,7 +114,7 @@ def test_a_finished_run_can_be_lengthened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a/b", "..", "."])
 def test_a_run_name_is_one_folder(name: str) -> None:
     with pytest.raises(ConfigError, match="one folder"):
-        run_path(read_config({"run-name": name}))
+        folder_of_run(read_config({"run-name": name}))
 
 
 def test_models_of_the_clients_that_nobody_measures_are_refused_before_anything_is_written(

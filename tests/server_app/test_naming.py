@@ -81,7 +81,7 @@ def test_a_resume_without_a_name_goes_on_with_the_last_run(tmp_path: Path) -> No
 def test_a_resume_under_a_wrong_name_is_refused_with_the_near_ones(tmp_path: Path) -> None:
     for name in ("ward-trial", *(f"a{i}" for i in range(12))):
         put(tmp_path / name)
-    message = r'expected a run .*ward-trail; got none.* a0, .* and 4 more.*"ward-trial"'
+    message = r'expected a run .*ward-trail; got none.* a0, .* and 8 more.*"ward-trial"'
     with pytest.raises(ConfigError, match=message):
         where(tmp_path, "ward-trail", resume=True)
     assert not (tmp_path / "ward-trail").exists()
@@ -121,7 +121,7 @@ def test_the_command_line_refuses_a_resume_under_a_wrong_name(tmp_path: Path) ->
     words = ["run", "--resume", "--run-name", "typo", "--runs-dir", str(tmp_path), "-c", 'progress="none"']
     done = CliRunner().invoke(cli.app, words)
     assert isinstance(done.exception, ConfigError)
-    assert "expected a run to go on with" in str(done.exception)
+    assert "expected a run to continue" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,14 +134,14 @@ def kit(tmp_path: Path) -> LinkKit:
 
 
 def test_a_link_refuses_a_resume_of_nothing_and_a_name_that_is_taken(kit: LinkKit) -> None:
-    with pytest.raises(ConfigError, match="expected a run to go on with"):
+    with pytest.raises(ConfigError, match="expected a run to continue"):
         follow.submit(kit, {"run-name": "typo", "resume": True})
     put(kit.runs / "mine", result=True)
     with pytest.raises(ConfigError, match="a finished run"):
         follow.submit(kit, {"run-name": "mine"})
     assert Jobs(kit.jobs, kit.runs).all() == []
     assert follow.submit(kit, {"run-name": "mine", "resume": True}).keys["resume"] is True
-    with pytest.raises(ConfigError, match="which is queued"):
+    with pytest.raises(ConfigError, match="no queued or running job"):
         follow.submit(kit, {"run-name": "mine"}, overwrite=True)
     assert (kit.runs / "mine" / "result.json").exists()
 

@@ -181,7 +181,7 @@ def test_a_run_that_died_before_its_first_checkpoint_goes_on(
     config: dict[str, Any], whole: dict[str, Any]
 ) -> None:
     checked = read_config(config | {"run-name": "early"})
-    RunFolder.create(server.run_path(checked), {"run": as_run_config(checked)}, resume=False)
+    RunFolder.create(server.folder_of_run(checked), {"run": as_run_config(checked)}, resume=False)
     assert leftovers(run(config, "early", resume=True)) == whole
 
 

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from server_app.results.folder import RunFolder, summarise
+from server_app.results.folder import RunFolder
 from server_app.results.plots import by_round
 from server_app.results.report import _settings, write_report
-from server_app.results.summary import gather
+from server_app.results.summary import gather, summarise
 from server_app.results.svg import Point, ticks
 from task.config.read import as_run_config, read_config
 from task.errors import StateError

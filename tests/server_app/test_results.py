@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from server_app.results import folder as results
-from server_app.results.folder import RunFolder, environment, summarise, to_json
+from server_app.results.folder import RunFolder, environment, to_json
+from server_app.results.summary import summarise
 from task.errors import ConfigError, StateError
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}

@@ -123,7 +123,7 @@ def test_gzip_cut_short_and_foreign_files_are_refused(tmp_path):
 
 
 def test_missing_files_say_what_to_put_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(idx, "_fetch", no_network)
+    monkeypatch.setattr("torchvision.datasets.MNIST", no_network)
     with pytest.raises(DataError, match=r"(?s)mnist: no data in .*MNIST/raw.*no network.*t10k-labels-idx1"):
         load(dataset="mnist")
     assert list((tmp_path / "data").iterdir()) == []  # nothing half-made is left
@@ -134,11 +134,12 @@ def test_missing_files_say_what_to_put_where(tmp_path, monkeypatch):
 
 def test_download_avoids_a_read_only_data_folder(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir(mode=0o555)
-    monkeypatch.setattr(idx, "_fetch", lambda family, root: write_mnist(type(tmp_path)(root), zipped=False))
+    fetch = lambda root, download: write_mnist(type(tmp_path)(root), zipped=False)  # noqa: E731
+    monkeypatch.setattr("torchvision.datasets.MNIST", fetch)
     data = load(dataset="mnist")
     assert data.source == str(tmp_path / "cache/data/MNIST/raw")
     assert [p.name for p in (tmp_path / "cache/data").iterdir()] == ["MNIST"]
-    monkeypatch.setattr(idx, "_fetch", no_network)
+    monkeypatch.setattr("torchvision.datasets.MNIST", no_network)
     assert load(dataset="mnist").fingerprint == data.fingerprint
 
 
