@@ -70,7 +70,7 @@ def test_the_mean_of_a_scalar_is_weighted_by_examples() -> None:
     assert replies.number("loss") == 5.0
     assert replies.number("part") == 1.0  # b did not send it
     assert replies.number("none") is None
-    assert AggregatedReplies({}, (), np.array([], np.int64)).mean("loss") is None
+    assert AggregatedReplies({}, (), np.array([], np.int64)).number("loss") is None
 
 
 def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> None:
