@@ -76,26 +76,19 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
 
-    @made.train()
-    def on_train(message: Message, context: Context) -> Message:
-        return Message(answer(node_of(context), message.content), reply_to=message)
-
-    @made.evaluate()
-    def on_evaluate(message: Message, context: Context) -> Message:
-        node = node_of(context)
-        contract = evaluation_of(contract_of(node.config))
-        return Message(answer(node, message.content, contract), reply_to=message)
-
     def on_phase(name: str) -> Callable[[Message, Context], Message]:
         def on_message(message: Message, context: Context) -> Message:
             node = node_of(context)
-            contract = contract_of(node.config).phases.get(name)
+            entry = contract_of(node.config)
+            contract = {"train": entry, "evaluate": evaluation_of(entry), **entry.phases}.get(name)
             if contract is None:
                 raise WireError(f"{node.config.algorithm} has no phase {name!r} under this run config")
             return Message(answer(node, message.content, contract), reply_to=message)
 
         return on_message
 
+    made.train()(on_phase("train"))
+    made.evaluate()(on_phase("evaluate"))
     for name, work in phases().items():
         register = made.train if work == "train" else made.evaluate
         register(name)(on_phase(name))

@@ -11,11 +11,10 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from client_app.owner import SIMULATION, Owner
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
-from task.datasets.partition import load_partition
+from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, only, state_of
 from task.resolve.contract import Parts, model_of, parts_of
@@ -36,29 +35,9 @@ from task.wire.layouts import Forms
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class Clients(Protocol):
-    """The clients of a node by number, as a partition has them."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names, in the order of the counts."""
-
-    def num_train(self) -> np.ndarray:
-        """Training examples per client."""
-
-    def index(self, name: str) -> int:
-        """Number of a client."""
-
-    def train(self, client: int) -> np.ndarray:
-        """Rows of a client's training data."""
-
-    def test(self, client: int) -> np.ndarray:
-        """Rows of a client's own test data."""
-
-
 @dataclass(frozen=True)
 class OneClient:
-    """The only client of a node that brings its own data: all rows are its own."""
+    """The only client of a node that brings its own data: a partition of which all rows are its own."""
 
     name: str
     dataset: Dataset
@@ -89,6 +68,9 @@ class OneClient:
     def test(self, client: int) -> np.ndarray:
         """All test rows."""
         return np.arange(self.dataset.num_train, len(self.dataset.y))
+
+
+Clients = Partition | OneClient
 
 
 @dataclass(frozen=True)

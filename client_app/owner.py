@@ -43,17 +43,11 @@ TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they wer
 
 @dataclass(frozen=True)
 class Owner:
-    """What the owner of a node decides.
+    """What the owner of a node decides."""
 
-    Attributes:
-        simulation: Whether there is none, as the run and the node are one user's.
-        min_examples: Fewest distinct examples that a record is computed from; 0 = any number.
-        min_steps: Fewest local steps that it is computed in; 0 = any number.
-    """
-
-    simulation: bool = True
-    min_examples: int = 0
-    min_steps: int = 0
+    simulation: bool = True  # whether there is none, as the run and the node are one user's
+    min_examples: int = 0  # fewest distinct examples that a record is computed from; 0 = any number
+    min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
 
     def explain(self, err: Exception) -> str:
         """Return what the server hears of an error; the node's own log has all of it."""
@@ -110,19 +104,12 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
 
 @dataclass(frozen=True)
 class Basis:
-    """What one record of an upload is computed from.
+    """What one record of an upload is computed from."""
 
-    Attributes:
-        field: Name of the record.
-        examples: Distinct training examples of the client.
-        steps: Local steps; None if each of them takes all the client's examples.
-        why: The keys that make it so.
-    """
-
-    field: str
-    examples: int
-    steps: int | None
-    why: str
+    field: str  # name of the record
+    examples: int  # distinct training examples of the client
+    steps: int | None  # local steps; None if each of them takes all the client's examples
+    why: str  # the keys that make it so
 
 
 def basis(
@@ -180,12 +167,10 @@ def check_basis(
         if found.examples < owner.min_examples:
             raise RefusedError(
                 f"policy: min-examples = {owner.min_examples}; {found.field!r} of {entry.name} would be "
-                "computed "
-                f"from {found.examples} examples ({found.why}; client {client} has {rows})"
+                f"computed from {found.examples} examples ({found.why}; client {client} has {rows})"
             )
         if found.steps is not None and found.steps < owner.min_steps:
             raise RefusedError(
                 f"policy: min-steps = {owner.min_steps}; {found.field!r} of {entry.name} would be "
-                "computed in "
-                f"{found.steps} local steps ({found.why}; client {client} has {rows} examples)"
+                f"computed in {found.steps} local steps ({found.why}; client {client} has {rows} examples)"
             )

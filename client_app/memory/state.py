@@ -45,17 +45,11 @@ class KeptState:
 
 @dataclass(frozen=True)
 class StateStore:
-    """Kept state of the clients of one machine.
+    """Kept state of the clients of one machine."""
 
-    Args:
-        root: ``state-dir``.
-        run_name: Name of the run; each run of the name has a folder of its own.
-        scope: Folder in that for what is kept otherwise than by client and run; "" = none.
-    """
-
-    root: Path
-    run_name: str
-    scope: str = ""
+    root: Path  # ``state-dir``
+    run_name: str  # each run of the name has a folder of its own
+    scope: str = ""  # folder in that for what is kept otherwise than by client and run; "" = none
 
     def path(self, client: str, run: str = "") -> Path:
         """Return the file of a client in a run."""

@@ -32,8 +32,7 @@ Outcome = tuple[str, wire.ClientUpdate | Exception]
 class Stage:
     """A stage that does nothing; the base of every other."""
 
-    adapts: bool = False
-    """Whether `start` needs the client's training data."""
+    adapts: bool = False  # whether `start` needs the client's training data
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from rich.console import Group
@@ -17,17 +18,19 @@ BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->
 
 def as_dict() -> dict[str, Any]:
     """Return the catalogue as plain data."""
-    return {name: asdict(_plain(entry)) for name, entry in ALGORITHMS.items()}
+    return {name: _plain(entry) for name, entry in ALGORITHMS.items()}
 
 
-def _plain(entry: Algorithm) -> Algorithm:
-    # asdict deep-copies, which a mapping proxy does not allow.
-    phases = {name: _plain(phase) for name, phase in entry.phases.items()}
-    return replace(entry, neutral=dict(entry.neutral), phases=phases)
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(v) for key, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def _fields(fields: tuple[Record, ...], scalars: tuple[Scalar, ...]) -> str:
-    return ", ".join([f.name for f in fields] + [s.name for s in scalars]) or "nothing"
+def _fields(records: tuple[Record, ...], scalars: tuple[Scalar, ...]) -> str:
+    return ", ".join([r.name for r in records] + [s.name for s in scalars]) or "nothing"
 
 
 def _up(entry: Algorithm) -> str:

@@ -41,12 +41,8 @@ def list_recipes() -> None:
 
     table = Table("recipe", "what it is")
     for name, path in recipes().items():
-        head = [
-            line.lstrip("# ")
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if line.startswith("#")
-        ]
-        table.add_row(name, head[0] if head else "")
+        lines = path.read_text(encoding="utf-8").splitlines()
+        table.add_row(name, next((line.lstrip("# ") for line in lines if line.startswith("#")), ""))
     console().print(table)
 
 

@@ -20,9 +20,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.membership.membership import Incarnation, Membership
@@ -49,21 +48,14 @@ LOST = {
 
 @dataclass
 class Terms:
-    """How an exchange waits.
+    """How an exchange waits."""
 
-    Attributes:
-        membership: Who is online, and takes registrations.
-        server_round: Round t.
-        patience: Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
-        most_bytes: Limit of one reply to an order.
-        bytes_again: Bytes of the orders that were sent again, for the phase's accounts.
-    """
-
-    membership: Membership
-    server_round: int = 0
+    membership: Membership  # who is online, and takes registrations
+    server_round: int = 0  # round t
+    # Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
     patience: Callable[[int], float] = lambda clients: timing.COME_BACK_S
-    most_bytes: int = UNLIMITED
-    bytes_again: int = 0
+    most_bytes: int = UNLIMITED  # limit of one reply to an order
+    bytes_again: int = 0  # bytes of the orders that were sent again, for the phase's accounts
 
 
 @dataclass
@@ -100,7 +92,7 @@ class Exchange:
         for m in messages:
             claim = self.membership.claims.get(m.metadata.dst_node_id)
             pool = claim.registration.pool if claim else ""
-            self._orders.append(_Order(m, dict.fromkeys(clients_of(m)), pool))
+            self._orders.append(_Order(m, dict.fromkeys(wire.clients_of(m)), pool))
         ids = self._push([(order, order.request) for order in self._orders])
         self.looked_at = time.monotonic()
         self.deadline = self.looked_at + timeout_s  # the nodes' time begins when the last has its order
@@ -265,9 +257,3 @@ class Exchange:
 
     def _name(self, node: int) -> str:
         return str(self.membership.nodes.get(node, f"node {node}"))
-
-
-def clients_of(request: Message) -> list[str]:
-    """Return the clients that an order is for; empty if it names none."""
-    config = request.content.get(wire.CONFIG)
-    return list(cast("list[str]", config.get("clients", []))) if isinstance(config, ConfigRecord) else []

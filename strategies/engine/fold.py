@@ -33,27 +33,19 @@ class Folded:
 
 @dataclass
 class Fold:
-    """Folds one round.
+    """Folds one round."""
 
-    Args:
-        entry: The algorithm's catalogue entry.
-        like: Per upward field, arrays of the expected names, shapes and dtypes.
-        asked: By message id: the node's clients.
-        server_round: Round t.
-        on_reply: Called with the number of clients answered so far after each reply.
-        where: By message id: the node, as logs call it.
-        limits: By client, upper limits of some of its scalars, below those of the catalogue.
-        bound: On a client's update.
-    """
-
-    entry: Algorithm
+    entry: Algorithm  # the algorithm's catalogue entry
+    # Per upward field, arrays of the expected names, shapes and dtypes.
     like: Mapping[str, Mapping[str, np.ndarray]]
-    asked: Mapping[str, Sequence[str]]
-    server_round: int
+    asked: Mapping[str, Sequence[str]]  # by message id: the node's clients
+    server_round: int  # round t
+    # Called with the number of clients answered so far after each reply.
     on_reply: Callable[[int], None] = lambda answered: None
-    where: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, str] = field(default_factory=dict)  # by message id: the node, as logs call it
+    # By client, upper limits of some of its scalars, below those of the catalogue.
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
+    bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
     bytes_up: int = 0
@@ -143,9 +135,10 @@ class Fold:
             checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
             if r.carry == "each":
                 for client, row in rows.items():
-                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, row)
+                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, [row])
             else:
-                self.bound.check_sum(r, records, list(weights.values()), list(rows.values()))
+                low = records.get("low", {})
+                self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
 
         def fold() -> None:
             for name, records in parts.items():
@@ -159,7 +152,9 @@ class Fold:
         want = {f.name for f in self.entry.up}
         if got.keys() != want:
             field_name = min(want ^ got.keys())
-            raise FieldError(field_name[: wire.LONGEST], f"the records {sorted(want)}", f"{sorted(got)[:20]}")
+            raise FieldError(
+                field_name[: checks.LONGEST_NAME], f"the records {sorted(want)}", f"{sorted(got)[:20]}"
+            )
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)

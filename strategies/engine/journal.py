@@ -29,8 +29,8 @@ class Snapshot:
     round: int
     arrays: Arrays
     numbers: dict[str, Number]
+    # What the run goes back to if clients diverge from this state (`strategies.engine.recovery`).
     good: Snapshot | None = None
-    """What the run goes back to if clients diverge from this state (`strategies.engine.recovery`)."""
 
     @staticmethod
     def of(
@@ -44,6 +44,11 @@ class Snapshot:
         arrays, numbers = dump_state(state)
         return Snapshot(server_round, arrays | (memory or {}), numbers, good)
 
+    @property
+    def model(self) -> Arrays:
+        """The global model's arrays."""
+        return {k.removeprefix("arrays/"): a for k, a in self.arrays.items() if k.startswith("arrays/")}
+
     def state(self, cls: type[S]) -> S:
         """Rebuild the rule's state."""
         return load_state(cls, self.arrays, self.numbers)
@@ -52,8 +57,7 @@ class Snapshot:
 class Journal:
     """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
 
-    run_id: str = ""
-    """Identity of the run, the same after a resume; "" = each start is a run of its own."""
+    run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
 
     def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
         """Registration is over: `nodes` take part; those of `left_out` are online and do not."""

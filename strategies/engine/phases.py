@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from strategies.engine.exchange import Exchange, Terms, clients_of
+from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
@@ -37,17 +37,11 @@ Extra = dict[str, wire.ConfigValue]
 
 @dataclass
 class Opened:
-    """A phase whose messages are written.
+    """A phase whose messages are written."""
 
-    Attributes:
-        phase: What is asked.
-        requests: One message per node.
-        terms: How the replies are waited for.
-    """
-
-    phase: Phase
-    requests: list[Message]
-    terms: Terms
+    phase: Phase  # what is asked
+    requests: list[Message]  # one message per node
+    terms: Terms  # how the replies are waited for
     good: int = 0  # clients with a good reply so far
 
 
@@ -105,7 +99,7 @@ class PhaseEngine:
         """Write one message per node; what is for one client goes to its node alone."""
         requests = self._messages(phase) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
-        clients = max((len(clients_of(m)) for m in requests), default=0)
+        clients = max((len(wire.clients_of(m)) for m in requests), default=0)
         most = most_bytes(phase.contract, self._like(phase.contract), clients)
         opened = Opened(phase, requests, Terms(self.registry.membership, self.round, most_bytes=most))
 
@@ -164,8 +158,8 @@ class PhaseEngine:
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
         """Check the replies and fold the good ones in as they come; book the phase."""
         phase, requests = opened.phase, opened.requests
-        asked = {m.metadata.message_id: clients_of(m) for m in requests}
-        self._served |= {c: m.metadata.dst_node_id for m in requests for c in clients_of(m)}
+        asked = {m.metadata.message_id: wire.clients_of(m) for m in requests}
+        self._served |= {c: m.metadata.dst_node_id for m in requests for c in wire.clients_of(m)}
         total = sum(len(clients) for clients in asked.values())
 
         def answered(good: int) -> None:

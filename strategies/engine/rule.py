@@ -24,43 +24,29 @@ from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.record import MODEL_DOWN
 
+# Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
-"""Records that differ by recipient: by field, client and the record's own name."""
-
-Limits = Mapping[str, Mapping[str, float]]
-"""Upper limits of scalars, by client and scalar."""
-
+Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
 TRAIN, EVALUATE = "train", "evaluate"
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One question to some clients.
+    """One question to some clients."""
 
-    Attributes:
-        name: ``train``, ``evaluate`` or a key of the entry's `Algorithm.phases`.
-        contract: What goes down, what comes up and how it is reduced.
-        to: The clients that are asked, sorted.
-        records: What goes to all of them, by field.
-        route: What differs by client.
-        scalars: Numbers that go to all of them.
-        epochs: Epochs of the clients that do not train as configured.
-        enough: Replies after which the phase closes; 0 = it waits for all.
-        least: Replies without which the round is skipped; 0 = it goes on with any number.
-        limits: Upper limits of the clients' scalars beside the catalogue's.
-        session: Whether each client is asked at the node that served it last in this round, if it is there.
-    """
-
-    name: str
-    contract: Algorithm
-    to: tuple[str, ...]
-    records: Mapping[str, Arrays] = field(default_factory=dict)
-    route: Route = field(default_factory=dict)
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    name: str  # ``train``, ``evaluate`` or a key of the entry's `Algorithm.phases`
+    contract: Algorithm  # what goes down, what comes up and how it is reduced
+    to: tuple[str, ...]  # the clients that are asked, sorted
+    records: Mapping[str, Arrays] = field(default_factory=dict)  # what goes to all of them, by field
+    route: Route = field(default_factory=dict)  # what differs by client
+    scalars: Mapping[str, float] = field(default_factory=dict)  # numbers that go to all of them
+    # Epochs of the clients that do not train as configured.
     epochs: Mapping[str, int] = field(default_factory=dict)
-    enough: int = 0
-    least: int = 0
+    enough: int = 0  # replies after which the phase closes; 0 = it waits for all
+    least: int = 0  # replies without which the round is skipped; 0 = it goes on with any number
+    # Upper limits of the clients' scalars beside the catalogue's.
     limits: Limits = field(default_factory=dict)
+    # Whether each client is asked at the node that served it last in this round, if it is there.
     session: bool = False
 
     @property
@@ -72,33 +58,21 @@ class Phase:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a rule knows of a round beside its state.
-
-    Attributes:
-        rule: The rule.
-        entry: Its contract in this run.
-        round: Server round t.
-        lr: eta_t.
-        cohort: The clients that train, sorted.
-        names: Names of all clients that are online, sorted.
-        trainable: Names of the model's parameters.
-        examples: Returns n_k by name.
-        registered: Returns the examples that clients registered, of those that did.
-        epochs: Epochs of the stragglers of the cohort.
-        groups: The cohort in the groups that train one after the other; one group, unless the policy passes
-            the model from client to client.
-    """
+    """What a rule knows of a round beside its state."""
 
     rule: Rule
-    entry: Algorithm
-    round: int
-    lr: float
-    cohort: tuple[str, ...]
-    names: Sequence[str]
-    trainable: tuple[str, ...]
-    examples: Callable[[Iterable[str]], Mapping[str, int]]
+    entry: Algorithm  # its contract in this run
+    round: int  # server round t
+    lr: float  # eta_t
+    cohort: tuple[str, ...]  # the clients that train, sorted
+    names: Sequence[str]  # names of all clients that are online, sorted
+    trainable: tuple[str, ...]  # names of the model's parameters
+    examples: Callable[[Iterable[str]], Mapping[str, int]]  # returns n_k by name
+    # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
-    epochs: Mapping[str, int] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
+    # The cohort in the groups that train one after the other; one group unless the policy passes the model
+    # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
 
     def phase(
@@ -145,8 +119,7 @@ Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]
 class Rule:
     """The server half of one algorithm."""
 
-    algorithm: ClassVar[str]
-    """Name of its catalogue entry."""
+    algorithm: ClassVar[str]  # name of its catalogue entry
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -195,30 +168,25 @@ class Rule:
         return {}
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
-        """Return upper limits of training scalars that follow from a client's examples and work.
-
-        Args:
-            examples: That the clients registered.
-            epochs: Of the stragglers among them.
-        """
+        """Return upper limits of training scalars, from registered examples and stragglers' epochs."""
         return {}
 
-    def routed_each(self, state: Any) -> int:
+    def routed_per_client(self, state: Any) -> int:
         """Return how many records a client gets, about, of a field that differs by recipient."""
         return 1
 
-    def skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> ServerState:
+    def on_round_skipped(
+        self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None
+    ) -> ServerState:
         """Take in a round without a result; the model must stay.
 
-        Args:
-            state: The state before the round.
-            spent: What the round has cost; it has no clients.
-            came: The replies to its training, if any were good.
+        `spent` says what the round has cost, without clients; `came` are the replies to its training, if any
+        were good.
         """
         kept: ServerState = state
         return kept
 
-    def back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
         """Return the state to go on with when clients diverge from `state` and did not from `good`."""
         return good
 

@@ -9,18 +9,21 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+from flwr.serverapp import Grid
+
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.quorum import too_few
-from strategies.engine.rule import Phase, Round, TooFewRepliesError
-from strategies.engine.state import Number, ServerState, not_finite
+from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite
 from task.errors import ConfigError, NodesError, StateError
 
 logger = logging.getLogger("flwr")
 T = TypeVar("T")
 
+# What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.
 OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
-"""What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong."""
 
 
 def _cannot(err: Exception) -> str:
@@ -47,13 +50,44 @@ class RuleRound:
         why: Why the round keeps the model; "" = it does not, or is not over.
     """
 
-    def __init__(self, phases: Round, engine: PhaseEngine) -> None:
-        self.phases = phases
-        self.engine = engine
+    def __init__(
+        self, rule: Rule, state: ServerState, context: RoundContext, engine: PhaseEngine, grid: Grid
+    ) -> None:
+        self.rule, self.engine, self.grid = rule, engine, grid
         self.result: tuple[ServerState, dict[str, Number]] | None = None
         self.why = ""
+        self._phases: Round = rule.round(state, context)
 
-    def advance(self, folded: Folded | None) -> Phase | None:
+    def begin(self) -> Phase | None:
+        """Run the phases before the first training; return that, or None if the round is over."""
+        phase = self._advance(None)
+        while phase is not None and phase.name != TRAIN:
+            phase = self._advance(self.engine.run(phase, self.grid))
+        return phase
+
+    def finish(self, folded: Folded | None) -> None:
+        """Take the replies to the first training, if it was sent, and run the phases that follow it."""
+        while folded is not None:
+            phase = self._advance(folded)
+            folded = self.engine.run(phase, self.grid) if phase else None
+
+    def trained(self) -> AggregatedReplies | None:
+        """Return the replies to the round's last training, if any were good."""
+        done = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
+        return done[-1] if done else None
+
+    def skipped(self, state: ServerState, asked: int, came: AggregatedReplies | None) -> ServerState:
+        """Return the state after a round without a new model; `came` are replies that say something of it."""
+        engine = self.engine
+        nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, engine.round, engine.lr, engine.trainable)
+        spent = engine.spent(nobody, asked)
+        after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
+        if after is None:
+            logger.warning("round %d leaves the rule's state as it was: %s", engine.round, why)
+            return state
+        return after
+
+    def _advance(self, folded: Folded | None) -> Phase | None:
         """Give the rule the replies to its last phase; return its next one.
 
         None means that its round is over: with a result, or with a reason why the model stays.
@@ -61,15 +95,15 @@ class RuleRound:
         self.result, self.why = None, ""
         try:
             if folded is None:
-                return next(self.phases)
+                return next(self._phases)
             phase, _ = self.engine.done[-1]
             good = len(folded.reduced.clients) if folded.reduced else 0
             why = too_few(phase.contract, self.engine.config, good, len(phase.to))
             if folded.reduced is None or good < phase.least:
                 why = why or f"{good} usable replies of at least {phase.least}"
             if why or folded.reduced is None:
-                return self.phases.throw(TooFewRepliesError(why))
-            return self.phases.send(folded.reduced)
+                return self._phases.throw(TooFewRepliesError(why))
+            return self._phases.send(folded.reduced)
         except StopIteration as done:
             bad = not_finite(done.value[0])
             if bad:

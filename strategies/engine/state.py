@@ -24,8 +24,7 @@ class ServerState:
     state can be written to a checkpoint and read back bit for bit.
     """
 
-    arrays: Arrays
-    """Global model w^t: parameters and buffers."""
+    arrays: Arrays  # global model w^t: parameters and buffers
 
 
 S = TypeVar("S", bound=ServerState)
@@ -33,40 +32,27 @@ S = TypeVar("S", bound=ServerState)
 
 @dataclass(frozen=True)
 class AggregatedReplies:
-    """The replies of one round, reduced.
+    """The replies of one round, reduced."""
 
-    Attributes:
-        arrays: Per upward field of the catalogue entry, the reduced arrays.
-        clients: Names of the clients that took part, sorted.
-        num_examples: n_k in that order, int64 [K].
-        weights: By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which
-            the selection may set); None = n_k.
-        scalars: Per scalar name, the clients' values in that order; NaN of a client that did not send it.
-        round: Server round t, from 1.
-        lr: eta_t of this round.
-        trainable: Names of the model's parameters, without buffers.
-        population: Clients that are online, K.
-        seconds: Wall time since the round began.
-        bytes: Payload bytes of the round so far, both ways.
-        asked: Clients that were asked to train; 0 = not told, so at least those that took part.
-        names: Names of all clients that are online, sorted: the order of records that hold a number for each
-            (see `task.spec.entry.Algorithm.individual`).
-        reduce: What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
-    """
-
-    arrays: dict[str, Arrays]
-    clients: tuple[str, ...]
-    num_examples: np.ndarray
+    arrays: dict[str, Arrays]  # per upward field of the catalogue entry, the reduced arrays
+    clients: tuple[str, ...]  # names of the clients that took part, sorted
+    num_examples: np.ndarray  # n_k in that order, int64 [K]
+    # Per scalar name, the clients' values in that order; NaN of a client that did not send it.
     scalars: dict[str, list[float]] = field(default_factory=dict)
-    round: int = 0
-    lr: float = 0.0
-    trainable: tuple[str, ...] = ()
-    population: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
-    asked: int = 0
+    round: int = 0  # server round t, from 1
+    lr: float = 0.0  # eta_t of this round
+    trainable: tuple[str, ...] = ()  # names of the model's parameters, without buffers
+    population: int = 0  # clients that are online, K
+    seconds: float = 0.0  # wall time since the round began
+    bytes: int = 0  # payload bytes of the round so far, both ways
+    asked: int = 0  # clients that were asked to train; 0 = unknown, so at least those that took part
+    # Names of all clients that are online, sorted: the order of records that hold a number for each (see
+    # `task.spec.entry.Algorithm.individual`).
     names: tuple[str, ...] = ()
+    # By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which the selection
+    # may set); None = n_k.
     weights: np.ndarray | None = None
+    # What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     reduce: Mapping[str, str] = field(default_factory=dict)
 
     @property

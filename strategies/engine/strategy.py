@@ -16,24 +16,22 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.engine.arguments import with_knobs
-from strategies.engine.exchange import clients_of
-from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.quorum import too_few
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
-from strategies.engine.rule import EVALUATE, TRAIN, Phase, RoundContext, Rule
+from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.membership.client_registry import ClientRegistry
@@ -68,14 +66,11 @@ class Strategy(FlowerStrategy):
         ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
     """
 
+    # The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``.
     rule_type: ClassVar[type[Rule]]
-    """The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``."""
-
-    algorithm: ClassVar[str]
-    """Name of the rule's catalogue entry."""
-
+    algorithm: ClassVar[str]  # name of the rule's catalogue entry
+    # The rule's pure ``server_update``.
     update: ClassVar[Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]]
-    """The rule's pure ``server_update``."""
 
     def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
         """Take the rule; without one, the parent's."""
@@ -99,7 +94,6 @@ class Strategy(FlowerStrategy):
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
         self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
         self.state: ServerState | None = None
-        self.grid: Grid | None = None
         self.last_metrics: dict[str, Number] = {}
         self._plan = RoundPlan(0, (), {}, ())
         self._round: RuleRound | None = None
@@ -144,39 +138,34 @@ class Strategy(FlowerStrategy):
         given = config.get("lr")
         lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
         self.engine.begin(server_round, lr, cast(Extra, dict(config)))
-        self.grid, self._round, self._opened = grid, None, None
+        self._round = self._opened = None
         state = self._sync(arrays)
         self.last_good.begin(server_round, state)
         self.rolled_back = None
         if self._driven:
             check_loop(self.entry, self.config)
             self.registry.membership.count_whole_nodes(merges(self.entry))
-        self.register(grid, server_round)
-        context = self._context(server_round, lr)
-        plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, self._run)
+        if not self._in_start:  # else `train_round` has
+            self._register(grid, server_round)
+        context, run = self._context(server_round, lr), partial(self.engine.run, grid=grid)
+        plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
             raise ConfigError(why)  # a later round goes on with the clients that are online
         context = replace(context, cohort=plan.cohort, epochs=plan.epochs, groups=plan.groups)
-        self._round = RuleRound(self.rule.round(state, context), self.engine)
-        phase = self._round.advance(None)
-        while phase is not None and phase.name != TRAIN:
-            phase = self._round.advance(self._run(phase))
+        self._round = RuleRound(self.rule, state, context, self.engine, grid)
+        phase = self._round.begin()
         if phase is None:
             return []  # the round is skipped
         self._opened = self.engine.open(phase)
         if self._driven:
-            check_plain(self.entry, [clients_of(m) for m in self._opened.requests])
+            check_plain(self.entry, [wire.clients_of(m) for m in self._opened.requests])
         return self._opened.requests
 
     @property
     def _driven(self) -> bool:
         """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
         return not self._in_start and type(self).start is Strategy.start
-
-    def _run(self, phase: Phase) -> Folded:
-        assert self.grid is not None
-        return self.engine.run(phase, self.grid)
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
         return RoundContext(
@@ -190,10 +179,6 @@ class Strategy(FlowerStrategy):
             self.registry.num_examples,
             self.registry.most_examples,
         )
-
-    def stream(self, grid: Grid) -> Iterable[Message]:
-        """Send the messages that were configured last; return the replies as they come."""
-        return self.engine.stream(self._opened, grid) if self._opened else ()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -210,19 +195,20 @@ class Strategy(FlowerStrategy):
         _, why = attempt(lambda: self.cohorts.observe(folded.metrics if folded else {}))
         if why:
             logger.warning("round %d: the selection does not learn from these replies: %s", server_round, why)
-        while folded is not None:
-            phase = self._round.advance(folded)
-            folded = self._run(phase) if phase else None
+        self._round.finish(folded)
+        asked, came, self.last_metrics = self._plan.asked, self._round.trained(), {}
         if self._goes_back(server_round):
-            self._skip(server_round, None)
+            self._take(self._round.skipped(self.state, asked, None))
             return self.record(), MetricRecord({})
         if self._round.result is not None:
+            assert came is not None
             state, self.last_metrics = self._round.result
             self.last_good.updated()
             self._take(state)
-            return self.record(), MetricRecord({**self._seen(), **self.last_metrics})
+            means = {k: v for k in came.scalars if (v := came.example_mean(k)) is not None}
+            return self.record(), MetricRecord({**means, **self.last_metrics})
         logger.warning("round %d keeps the model: %s", server_round, self._round.why)
-        self._skip(server_round, self._trained())
+        self._take(self._round.skipped(self.state, asked, came))
         return None, None
 
     def _goes_back(self, server_round: int) -> bool:
@@ -237,30 +223,8 @@ class Strategy(FlowerStrategy):
             server_round, server_round - 1, kept.round,
         )  # fmt: skip
         self.rolled_back = kept.round
-        self._take(self.rule.back(kept.state, self.state))
+        self._take(self.rule.roll_back(kept.state, self.state))
         return True
-
-    def _skip(self, server_round: int, came: AggregatedReplies | None) -> None:
-        """Let the rule take in a round without a new model; `came` are replies that say something of it."""
-        self.last_metrics = {}
-        nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, server_round, self.engine.lr, self.trainable)
-        spent, present = self.engine.spent(nobody, self._plan.asked), self.state
-        state, why = attempt(lambda: self.rule.skipped(present, spent, came))
-        if state is None:
-            logger.warning("round %d leaves the rule's state as it was: %s", server_round, why)
-        else:
-            self._take(state)
-
-    def _trained(self) -> AggregatedReplies | None:
-        """Return the replies to the round's last training, if any were good."""
-        trained = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
-        return trained[-1] if trained else None
-
-    def _seen(self) -> dict[str, float]:
-        """Return the means of the scalars of the round's last training."""
-        reduced = self._trained()
-        assert reduced is not None
-        return {k: v for k in reduced.scalars if (v := reduced.example_mean(k)) is not None}
 
     def _take(self, state: ServerState) -> ServerState:
         """Make a state the present one."""
@@ -352,39 +316,71 @@ class Strategy(FlowerStrategy):
         self.registry.membership.count_whole_nodes(False)
         self._in_start = True
         try:
-            return Loop(self, grid, num_rounds, *configs, evaluate_fn, overlap).run()
+            server = self.config.server
+            loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
+            return loop.run()
         finally:
             self._in_start = False
 
-    def restore(self, snapshot: Snapshot) -> ServerState:
-        """Go back to a snapshot; return its state."""
-        assert self.state is not None
-        self.cohorts.selector.load(snapshot.arrays)
-        good = snapshot.good
-        kept = Kept(good.round, good.state(type(self.state))) if good else None
-        self.last_good.load(snapshot.arrays, kept)
-        return self._take(snapshot.state(type(self.state)))
-
-    def register(self, grid: Grid, server_round: int) -> None:
-        """Register the clients that are online; wait if they are too few for the round.
-
-        Raises:
-            NodesError: They stay too few.
-        """
-        self.engine.register(grid, server_round, self.config.server.min_replies)
-        self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
-
-    def book(self, log: RoundLog, *, skipped: bool) -> None:
-        """Book a round's training in its log, with all phases before and after it."""
+    def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
+        """Train in a round and book it; return the clients' metrics, None if it was skipped."""
+        self._register(grid, log.round)
+        log.clock.lap("roll-call")
+        self.configure_train(log.round, self.record(), config, grid)
+        log.clock.lap("select")
+        arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
         log.book(*self.engine.settle())
+        skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
         log.values |= {
             "population": len(self.registry.names),
             "simulated_seconds": self.cohorts.simulated_s,
             "rolled_back": self.rolled_back,
         }
+        log.clock.lap("train")
+        return metrics
 
-    # ------------------------------------------------------------------ helpers
+    def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
+        """Evaluate at the clients, if it is due, and book it; return their metrics."""
+        if not self.configure_evaluate(log.round, self.record(), config, grid):
+            return None
+        seen = self.aggregate_evaluate(log.round, self._replies(grid))
+        log.book(*self.engine.settle())
+        if seen is not None:
+            names, counts = ("loss", "accuracy"), self.client_counts
+            log.values |= {f"client_{k}": seen.get(k) for k in names}
+            log.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
+        log.clock.lap("evaluate-clients")
+        return seen
+
+    def finished(self) -> bool:
+        """Return whether the rule has nothing more to do."""
+        assert self.state is not None
+        return self.rule.finished(self.state)
+
+    def snapshot(self, server_round: int) -> Snapshot:
+        """Return everything that the next round depends on."""
+        assert self.state is not None
+        kept, memory = self.last_good.kept, self.cohorts.selector.dump() | self.last_good.dump()
+        good = Snapshot.of(kept.round, kept.state) if kept else None
+        return Snapshot.of(server_round, self.state, memory, good)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot."""
+        assert self.state is not None
+        self.cohorts.selector.load(snapshot.arrays)
+        good, form = snapshot.good, type(self.state)
+        self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
+        self._take(snapshot.state(form))
+
+    def _register(self, grid: Grid, server_round: int) -> None:
+        """Register the clients that are online; wait if they are too few for the round."""
+        self.engine.register(grid, server_round, self.config.server.min_replies)
+        self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
+
+    def _replies(self, grid: Grid) -> Iterable[Message]:
+        """Send the messages that were configured last; return the replies as they come."""
+        return self.engine.stream(self._opened, grid) if self._opened else ()
 
     def _sync(self, arrays: ArrayRecord) -> ServerState:
         """Take over a model that was handed in; a no-op if it is the one we packed."""

@@ -33,19 +33,12 @@ def in_words(data: Data) -> str:
 
 @dataclass(frozen=True)
 class OnlineNode:
-    """A node that is online, as the SuperLink lists it.
-
-    Attributes:
-        id: Its id.
-        name: The name that it was enrolled under, "" if none.
-        since: Changes each time the node is back.
-        registered: When it was registered with the SuperLink, as text that sorts.
-    """
+    """A node that is online, as the SuperLink lists it."""
 
     id: int
-    name: str = ""
-    since: str = ""
-    registered: str = ""
+    name: str = ""  # the name that it was enrolled under, "" if none
+    since: str = ""  # changes each time the node is back
+    registered: str = ""  # when it was registered with the SuperLink, as text that sorts
 
     def __str__(self) -> str:
         """Return how logs call it."""
@@ -69,25 +62,17 @@ class Claim:
 
 @dataclass
 class Admission:
-    """Which nodes take part.
+    """Which nodes take part."""
 
-    Attributes:
-        admitted: Nodes that do.
-        refused: By node, why it does not.
-        replaced: By node whose place another took, that node and the client.
-        held: By client that a node brings, the pool of its data.
-        size: Clients of the partition; 0 if no node hosts one.
-        deviating: Refused nodes whose partition or data differ from the others'.
-        ambiguous: Why a person must decide before the first round; "" if all is clear.
-    """
-
-    admitted: set[int] = field(default_factory=set)
-    refused: dict[int, str] = field(default_factory=dict)
+    admitted: set[int] = field(default_factory=set)  # nodes that do
+    refused: dict[int, str] = field(default_factory=dict)  # by node, why it does not
+    # By node whose place another took, that node and the client.
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
-    held: dict[str, str] = field(default_factory=dict)
-    size: int = 0
+    held: dict[str, str] = field(default_factory=dict)  # by client that a node brings, the pool of its data
+    size: int = 0  # clients of the partition; 0 if no node hosts one
+    # Refused nodes whose partition or data differ from the others'.
     deviating: set[int] = field(default_factory=set)
-    ambiguous: str = ""
+    ambiguous: str = ""  # why a person must decide before the first round; "" if all is clear
 
 
 def admit(

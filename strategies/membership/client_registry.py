@@ -216,10 +216,8 @@ class ClientRegistry:
     ) -> dict[int, list[str]]:
         """Spread clients over the nodes that host them, the costliest first to the least loaded node.
 
-        `cost` is expected work by client; a client stays with the node of `served`, if that still hosts it.
-
-        Returns:
-            Client names by node id, each list sorted.
+        Returns client names by node id, each list sorted. `cost` is expected work by client; a client stays
+        with the node of `served`, if that still hosts it.
         """
         load: dict[int, float] = {}
         plan: dict[int, list[str]] = {}

@@ -34,7 +34,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
-    if SELECTIONS[config.server.selection].looks:
+    if SELECTIONS[config.server.selection].needs_losses:
         return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
     if entry.name == "fedprox" and config.fedprox.adaptive:
         return "cannot tell the loss by which fedprox.adaptive changes mu"
@@ -49,7 +49,7 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual:
         raise _not_driven(entry, "its clients send something else, or more")
-    if SELECTIONS[config.server.selection].looks:
+    if SELECTIONS[config.server.selection].needs_losses:
         asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
         raise _not_driven(entry, asks)
 

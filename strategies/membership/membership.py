@@ -26,8 +26,7 @@ from task.wire.registration import REGISTER, Data, Registration, read_registrati
 
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
-Incarnation = tuple[int, str]
-"""A node's id, and what changes each time that it comes back."""
+Incarnation = tuple[int, str]  # a node's id, and what changes each time that it comes back
 
 
 class Membership:
@@ -60,10 +59,9 @@ class Membership:
     # ------------------------------------------------------------------ what the exchange tells
 
     def update(self, infos: Collection[Any]) -> list[int]:
-        """Take the SuperLink's list of online nodes.
+        """Take the SuperLink's list of online nodes; return those to be asked to register.
 
-        Returns:
-            The nodes that are to be asked to register: new ones, those that are back, and silent ones again.
+        These are new nodes, those that are back, and silent ones again.
         """
         now, before = time.monotonic(), self.nodes
         left = before.keys() - {info.node_id for info in infos}

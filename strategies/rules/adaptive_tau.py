@@ -241,13 +241,13 @@ class AdaptiveTau(Rule):
         assert isinstance(state, AdaptiveTauState)
         return {"local-steps": state.tau}
 
-    def back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
         """Take the models of the earlier state; what was spent stays spent."""
         assert isinstance(good, AdaptiveTauState)
         assert isinstance(state, AdaptiveTauState)
         return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
-    def skipped(
+    def on_round_skipped(
         self, state: AdaptiveTauState, spent: AggregatedReplies, came: AggregatedReplies | None
     ) -> AdaptiveTauState:
         """Book the round and go back to one step."""

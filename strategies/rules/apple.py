@@ -61,7 +61,7 @@ class Apple(Rule):
         n = np.array([counts[name] for name in names], np.float64)
         return {"clients": (n / n.sum()).astype(np.float32)}
 
-    def routed_each(self, state: ServerState) -> int:
+    def routed_per_client(self, state: ServerState) -> int:
         """Return how many core models there are."""
         assert isinstance(state, ModelsState)
         return len(known_clients(state))

@@ -105,7 +105,7 @@ class FedFomo(Rule):
         """Start without models."""
         return FedFomoState(arrays)
 
-    def routed_each(self, state: ServerState) -> int:
+    def routed_per_client(self, state: ServerState) -> int:
         """Return M, or how many others there are."""
         assert isinstance(state, ModelsState)
         others = max(len(known_clients(state)) - 1, 0)

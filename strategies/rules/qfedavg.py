@@ -147,7 +147,7 @@ class QFedAvg(Rule):
         assert isinstance(state, QFFLState)
         return {"reference-loss": state.reference_loss}
 
-    def skipped(
+    def on_round_skipped(
         self, state: QFFLState, spent: AggregatedReplies, came: AggregatedReplies | None
     ) -> QFFLState:
         """Keep the model, and measure the next round's losses by those that came, if any did."""

@@ -81,7 +81,7 @@ class Cohorts:
         counts = self.registry.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
         work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
-        moved = traffic(entry, state.arrays, trainable, self.rule.routed_each(state))
+        moved = traffic(entry, state.arrays, trainable, self.rule.routed_per_client(state))
         return self.devices.times(names, work, *moved)
 
     def _seconds(self, times: Times) -> float:

@@ -79,11 +79,8 @@ class Pool:
 class Selector:
     """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own."""
 
-    fields: ClassVar[tuple[str, ...]] = ()
-    """What is remembered of a client, one number each."""
-
-    series: ClassVar[tuple[str, ...]] = ()
-    """What else is remembered, a list of numbers each."""
+    fields: ClassVar[tuple[str, ...]] = ()  # what is remembered of a client, one number each
+    series: ClassVar[tuple[str, ...]] = ()  # what else is remembered, a list of numbers each
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from strategies.engine.exchange import clients_of
+from task.wire.messages import clients_of
 from task.wire.packing import packed, unpacked
 
 

@@ -39,23 +39,7 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-class Puller(Protocol):
-    """Fetches replies."""
-
-    def add(self, ids: Iterable[str]) -> None:
-        """Wait for the replies to these messages too."""
-
-    def drop(self, message_id: str) -> None:
-        """Wait for the reply to this message no more."""
-
-    def get(self, timeout_s: float) -> list[Found]:
-        """Return what is there; if nothing is, after the time at most."""
-
-    def close(self) -> None:
-        """Fetch no more."""
-
-
-def puller(grid: Grid, deadline: float, most_bytes: int) -> Puller:
+def puller(grid: Grid, deadline: float, most_bytes: int) -> AtOnce | OneByOne:
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
@@ -71,15 +55,15 @@ class AtOnce:
         self._ids: set[str] = set()
 
     def add(self, ids: Iterable[str]) -> None:
-        """See `Puller`."""
+        """Wait for the replies to these messages too."""
         self._ids |= set(ids)
 
     def drop(self, message_id: str) -> None:
-        """See `Puller`."""
+        """Wait for the reply to this message no more."""
         self._ids.discard(message_id)
 
     def get(self, timeout_s: float) -> list[Found]:
-        """See `Puller`."""
+        """Return what is there; if nothing is, after the time at most."""
         found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
@@ -92,7 +76,7 @@ class AtOnce:
         return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
 
     def close(self) -> None:
-        """See `Puller`."""
+        """Fetch no more."""
 
 
 class OneByOne:
@@ -111,7 +95,7 @@ class OneByOne:
         self._began = time.monotonic()
 
     def add(self, ids: Iterable[str]) -> None:
-        """See `Puller`."""
+        """As `AtOnce.add`."""
         with self._change:
             new = [i for i in ids if i not in self._wanted]
             self._wanted.update(new)
@@ -119,12 +103,12 @@ class OneByOne:
             self._change.notify()
 
     def drop(self, message_id: str) -> None:
-        """See `Puller`."""
+        """As `AtOnce.drop`."""
         with self._change:
             self._wanted.discard(message_id)
 
     def get(self, timeout_s: float) -> list[Found]:
-        """See `Puller`.
+        """As `AtOnce.get`.
 
         Raises:
             Exception: The SuperLink cannot be asked any more.
@@ -206,7 +190,7 @@ class OneByOne:
         return not replies
 
     def close(self) -> None:
-        """See `Puller`."""
+        """As `AtOnce.close`."""
         with self._change:
             self._closed = True
             self._change.notify()

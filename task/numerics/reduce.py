@@ -27,7 +27,7 @@ as much as two models, whatever the number of its clients.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,48 +43,6 @@ LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
-
-
-class Reduction(Protocol):
-    """What every reduction offers."""
-
-    name: ClassVar[str]
-
-    def check(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        peaks: Mapping[str, float] | None = None,
-    ) -> dict[str, float]:
-        """Refuse what `add` would refuse; `peaks` are absolute maxima by name, as far as they are known."""
-
-    def add(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        checked: Mapping[str, float] | None = None,
-    ) -> None:
-        """Fold in one client's arrays with an integer weight; `checked` is what `check` returned."""
-
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
-        """Refuse what `merge` would refuse."""
-
-    def merge(
-        self,
-        records: Mapping[str, Mapping[str, np.ndarray]],
-        weight: int,
-        count: int,
-        checked: Mapping[str, float] | None = None,
-    ) -> None:
-        """Fold in what `partial` of another reduction returned, with its weight and count."""
-
-    def partial(self) -> dict[str, Arrays]:
-        """Return the reduction so far as named records, ready for the wire."""
-
-    def result(self) -> Arrays:
-        """Return the reduced arrays in the dtypes that came in."""
 
 
 class Sum:
@@ -270,7 +228,8 @@ class Mean(Sum):
         return {name: self._value(name, self.weight) for name in self._high}
 
 
-REDUCTIONS: dict[str, type[Mean] | type[Sum] | type[Collect]] = {"collect": Collect, "mean": Mean, "sum": Sum}
+Reduction = Sum | Collect
+REDUCTIONS: dict[str, type[Sum] | type[Collect]] = {"collect": Collect, "mean": Mean, "sum": Sum}
 
 
 def _most(floats: bool) -> tuple[float, float]:

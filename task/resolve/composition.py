@@ -79,7 +79,7 @@ def _by_examples(entry: Algorithm) -> str:
 
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
-    checks = [(selection.ring, _ring), (selection.looks, _loss), (selection.by_examples, _by_examples)]
+    checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
 
     def why_not(entry: Algorithm) -> str:
         return next((why for on, check in checks if on and (why := check(entry))), "")

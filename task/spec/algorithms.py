@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
-from task.spec.entry import MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
@@ -44,7 +43,10 @@ _KONECNY = Paper(
     "1610.02527",
     "Algorithm 4 with S_k = A = I",
 )
+_KONECNY_SPARSE = replace(_KONECNY, where="Algorithm 4 with S_k and A")
 _FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
+
+_COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")
 
 _LI_FAIR = Paper(
     "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
@@ -64,7 +66,7 @@ _LIPSCHITZ = Scalar(
 
 def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
     """Return an adaptive server rule of Reddi et al.; the clients do as in FedAvg."""
-    return Algorithm(name, title, _REDDI, neutral=MappingProxyType(neutral))
+    return Algorithm(name, title, _REDDI, neutral=neutral)
 
 
 _GLOBAL: dict[str, Algorithm] = {
@@ -106,14 +108,12 @@ _GLOBAL: dict[str, Algorithm] = {
             ),
         ),
         keeps=(Record("local-model", PARAMETERS, "w_k, local model at the end of the client's last round"),),
-        neutral=MappingProxyType(
-            {
-                "adaptive-tau.tau-max": 1,
-                "adaptive-tau.budget": 1e9,
-                "adaptive-tau.resource": "model",
-                "local-steps": 1,
-            }
-        ),
+        neutral={
+            "adaptive-tau.tau-max": 1,
+            "adaptive-tau.budget": 1e9,
+            "adaptive-tau.resource": "model",
+            "local-steps": 1,
+        },
     ),
     # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
     "fedadagrad": _adaptive(
@@ -139,7 +139,7 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
-        neutral=MappingProxyType({"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30}),
+        neutral={"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30},
         equal_sizes=True,
         biased="attention weighs a client by its distance from the server, not by its examples",
     ),
@@ -158,7 +158,7 @@ _GLOBAL: dict[str, Algorithm] = {
             "1909.06335",
             "server momentum",
         ),
-        neutral=MappingProxyType({"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0}),
+        neutral={"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0},
     ),
     "feddc": Algorithm(
         name="feddc",
@@ -170,7 +170,6 @@ _GLOBAL: dict[str, Algorithm] = {
             "2203.11751",
             "Algorithm 1",
         ),
-        rule="feddc",
         solver="feddc",
         down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
         up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
@@ -195,7 +194,7 @@ _GLOBAL: dict[str, Algorithm] = {
         solver="feddyn",
         keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model"),),
         weight="uniform",
-        neutral=MappingProxyType({"feddyn.alpha": 0.0}),
+        neutral={"feddyn.alpha": 0.0},
         equal_sizes=True,
     ),
     "fedexp": Algorithm(
@@ -208,15 +207,12 @@ _GLOBAL: dict[str, Algorithm] = {
             "2301.09604",
             "Algorithm 1",
         ),
-        rule="fedexp",
         solver="fedexp",
-        down=(MODEL_DOWN,),
-        up=(MODEL_UP,),
         up_scalars=(
             Scalar("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
         ),
         weight="uniform",
-        neutral=MappingProxyType({"fedexp.epsilon": 1e30}),
+        neutral={"fedexp.epsilon": 1e30},
         equal_sizes=True,
         settles=False,
         biased="near the optimum updates cancel in the mean, not in the norms; small epsilons make it swing",
@@ -247,25 +243,19 @@ _GLOBAL: dict[str, Algorithm] = {
                 "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
             ),
         ),
-        neutral=MappingProxyType({"local-steps": 3, "fednova.mu": 0.0}),
+        neutral={"local-steps": 3, "fednova.mu": 0.0},
     ),
     "fedprox": Algorithm(
         name="fedprox",
         title="FedProx",
-        paper=Paper(
-            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-            2020,
-            "Federated Optimization in Heterogeneous Networks",
-            "1812.06127",
-            "Algorithm 2",
-        ),
+        paper=LI_PROX,
         solver="fedprox",
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
             Scalar("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
             replace(_LOSS_BEFORE, required=False),
         ),
-        neutral=MappingProxyType({"fedprox.mu": 0.0}),
+        neutral={"fedprox.mu": 0.0},
     ),
     "fedsgd": Algorithm(
         name="fedsgd",
@@ -273,64 +263,60 @@ _GLOBAL: dict[str, Algorithm] = {
         paper=MCMAHAN,
         solver="fedsgd",
         up=(_FULL_GRADIENT,),
-        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+        neutral={"local-epochs": 1, "batch-size": 0},
     ),
     "fsvrg": Algorithm(
         name="fsvrg",
         title="FSVRG",
         paper=_KONECNY,
         solver="fsvrg",
-        phases=MappingProxyType(
-            {
-                "gradient": Algorithm(
-                    name="fsvrg",
-                    title="FSVRG, full gradients",
-                    paper=_KONECNY,
-                    solver="gradient",
-                    up=(_FULL_GRADIENT,),
-                )
-            }
-        ),
-        down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")),
-        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+        phases={
+            "gradient": Algorithm(
+                name="fsvrg",
+                title="FSVRG, full gradients",
+                paper=_KONECNY,
+                solver="gradient",
+                up=(_FULL_GRADIENT,),
+            )
+        },
+        down=(MODEL_DOWN, _COHORT_GRADIENT),
+        neutral={"local-epochs": 1, "batch-size": 0},
     ),
     "fsvrg-sparse": Algorithm(
         name="fsvrg-sparse",
         title="FSVRG for sparse features",
-        paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
+        paper=_KONECNY_SPARSE,
         solver="fsvrg-sparse",
-        phases=MappingProxyType(
-            {
-                "gradient": Algorithm(
-                    name="fsvrg-sparse",
-                    title="FSVRG for sparse features, full gradients and counts",
-                    paper=replace(_KONECNY, where="Algorithm 4 with S_k and A"),
-                    solver="feature-counts",
-                    up=(
-                        _FULL_GRADIENT,
-                        Record(
-                            "frequency",
-                            COLUMNS,
-                            "phi_k^j, share of examples with a non-zero feature j",
-                            of="all",
-                        ),
-                        Record(
-                            "presence",
-                            COLUMNS,
-                            "1/n_k if the client has a non-zero feature j, else 0",
-                            "sum",
-                            of="all",
-                        ),
+        phases={
+            "gradient": Algorithm(
+                name="fsvrg-sparse",
+                title="FSVRG for sparse features, full gradients and counts",
+                paper=_KONECNY_SPARSE,
+                solver="feature-counts",
+                up=(
+                    _FULL_GRADIENT,
+                    Record(
+                        "frequency",
+                        COLUMNS,
+                        "phi_k^j, share of examples with a non-zero feature j",
+                        of="all",
                     ),
-                )
-            }
-        ),
+                    Record(
+                        "presence",
+                        COLUMNS,
+                        "1/n_k if the client has a non-zero feature j, else 0",
+                        "sum",
+                        of="all",
+                    ),
+                ),
+            )
+        },
         down=(
             MODEL_DOWN,
-            Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t"),
+            _COHORT_GRADIENT,
             Record("frequency", COLUMNS, "phi^j, share of the cohort's examples with a non-zero feature j"),
         ),
-        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0}),
+        neutral={"local-epochs": 1, "batch-size": 0},
     ),
     "qfedavg": Algorithm(
         name="qfedavg",
@@ -344,7 +330,7 @@ _GLOBAL: dict[str, Algorithm] = {
         down_scalars=(_REFERENCE_LOSS,),
         up_scalars=(_WORST_LOSS, _LIPSCHITZ),
         weight="uniform",
-        neutral=MappingProxyType({"qffl.q": 0.0}),
+        neutral={"qffl.q": 0.0},
         equal_sizes=True,
         biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
     ),
@@ -359,7 +345,7 @@ _GLOBAL: dict[str, Algorithm] = {
         down_scalars=(_REFERENCE_LOSS,),
         up_scalars=(_WORST_LOSS, _LIPSCHITZ),
         weight="uniform",
-        neutral=MappingProxyType({"qffl.q": 0.0, "local-epochs": 1, "batch-size": 0}),
+        neutral={"qffl.q": 0.0, "local-epochs": 1, "batch-size": 0},
         equal_sizes=True,
         biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
     ),
@@ -381,7 +367,7 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         keeps=(Record("control", PARAMETERS, "c_i, the client's control variate"),),
         weight="uniform",
-        neutral=MappingProxyType({"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0}),
+        neutral={"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0},
         equal_sizes=True,
     ),
     "fedyogi": _adaptive(

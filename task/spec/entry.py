@@ -30,6 +30,13 @@ MCMAHAN = Paper(
     "1602.05629",
     "Algorithm 1",
 )
+LI_PROX = Paper(
+    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+    2020,
+    "Federated Optimization in Heterogeneous Networks",
+    "1812.06127",
+    "Algorithm 2",
+)
 
 
 @dataclass(frozen=True)
@@ -39,68 +46,50 @@ class Algorithm:
     name: str
     title: str
     paper: Paper
+    # Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none.
     rule: str = ""
-    """Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none."""
-
-    solver: str = "sgd"
-    """Client half, key of ``client_app.solvers.SOLVERS``."""
-
+    solver: str = "sgd"  # client half, key of ``client_app.solvers.SOLVERS``
     down: tuple[Record, ...] = (MODEL_DOWN,)
     up: tuple[Record, ...] = (MODEL_UP,)
     down_scalars: tuple[Scalar, ...] = ()
     up_scalars: tuple[Scalar, ...] = ()
     keeps: tuple[Record, ...] = ()
-    phases: Mapping[str, Algorithm] = field(default_factory=lambda: MappingProxyType({}))
-    """Contracts of the round's phases other than training and evaluation, by name."""
-
+    # Contracts of the round's phases other than training and evaluation, by name.
+    phases: Mapping[str, Algorithm] = field(default_factory=dict)
+    # What clients do to answer: train, measure on test data, or take the loss on training data.
     work: Literal["train", "evaluate", "loss"] = "train"
-    """What clients do to answer: train, measure on test data, or take the loss on training data."""
-
     weight: Literal["examples", "uniform"] = "examples"
+    # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
-    """Whether the solver can train several clients as one program; else each trains alone."""
-
-    neutral: Mapping[str, bool | int | float | str] = field(default_factory=lambda: MappingProxyType({}))
-    """Run-config keys at whose values the algorithm is FedAvg."""
-
+    # Run-config keys at whose values the algorithm is FedAvg.
+    neutral: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    # Whether `neutral` holds only among clients with equally many examples, the rule not using n_k.
     equal_sizes: bool = False
-    """Whether `neutral` holds only among clients with equally many examples, the rule not using n_k."""
-
-    no_neutral: str = ""
-    """Why there are no values at which it is FedAvg; "" = `neutral` has them."""
-
+    no_neutral: str = ""  # why there are no values at which it is FedAvg; "" = `neutral` has them
+    # (a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None.
     withstands: tuple[int, int] | None = None
-    """(a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None."""
-
+    # Whether a biased rule converges; one that chooses among clients may change its choice for ever.
     settles: bool = True
-    """Whether a biased rule converges; one that chooses among clients may change its choice for ever."""
-
+    # Which part of the model never leaves a client: its last layers, its normalisation layers, the local
+    # extractor and the head of a twin model, or everything. The rest is the *shared part*, the only one that
+    # the server knows.
     private: Private = ""
-    """Which part of the model never leaves a client: its last layers, its normalisation layers, the local
-    extractor and the head of a twin model, or everything. The rest is the *shared part*, the only one that
-    the server knows."""
-
+    # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
-    """Whether the models that it is for are the clients' own. They are measured at the clients."""
-
+    # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
     stages: tuple[str, ...] = ()
-    """What stands around the clients' training, in the order of `task.spec.stages.STAGES`."""
-
-    newcomer: str = ""
-    """What a client begins with that is new, joins late, or has lost what it kept."""
-
+    newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
+    # Whether one client trains on the data of all: not federated learning but what it is compared with.
     pooled: bool = False
-    """Whether one client trains on the data of all: not federated learning but what it is compared with."""
-
-    evaluation: tuple[Record, ...] | None = None
-    """What goes down with evaluation messages, if not the model."""
-
+    evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
+    # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
-    """Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there."""
 
     def __post_init__(self) -> None:
-        """Name the rule."""
+        """Name the rule, and let nobody change the mappings."""
         object.__setattr__(self, "rule", self.rule or self.name)
+        object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
+        object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 
     @property
     def individual(self) -> bool:
@@ -121,17 +110,14 @@ TEST_ACCURACY = Scalar("test-accuracy", "accuracy of the same", False, low=0, hi
 TEST_EXAMPLES = Scalar(
     "test-examples", "examples that it was measured on", False, low=0, high=MOST_EXAMPLES - 1, whole=True
 )
+# Further common fields where the models are the clients' own (`Algorithm.personal`).
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
-"""Further common fields where the models are the clients' own (`Algorithm.personal`)."""
-
-COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)
-"""Fields that any reply may carry beside those of its contract."""
-
+COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)  # fields that any reply may carry beside those of its contract
+# What a client answers to an evaluation message, with the number of test examples as ``num-examples``.
 MEASURED = (
     Scalar("loss", "mean loss on the client's own test data", False, low=0),
     Scalar("accuracy", "accuracy on the same", False, low=0, high=1),
 )
-"""What a client answers to an evaluation message, with the number of test examples as ``num-examples``."""
 
 
 def evaluation_of(entry: Algorithm) -> Algorithm:

@@ -11,7 +11,6 @@ FedAvg's; Ditto's authors draw clients by n_k and take the plain mean: ``selecti
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 
 from task.spec.entry import MCMAHAN, Algorithm, Paper
 from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, WHOLE, Record
@@ -108,7 +107,7 @@ PERSONAL: dict[str, Algorithm] = {
         personal=True,
         stages=("ala",),
         newcomer="the run's initial model as Theta_i, so that the global one is mixed with it at once; W = 1",
-        neutral=MappingProxyType({"fedala.layers": 0}),
+        neutral={"fedala.layers": 0},
     ),
     "fedamp": Algorithm(
         name="fedamp",
@@ -193,7 +192,7 @@ PERSONAL: dict[str, Algorithm] = {
         private="head",
         personal=True,
         newcomer=_FRESH_PART,
-        neutral=MappingProxyType({"personal.layers": 0}),
+        neutral={"personal.layers": 0},
     ),
     "fedrep": Algorithm(
         name="fedrep",
@@ -212,7 +211,7 @@ PERSONAL: dict[str, Algorithm] = {
         private="head",
         personal=True,
         newcomer=_FRESH_PART,
-        neutral=MappingProxyType({"personal.layers": 0}),
+        neutral={"personal.layers": 0},
         equal_sizes=True,
     ),
     "fenda": Algorithm(
@@ -246,7 +245,7 @@ PERSONAL: dict[str, Algorithm] = {
         solver="fine-tune",
         personal=True,
         newcomer="the global model, fine-tuned like everybody's; nothing is kept",
-        neutral=MappingProxyType({"fine-tune.mu": 0.0}),
+        neutral={"fine-tune.mu": 0.0},
     ),
     "local-only": Algorithm(
         name="local-only",
@@ -277,7 +276,7 @@ PERSONAL: dict[str, Algorithm] = {
         solver="moon",
         keeps=(Record("previous", FREE, "w_j, its local models at the ends of its last rounds"),),
         newcomer="no negative: the contrastive term is 0 in its first round",
-        neutral=MappingProxyType({"moon.mu": 0.0}),
+        neutral={"moon.mu": 0.0},
     ),
     "per-fedavg": Algorithm(
         name="per-fedavg",

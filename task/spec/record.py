@@ -21,80 +21,54 @@ Of = Literal["steps", "halves", "batch", "all", "validation"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which arrays a record has.
+    """Which arrays a record has."""
 
-    Attributes:
-        kind: ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for
-            each of something; ``free``, arrays that only the client knows.
-        of: The part of the model; or what the vector has a number for.
-    """
-
+    # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
+    # something; ``free``, arrays that only the client knows.
     kind: Literal["part", "vector", "free"]
-    of: str = ""
+    of: str = ""  # the part of the model; or what the vector has a number for
 
 
+# The model as the server knows it: parameters and buffers, without what stays at the clients.
 SHARED = Layout("part", "shared")
-"""The model as the server knows it: parameters and buffers, without what stays at the clients."""
-
-PARAMETERS = Layout("part", "parameters")
-"""The parameters of the shared part."""
-
-BUFFERS = Layout("part", "buffers")
-"""Its buffers; empty for most models."""
-
+PARAMETERS = Layout("part", "parameters")  # the parameters of the shared part
+BUFFERS = Layout("part", "buffers")  # its buffers; empty for most models
+# The parameters of its last layers, those that adaptive local aggregation has weights for.
 TOP = Layout("part", "top")
-"""The parameters of its last layers, those that adaptive local aggregation has weights for."""
-
-PRIVATE = Layout("part", "private")
-"""The part of the model that stays at the client."""
-
-WHOLE = Layout("part", "whole")
-"""Both parts."""
-
+PRIVATE = Layout("part", "private")  # the part of the model that stays at the client
+WHOLE = Layout("part", "whole")  # both parts
+# One number for each input of a first layer that is linear; empty for another first layer.
 COLUMNS = Layout("vector", "columns")
-"""One number for each input of a first layer that is linear; empty for another first layer."""
-
-CLIENTS = Layout("vector", "clients")
-"""One number for each client that is online, in the order of names."""
-
-FREE = Layout("free")
-"""Arrays of any names and shapes; only for what a client keeps."""
+CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
+FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
 
 @dataclass(frozen=True)
 class Record:
-    """Named arrays.
+    """Named arrays."""
 
-    Attributes:
-        name: Name of the record on the wire or in the client's state.
-        layout: Which arrays it has.
-        meaning: What it is, with the paper's symbol. Dtypes are those of the model.
-        reduce: What becomes of many clients' records: ``mean`` and ``sum`` are weighted by
-            `Algorithm.weight`; ``collect`` keeps every client's.
-        carry: Whether a node sends one ``partial`` reduction of its clients' records, or ``each`` of them as
-            it is. The reduced arrays are the same, to the bit. What is collected is always carried so.
-        base: Name of the downward record that the arrays are relative to, as a local model is to the global
-            one; "" = they are changes or gradients themselves.
-        per: Scalar of the reply by which the client has divided its change of the parameters; these are then
-            changes whatever the base says, which holds for the buffers.
-        to: Of a downward record, whether ``all`` clients get the same or ``each`` gets records of its own, by
-            name.
-        of: Of an upward record, which training examples it is computed from: those of the local ``steps``,
-            the second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation``
-            share that is kept out of the training. `client_app.owner` counts them.
-        scope: Of a record that is kept, how long and whose it is: `client_app.memory.memory`.
-    """
-
-    name: str
-    layout: Layout
-    meaning: str
+    name: str  # name of the record on the wire or in the client's state
+    layout: Layout  # which arrays it has
+    meaning: str  # what it is, with the paper's symbol. Dtypes are those of the model
+    # What becomes of many clients' records: ``mean`` and ``sum`` are weighted by `Algorithm.weight`;
+    # ``collect`` keeps every client's.
     reduce: Reduce = "mean"
+    # Whether a node sends one ``partial`` reduction of its clients' records, or ``each`` of them as it is.
+    # The reduced arrays are the same, to the bit. What is collected is always carried so.
     carry: Literal["partial", "each"] = "partial"
+    # Name of the downward record that the arrays are relative to, as a local model is to the global one; "" =
+    # they are changes or gradients themselves.
     base: str = ""
+    # Scalar of the reply by which the client has divided its change of the parameters; these are then changes
+    # whatever the base says, which holds for the buffers.
     per: str = ""
+    # Of a downward record, whether ``all`` clients get the same or ``each`` gets records of its own, by name.
     to: Literal["all", "each"] = "all"
+    # Of an upward record, which training examples it is computed from: those of the local ``steps``, the
+    # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share that
+    # is kept out of the training. `client_app.owner` counts them.
     of: Of = "steps"
-    scope: Scope = "run"
+    scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:
         """Carry what is collected one by one."""
@@ -104,25 +78,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Scalar:
-    """One number of a message.
+    """One number of a message."""
 
-    Attributes:
-        name: Name on the wire.
-        meaning: What the number is, with its unit.
-        required: Whether a message without it is refused.
-        low: Smallest value that an honest client can send.
-        high: Largest such value.
-        whole: Whether it is an integer.
-        reduce: What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``,
-            weighted as the arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
-    """
-
-    name: str
-    meaning: str
-    required: bool = True
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
+    name: str  # name on the wire
+    meaning: str  # what the number is, with its unit
+    required: bool = True  # whether a message without it is refused
+    low: float = -math.inf  # smallest value that an honest client can send
+    high: float = math.inf  # largest such value
+    whole: bool = False  # whether it is an integer
+    # What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``, weighted as the
+    # arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
     reduce: Literal["mean", "sum", "max", "collect"] = "mean"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from task.spec.entry import Algorithm, Paper
 from task.spec.record import MODEL_UP
@@ -44,7 +43,7 @@ def _robust(
         paper,
         up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
-        neutral=MappingProxyType(neutral),
+        neutral=neutral,
         equal_sizes=True,
         no_neutral="" if neutral else "it takes the model of one client among at least three",
         withstands=withstands,

@@ -14,46 +14,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
 from task.spec.record import Scalar
 
-CANDIDATES: Final = "candidates"
-"""Name of the phase that asks candidates for their loss."""
-
+CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
 LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One policy.
+    """One policy."""
 
-    Attributes:
-        name: Value of the run-config key ``selection``.
-        title: Its name in words.
-        paper: Where it comes from.
-        query: Contract of the query of candidates before the draw, if there is one. It is sent only with
-            ``select.losses = "query"``.
-        stages: Stages that every training has with it (`task.spec.stages`).
-        ring: Whether the model goes from client to client within a round.
-        by_examples: Whether clients are drawn in proportion to n_k, so that means take equal weights.
-    """
-
-    name: str
-    title: str
-    paper: Paper
+    name: str  # value of the run-config key ``selection``
+    title: str  # its name in words
+    paper: Paper  # where it comes from
+    # Contract of the query of candidates before the draw, if there is one. It is sent only with
+    # ``select.losses = "query"``.
     query: Algorithm | None = None
-    stages: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()  # stages that every training has with it (`task.spec.stages`)
+    # Whether clients are drawn in proportion to n_k, so that means take equal weights.
     by_examples: bool = False
-    ring: bool = False
+    ring: bool = False  # whether the model goes from client to client within a round
 
     @property
-    def looks(self) -> bool:
-        """Whether clients measure the received model for it."""
+    def needs_losses(self) -> bool:
+        """Whether it goes by the clients' losses of the received model."""
         return self.query is not None or bool(self.stages)
 
 
@@ -119,13 +108,7 @@ SELECTIONS: dict[str, Selection] = {
     "proportional": Selection(
         "proportional",
         "in proportion to n_k",
-        Paper(
-            "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-            2020,
-            "Federated Optimization in Heterogeneous Networks",
-            "1812.06127",
-            "Algorithm 2, line 2",
-        ),
+        replace(LI_PROX, where="Algorithm 2, line 2"),
         by_examples=True,
     ),
     "uniform": Selection("uniform", "uniform", MCMAHAN),
@@ -147,7 +130,7 @@ def with_selection(entry: Algorithm, selection: str) -> Algorithm:
     phases = {name: replace(phase, weight=weight) for name, phase in entry.phases.items()}
     if chosen.query is not None:
         phases[CANDIDATES] = chosen.query
-    return replace(entry, weight=weight, phases=MappingProxyType(phases))
+    return replace(entry, weight=weight, phases=phases)
 
 
 def cohort_size(fraction: float, population: int) -> int:

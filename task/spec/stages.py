@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, SHARED, TOP, Record, Scalar
@@ -22,24 +21,18 @@ ALA_KEEPS = (
     Record("ala-weights", TOP, "W_i, weights of the last p layers"),
     Record("ala-started", FREE, "1 once the start phase of W is over"),
 )
+# Algorithms in front of which ``ala = true`` may stand: those that it was verified with.
 ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
-"""Algorithms in front of which ``ala = true`` may stand: those that it was verified with."""
-
 LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage.
+    """One stage."""
 
-    Attributes:
-        name: Its name, also of its class in `client_app.stages.STAGES`.
-        title: Its name in words.
-        extend: Returns a contract with what the stage adds to it: records, scalars, kept state.
-    """
-
-    name: str
-    title: str
+    name: str  # its name, also of its class in `client_app.stages.STAGES`
+    title: str  # its name in words
+    # Returns a contract with what the stage adds to it: records, scalars, kept state.
     extend: Callable[[Algorithm], Algorithm] = lambda entry: entry
 
     def added(self, entry: Algorithm) -> Algorithm:
@@ -60,15 +53,15 @@ def _with_loss(entry: Algorithm) -> Algorithm:
 def _with_attack(entry: Algorithm) -> Algorithm:
     attack = STAGES["attack"]
     phases = {n: attack.added(p) if p.work == "train" else p for n, p in entry.phases.items()}
-    return replace(entry, phases=MappingProxyType(phases))
+    return replace(entry, phases=phases)
 
 
+# By name, in the order in which they are applied.
 STAGES: dict[str, StageSpec] = {
     "ala": StageSpec("ala", "Adaptive local aggregation", _with_ala),
     "loss": StageSpec("loss", "Loss of the received model, for selection by loss", _with_loss),
     "attack": StageSpec("attack", "Simulated attack", _with_attack),
 }
-"""By name, in the order in which they are applied."""
 
 
 def with_stages(entry: Algorithm, names: frozenset[str]) -> Algorithm:

@@ -61,7 +61,7 @@ class Folding:
             found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
             if r.name in self._later:
                 self._later[r.name].check(arrays[r.name], weight, client, peaks)
-            self.bound.check(r, arrays[r.name], row)
+            self.bound.check(r, arrays[r.name], [row])
 
         def fold() -> None:
             for name, reduction in self.reductions.items():

@@ -13,18 +13,12 @@ from task.spec.record import Layout, Record
 
 @dataclass(frozen=True)
 class Forms:
-    """What records look like under one model.
+    """What records look like under one model."""
 
-    Attributes:
-        shared: The model's shared part: parameters and buffers.
-        parameters: Names of its parameters, in the model's order.
-        clients: Number of clients that are online.
-        others: Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
-    """
-
-    shared: Arrays
-    parameters: tuple[str, ...]
-    clients: int = 0
+    shared: Arrays  # the model's shared part: parameters and buffers
+    parameters: tuple[str, ...]  # names of its parameters, in the model's order
+    clients: int = 0  # number of clients that are online
+    # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
 
     def like(self, layout: Layout) -> Arrays:
@@ -60,8 +54,7 @@ def base_of(
 ) -> Arrays | None:
     """Return, by array, what a record's arrays are relative to; an array without is a change itself.
 
-    Returns:
-        None if the record is relative to one that is not among `received`.
+    None means that the record is relative to one that is not among `received`.
     """
     if not record.base:
         return {}

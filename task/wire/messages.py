@@ -37,7 +37,7 @@ from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
-from task.wire.checks import check_arrays, check_columns, diverged, short
+from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
 from task.wire.layouts import Forms
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
@@ -46,7 +46,6 @@ WHOLE = "whole-node"  # entry of a training message: the node is one client, see
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
 ConfigValue = int | float | str | bool
-LONGEST = 200  # letters of a name that is told to us
 LONGEST_LINE = 400  # letters of a reason
 
 
@@ -77,31 +76,24 @@ class RejectedReply:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is told to train.
+    """What a node is to train."""
 
-    Attributes:
-        round: Server round, from 1.
-        arrays: Downward array records by field name.
-        scalars: ``lr`` and the entry's downward scalars.
-        clients: Names of the clients to train; empty from somebody else's strategy, which means all.
-        epochs: Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
-        run: Identity of the run: what a client kept of another run is not for this one.
-        per_client: Of the records that differ by client: by record and client, what it gets, by name.
-        population: Names of all clients, the order of records that hold one number for each of them.
-        void: Rounds that the server has gone back from: what a client kept in them does not count.
-        whole: Whether the node is one client: it trains its share of the clients, and `clients` and `epochs`
-            have one entry, the node's.
-    """
-
-    round: int
-    arrays: dict[str, Arrays]
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    round: int  # server round, from 1
+    arrays: dict[str, Arrays]  # downward array records by field name
+    scalars: Mapping[str, float] = field(default_factory=dict)  # ``lr`` and the entry's downward scalars
+    # Names of the clients to train; empty from another strategy, which means all.
     clients: tuple[str, ...] = ()
+    # Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
     epochs: tuple[int, ...] = ()
-    run: str = ""
+    run: str = ""  # identity of the run: what a client kept of another run is not for this one
+    # Of the records that differ by client: by record and client, what it gets, by name.
     per_client: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
+    # Names of all clients, the order of records that hold one number for each of them.
     population: tuple[str, ...] = ()
+    # Rounds that the server has gone back from: what a client kept in them does not count.
     void: tuple[int, ...] = ()
+    # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
+    # entry, the node's.
     whole: bool = False
 
 
@@ -120,21 +112,14 @@ class ClientUpdate:
 
 @dataclass
 class NodeReply:
-    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several).
+    """A node's answer: plain (`upload` of its one client) or merged (`partials` of several)."""
 
-    Attributes:
-        clients: Names that are in the answer, parallel to the lists of `scalars`.
-        scalars: Per scalar name, one value per client.
-        partials: Per upward field, the records of its merged reduction; empty if plain.
-        upload: The one client's upload if plain.
-        failed: Clients that the node could not use.
-    """
-
-    clients: list[str]
-    scalars: dict[str, list[float]]
+    clients: list[str]  # names that are in the answer, parallel to the lists of `scalars`
+    scalars: dict[str, list[float]]  # per scalar name, one value per client
+    # Per upward field, the records of its merged reduction; empty if plain.
     partials: dict[str, dict[str, Arrays]] = field(default_factory=dict)
-    upload: ClientUpdate | None = None
-    failed: list[RejectedReply] = field(default_factory=list)
+    upload: ClientUpdate | None = None  # the one client's upload if plain
+    failed: list[RejectedReply] = field(default_factory=list)  # clients that the node could not use
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -156,14 +141,16 @@ def read_arrays(record: ArrayRecord) -> Arrays:
 
 def _views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
-    return {name: npy.view(name[:LONGEST], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()}
+    return {
+        name: npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------ down
 
 
+# Downward records that differ by client: by field, client and name.
 PerClient = Mapping[str, Mapping[str, Mapping[str, ArrayRecord]]]
-"""Downward records that differ by client: by field, client and name."""
 
 
 def train_content(
@@ -357,6 +344,11 @@ def one_line(text: str | None, otherwise: str = "nothing") -> str:
 def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl_s: float) -> Message:
     """Return a message to a node; it expires with the round that it belongs to."""
     return Message(content, node_id, kind, ttl=ttl_s, group_id=str(server_round))
+
+
+def clients_of(request: Message) -> list[str]:
+    """Return the clients that a message is for; empty if it names none."""
+    return list(cast("list[str]", _config(request.content).get("clients", [])))
 
 
 def payload_bytes(content: RecordDict) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -29,59 +30,29 @@ SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
 
 @dataclass(frozen=True)
 class NormBound:
-    """The bound in a round.
+    """The bound in a round."""
 
-    Attributes:
-        most: Largest L2 norm; 0 = no bound.
-        model: The received model w^t by name; empty = unknown here, so only changes are checked.
-        trainable: Names of its parameters.
-    """
-
-    most: float
+    most: float  # largest L2 norm; 0 = no bound
+    # The received model w^t by name; empty = unknown here, so only changes are checked.
     model: Mapping[str, np.ndarray]
-    trainable: frozenset[str]
+    trainable: frozenset[str]  # names of its parameters
 
-    def check(self, field: Record, arrays: Mapping[str, np.ndarray], row: Mapping[str, float]) -> None:
-        """Refuse one client's record.
-
-        Args:
-            field: Its field.
-            arrays: The record.
-            row: The client's scalars.
-
-        Raises:
-            FieldError: It moves the model too far.
-        """
-        self._check(field, arrays, {}, [1], [row])
-
-    def check_sum(
+    def check(
         self,
         field: Record,
-        records: Mapping[str, Mapping[str, np.ndarray]],
-        weights: Sequence[int],
+        arrays: Mapping[str, np.ndarray],
         rows: Sequence[Mapping[str, float]],
+        weights: Sequence[int] = (1,),
+        low: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Refuse the sum of a node's clients, as `task.numerics.reduce.Sum.partial` writes it.
+        """Refuse one client's record, or the sum of several that `task.numerics.reduce.Sum.partial` writes.
 
-        Args:
-            field: Its field.
-            records: ``high`` and ``low``.
-            weights: The clients' weights in the sum.
-            rows: Their scalars.
+        Of a sum, `arrays` and `low` are its two parts; `rows` are the clients' scalars, `weights` their
+        weights in it.
 
         Raises:
             FieldError: It moves the model too far for any clients that keep the bound.
         """
-        self._check(field, records["high"], records.get("low", {}), weights, rows)
-
-    def _check(
-        self,
-        field: Record,
-        arrays: Mapping[str, np.ndarray],
-        low: Mapping[str, np.ndarray],
-        weights: Sequence[int],
-        rows: Sequence[Mapping[str, float]],
-    ) -> None:
         if not self.most or field.layout.kind != "part":
             return
         base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)

@@ -21,36 +21,23 @@ REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
 
 
-Data = tuple[tuple[int, ...], int]
-"""Shape of one example and number of classes."""
+Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
 
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """What a node says of itself.
+    """What a node says of itself."""
 
-    Attributes:
-        clients: Names of the clients that it can train; `ClientNames` travel as their number.
-        num_examples: Their training examples, integers ``[len(clients)]``.
-        pool: Nodes with the same pool share data and client state and can stand in for each other.
-        share: (partition-id, num-partitions): if other pools claim a client too, the node whose share
-            it is trains it.
-        version: Version of the app on the node.
-        shape: Shape of one example as the model sees it; empty if unknown.
-        classes: Number of classes; 0 if unknown.
-        foreign: Whether the node's app is not Bouquet's and cannot register.
-        whole: Whether its share of the clients counts as one client.
-    """
-
-    clients: Sequence[str]
-    num_examples: np.ndarray
-    pool: str
+    clients: Sequence[str]  # names of the clients that it can train; `ClientNames` travel as their number
+    num_examples: np.ndarray  # their training examples, integers ``[len(clients)]``
+    pool: str  # nodes with the same pool share data and client state and can stand in for each other
+    # (partition-id, num-partitions): if other pools claim a client too, the node whose share it is trains it.
     share: tuple[int, int] = (0, 1)
-    version: str = ""
-    shape: tuple[int, ...] = ()
-    classes: int = 0
-    foreign: bool = False
-    whole: bool = False
+    version: str = ""  # version of the app on the node
+    shape: tuple[int, ...] = ()  # shape of one example as the model sees it; empty if unknown
+    classes: int = 0  # number of classes; 0 if unknown
+    foreign: bool = False  # whether the node's app is not Bouquet's and cannot register
+    whole: bool = False  # whether its share of the clients counts as one client
 
     @property
     def data(self) -> Data | None:

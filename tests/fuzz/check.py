@@ -43,8 +43,10 @@ def violations(played: Played, player: Player) -> list[str]:
 
 
 def _whole(played: Played) -> Iterator[str]:
-    """The run did all of its rounds and wrote its result."""
-    if [row["round"] for row in played.rows] != list(range(ROUNDS + 1)):
+    """The run did all of its rounds, or as many as took it to its target, and wrote its result."""
+    target = float(VARIANTS[played.case.variant].keys.get("target-accuracy", 0.0))
+    rounds = len(played.rows) - 1 if 0.0 < target <= played.rows[-1]["accuracy"] else ROUNDS
+    if [row["round"] for row in played.rows] != list(range(rounds + 1)):
         yield f"rounds {[row['round'] for row in played.rows]} instead of 0 to {ROUNDS}"
     if played.result is None:
         yield "no result.json"

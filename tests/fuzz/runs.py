@@ -23,13 +23,13 @@ from client_app.app import make_app
 from server_app import app as server
 from server_app.results.folder import RunFolder
 from server_app.run.recorder import Recorder
-from strategies.engine.exchange import clients_of
 from strategies.engine.journal import Snapshot
 from strategies.transport.packed import PackingGrid
 from task.config.read import as_run_config, read_config
 from task.errors import NodesError, StateError
 from task.spec.algorithms import ALGORITHMS
 from task.wire import registration
+from task.wire.messages import clients_of
 from tests.fuzz.aliases import ALIASES, PLAIN, renamed
 from tests.fuzz.draws import TEXTS, pick
 from tests.fuzz.mutate import mutate

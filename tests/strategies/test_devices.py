@@ -93,6 +93,6 @@ def test_who_gets_many_models_waits_for_many(name: str, knobs: dict[str, int], e
     rule = STRATEGIES[name](config).rule
     w = np.zeros(2, np.float32)
     state = ModelsState({"w": w}, models={f"{client}/w": w for client in "abcd"})
-    assert rule.routed_each(state) == each
+    assert rule.routed_per_client(state) == each
     nobody = {"apple": 0, "fedfomo": 0}.get(name, 1)
-    assert rule.routed_each(ModelsState({"w": w})) == nobody
+    assert rule.routed_per_client(ModelsState({"w": w})) == nobody

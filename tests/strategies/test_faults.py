@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg
-from strategies.engine import exchange
 from strategies.engine.journal import Journal
 from strategies.transport import pull
 from task import timing
@@ -88,7 +87,7 @@ def undisturbed() -> list[str]:
 def trained(grid: FaultyGrid) -> list[tuple[str, list[str]]]:
     """Return by training message its round and clients."""
     sent = [m for m in grid.sent if m.metadata.message_type == "train"]
-    return [(m.metadata.group_id, exchange.clients_of(m)) for m in sent]
+    return [(m.metadata.group_id, wire.clients_of(m)) for m in sent]
 
 
 # ------------------------------------------------------------------------------------ sent again
@@ -259,7 +258,7 @@ def test_what_goes_out_again_lives_as_long_as_the_round_and_no_longer() -> None:
     grid.on(0, lambda: (grid.leave(0), grid.later(0.5, lambda: grid.back(0))))
     run(grid, timeout=8.0, min_replies=3)
     first, *_, again = [
-        m for m in grid.sent if exchange.clients_of(m) == ["ward-1"] and m.metadata.group_id == "1"
+        m for m in grid.sent if wire.clients_of(m) == ["ward-1"] and m.metadata.group_id == "1"
     ]
     assert first.metadata.ttl == 8.0
     assert 5.0 < again.metadata.ttl < 7.6

@@ -278,7 +278,7 @@ def test_a_round_whose_weights_cannot_be_added_keeps_the_model_and_is_the_next_o
             continue
         with pytest.raises(ArithmeticError, match=rf"F_ref = 1; got 2\^.* a loss of {loss:g} and q = 15"):
             server_update(state, came, strategy.config)
-        kept = strategy.rule.skipped(state, replace(came, clients=()), came)
+        kept = strategy.rule.on_round_skipped(state, replace(came, clients=()), came)
         assert isinstance(kept, QFFLState)
         assert (kept.arrays["w"].tolist(), kept.reference_loss) == ([10.0], loss)
         assert server_update(kept, came, strategy.config)[0].arrays["w"].tolist() == [10.5]

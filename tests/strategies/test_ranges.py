@@ -194,7 +194,7 @@ def test_what_this_machine_lacks_ends_the_run(
         FedAvg().start(named_grid(2), model(), num_rounds=1, journal=Journal())
 
 
-@pytest.mark.parametrize("hook", ["take_in", "skipped"])
+@pytest.mark.parametrize("hook", ["take_in", "on_round_skipped"])
 def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
     hook: str, owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +204,7 @@ def test_what_the_other_hooks_of_a_rule_raise_costs_a_round_at_most(
         raise ValueError("from the replies")
 
     monkeypatch.setattr(FSVRG, hook, breaks)
-    silent = liar(scalars={"num-examples": -1}, nodes=range(5)) if hook == "skipped" else None
+    silent = liar(scalars={"num-examples": -1}, nodes=range(5)) if hook == "on_round_skipped" else None
     played = run(owners, "fsvrg", silent, num_server_rounds=2)
     assert [row["skipped"] for row in played.rows[1:]] == [True, True]
     assert len({row["model_sha256"] for row in played.rows}) == 1

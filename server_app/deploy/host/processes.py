@@ -46,23 +46,16 @@ def say(line: str) -> None:
 
 @dataclass
 class Child:
-    """A process that should always run.
+    """A process that should always run."""
 
-    Attributes:
-        name: Of the process, its log file and its mark.
-        command: What to run.
-        env: Added to the supervisor's environment.
-        health: Called at each look; returns why the child must be restarted, or "".
-        explain: Says in words how it ended, from the exit code and the end of its log.
-        begun: Called after each start, with the process id.
-    """
-
-    name: str
+    name: str  # of the process, its log file and its mark
     command: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)  # added to the supervisor's environment
+    # Called at each look; returns why the child must be restarted, or "".
     health: Callable[[], str] = lambda: ""
+    # Says in words how it ended, from the exit code and the end of its log.
     explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
-    begun: Callable[[int], None] = lambda pid: None
+    begun: Callable[[int], None] = lambda pid: None  # called after each start, with the process id
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0  # time.monotonic() of the last start
     due: float = 0.0  # when to start it again

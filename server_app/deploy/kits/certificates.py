@@ -27,14 +27,9 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Finding:
-    """A certificate that has expired or soon will.
+    """A certificate that has expired or soon will."""
 
-    Attributes:
-        fatal: Whether the certificate can no longer be used.
-        text: Which, and when.
-    """
-
-    fatal: bool
+    fatal: bool  # whether the certificate can no longer be used
     text: str
 
 
@@ -44,27 +39,21 @@ def now() -> dt.datetime:
 
 
 def make_authority(days: int) -> tuple[bytes, bytes]:
-    """Make a certificate authority.
+    """Make a certificate authority; return its private key and its certificate, PEM.
 
     `days` is for how long the first certificate that it signs is to be valid.
-
-    Returns:
-        Its private key and its certificate, PEM.
     """
     key = make_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet federation authority")])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        _builder(subject, subject, key.public_key(), max(AUTHORITY_DAYS, days + 365))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
-        )
-        .sign(key, hashes.SHA384())
-    )
-    return private_pem(key), certificate.public_bytes(serialization.Encoding.PEM)
+    certificate = _signed(
+        subject, subject, key.public_key(), key, max(AUTHORITY_DAYS, days + 365),
+        x509.BasicConstraints(ca=True, path_length=0),
+        _usage(sign_certificates=True),
+        identifier,
+        x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+    )  # fmt: skip
+    return private_pem(key), certificate
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
@@ -84,11 +73,8 @@ def make_server_certificate(
 ) -> bytes:
     """Sign a certificate for a server that clients reach as `host`, and as localhost on its own machine.
 
-    All keys and certificates are PEM; `host` is a name or an IP address, and the certificate is valid for
+    All keys and certificates are PEM; `host` is a name or an IP address, and what is returned is valid for
     `days`.
-
-    Returns:
-        The certificate, PEM.
 
     Raises:
         ConfigError: The authority's key does not match its certificate, or the new certificate would outlive
@@ -111,28 +97,21 @@ def make_server_certificate(
         )
     names = [_general_name(name) for name in dict.fromkeys((host, *LOCAL_NAMES))]
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Bouquet SuperLink")])
-    certificate = (
-        _builder(subject, issuer.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
-        .sign(signer, hashes.SHA384())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return _signed(
+        subject, issuer.subject, key.public_key(), signer, days,
+        x509.SubjectAlternativeName(names),
+        x509.BasicConstraints(ca=False, path_length=None),
+        _usage(sign_certificates=False),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    )  # fmt: skip
 
 
 def make_node_keys(name: str) -> tuple[bytes, bytes]:
     """Make the key pair of a node, as Flower's SuperNode and its ``supernode register`` read them.
 
-    The node's name is the comment of its public key.
-
-    Returns:
-        The private key (OpenSSH's PEM) and the public key (one line of OpenSSH).
+    The private key is OpenSSH's PEM, the public one a line of OpenSSH with the node's name as its comment.
     """
     key = make_key()
     private = key.private_bytes(
@@ -203,10 +182,15 @@ def check_kit(kit: Path) -> tuple[str, ...]:
     return tuple(finding.text for finding in found)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    return (
+def _signed(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+    *extensions: x509.ExtensionType,
+) -> bytes:
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -215,6 +199,10 @@ def _builder(
         .not_valid_before(now() - SKEW)
         .not_valid_after(now() + dt.timedelta(days=days))
     )
+    for extension in extensions:
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(signer, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

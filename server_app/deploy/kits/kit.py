@@ -46,26 +46,17 @@ class In:
 
 @dataclass(frozen=True)
 class Kit:
-    """What the kits of the SuperLink and of a node have in common.
+    """What the kits of the SuperLink and of a node have in common."""
 
-    Attributes:
-        path: Its folder, absolute.
-        flwr_home: FLWR_HOME of its processes.
-        logs: Folder of the processes' logs.
-        state: Folder of what must survive a restart.
-        cache: BOUQUET_CACHE of its processes: decoded data and the clients' state.
-        ca_certificate: Certificate of the authority that vouches for the SuperLink.
-        secret: The secret, raw bytes, that a SuperExec of this machine proves itself with. On the SuperLink's
-            machine, callers of the Control API do so, too; see `proof`.
-    """
+    path: Path  # its folder, absolute
 
-    path: Path
-
-    flwr_home = In("flwr")
-    logs = In("logs")
-    state = In("state")
-    cache = In("cache")
-    ca_certificate = In("ca.crt")
+    flwr_home = In("flwr")  # FLWR_HOME of its processes
+    logs = In("logs")  # folder of the processes' logs
+    state = In("state")  # folder of what must survive a restart
+    cache = In("cache")  # BOUQUET_CACHE of its processes: decoded data and the clients' state
+    ca_certificate = In("ca.crt")  # certificate of the authority that vouches for the SuperLink
+    # The secret, raw bytes, that a SuperExec of this machine proves itself with. On the SuperLink's machine,
+    # callers of the Control API do so, too; see `proof`.
     secret = In("superexec.secret")
 
     def environment(self) -> dict[str, str]:
@@ -80,37 +71,22 @@ class Kit:
 
 @dataclass(frozen=True)
 class LinkKit(Kit):
-    """The kit of the SuperLink.
+    """The kit of the SuperLink."""
 
-    Attributes:
-        fleet: HOST:PORT that the Fleet API listens on, the one that faces the network.
-        control: HOST:PORT that the Control and Runtime APIs listen on: loopback or a private network.
-        address: HOST:PORT by which nodes reach the Fleet API.
-        max_reply: Largest reply of a node, bytes.
-        max_rate: Messages that a node may send in a minute.
-        server_certificate: The SuperLink's certificate.
-        server_key: Its private key.
-        database: Database of the SuperLink.
-        status: What the link last wrote of itself.
-        runs: Folder of result folders.
-        jobs: Folder of submitted jobs.
-        nodes: Folder of the nodes' public keys, ``NAME.pub``.
-        revoked: Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name.
-    """
-
-    fleet: str
-    control: str
-    address: str
-    max_reply: int
-    max_rate: int
+    fleet: str  # HOST:PORT that the Fleet API listens on, the one that faces the network
+    control: str  # HOST:PORT that the Control and Runtime APIs listen on: loopback or a private network
+    address: str  # HOST:PORT by which nodes reach the Fleet API
+    max_reply: int  # largest reply of a node, bytes
+    max_rate: int  # messages that a node may send in a minute
 
     server_certificate = In("server.crt")
     server_key = In("server.key")
-    database = In("state/link.db")
-    status = In("state/status.json")
-    runs = In("runs")
-    jobs = In("jobs")
-    nodes = In("nodes")
+    database = In("state/link.db")  # database of the SuperLink
+    status = In("state/status.json")  # what the link last wrote of itself
+    runs = In("runs")  # folder of result folders
+    jobs = In("jobs")  # folder of submitted jobs
+    nodes = In("nodes")  # folder of the nodes' public keys, ``NAME.pub``
+    # Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name.
     revoked = In("revoked")
 
     @property
@@ -131,43 +107,29 @@ class LinkKit(Kit):
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node takes part in, as its site decides.
+    """What a node takes part in, as its site decides."""
 
-    Attributes:
-        apps: "installed" runs only an app equal to the installed one; "any" runs what the SuperLink sends.
-        max_rounds: Most training messages that are answered in a run; 0 = no limit.
-        min_examples: Fewest distinct training examples that an update is computed from; 0 = no limit.
-        min_steps: Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
-        run_paths: Whether a run may name files and folders of this machine.
-    """
-
+    # "installed" runs only an app equal to the installed one; "any" runs what the SuperLink sends.
     apps: str = "installed"
-    max_rounds: int = 0
+    max_rounds: int = 0  # most training messages that are answered in a run; 0 = no limit
+    # Fewest distinct training examples that an update is computed from; 0 = no limit.
     min_examples: int = MIN_EXAMPLES
+    # Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
     min_steps: int = 0
-    run_paths: bool = False
+    run_paths: bool = False  # whether a run may name files and folders of this machine
 
 
 @dataclass(frozen=True)
 class NodeKit(Kit):
-    """The kit of a node.
-
-    Attributes:
-        name: The node's name in the federation.
-        link: HOST:PORT of the SuperLink's Fleet API.
-        policy: What the node takes part in.
-        key: Private key of the node.
-        public_key: Public key of the node.
-        alive: File that is touched after each successful exchange with the SuperLink.
-    """
+    """The kit of a node."""
 
     name: str
-    link: str
-    policy: Policy = field(default_factory=Policy)
+    link: str  # HOST:PORT of the SuperLink's Fleet API
+    policy: Policy = field(default_factory=Policy)  # what the node takes part in
 
     key = In("node.key")
     public_key = In("node.pub")
-    alive = In("state/alive")
+    alive = In("state/alive")  # file that is touched after each successful exchange with the SuperLink
 
 
 def proof(secret: bytes) -> str:

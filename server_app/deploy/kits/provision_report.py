@@ -18,36 +18,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """What happened to one folder.
+    """What happened to one folder."""
 
-    Attributes:
-        name: The folder's name, below the provisioned one.
-        done: "new", "kept", "revoked" ...
-        key: The fingerprint of a node's key, or the last day of a certificate.
-        changed: Files and folders in it to copy to its machine again; "." = all of it.
-    """
-
-    name: str
-    done: str
-    key: str
-    changed: tuple[str, ...] = ()
+    name: str  # the folder's name, below the provisioned one
+    done: str  # "new", "kept", "revoked" ...
+    key: str  # the fingerprint of a node's key, or the last day of a certificate
+    changed: tuple[str, ...] = ()  # files and folders in it to copy to its machine again; "." = all of it
 
 
 @dataclass(frozen=True)
 class Provisioned:
-    """What a call of `provision` did.
-
-    Attributes:
-        out: The folder.
-        link: The SuperLink's address.
-        lines: One line per folder.
-        remarks: For whoever provisions.
-    """
+    """What a call of `provision` did."""
 
     out: Path
-    link: str
-    lines: tuple[Line, ...]
-    remarks: tuple[str, ...]
+    link: str  # the SuperLink's address
+    lines: tuple[Line, ...]  # one line per folder
+    remarks: tuple[str, ...]  # for whoever provisions
 
 
 def table(result: Provisioned) -> Table:

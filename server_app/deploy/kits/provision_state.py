@@ -17,17 +17,12 @@ RECORD = "provision.json"
 
 @dataclass
 class ProvisionState:
-    """What a folder of kits holds.
-
-    Attributes:
-        out: The folder.
-        link: HOST:PORT of the SuperLink.
-        nodes: By name: ``fingerprint`` of the public key, ``created``, ``revoked`` (a time or none), and
-            ``earlier``, the same for the name's earlier keys.
-    """
+    """What a folder of kits holds."""
 
     out: Path
-    link: str
+    link: str  # HOST:PORT of the SuperLink
+    # By name: ``fingerprint`` of the public key, ``created``, ``revoked`` (a time or none), and ``earlier``,
+    # the same for the name's earlier keys.
     nodes: dict[str, dict[str, Any]]
 
     def revoked(self, name: str) -> bool:

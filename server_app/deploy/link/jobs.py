@@ -24,33 +24,19 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Job:
-    """A run that was submitted.
+    """A run that was submitted."""
 
-    Attributes:
-        name: Of the result folder.
-        keys: Run-config keys, without runs-dir.
-        id: Differs between jobs that had one name after the other.
-        state: "queued", "running", "finished", "failed" or "stopped".
-        reason: Why the last attempt ended; of a failed job, why there will be no other.
-        runs: Numbers of Flower's runs so far, one for each attempt.
-        attempts: How often it was submitted.
-        result_before: Time of change, in ns, of an earlier run's result.json; 0 = none.
-        folder_before: Identity of the run whose folder had this name; "" = none.
-        created: Seconds since 1970.
-        updated: Seconds since 1970.
-    """
-
-    name: str
-    keys: Mapping[str, Value]
-    id: str
-    state: str = QUEUED
-    reason: str = ""
-    runs: tuple[int, ...] = ()
-    attempts: int = 0
-    result_before: int = 0
-    folder_before: str = ""
-    created: float = 0.0
-    updated: float = 0.0
+    name: str  # of the result folder
+    keys: Mapping[str, Value]  # run-config keys, without runs-dir
+    id: str  # differs between jobs that had one name after the other
+    state: str = QUEUED  # "queued", "running", "finished", "failed" or "stopped"
+    reason: str = ""  # why the last attempt ended; of a failed job, why there will be no other
+    runs: tuple[int, ...] = ()  # numbers of Flower's runs so far, one for each attempt
+    attempts: int = 0  # how often it was submitted
+    result_before: int = 0  # time of change, in ns, of an earlier run's result.json; 0 = none
+    folder_before: str = ""  # identity of the run whose folder had this name; "" = none
+    created: float = 0.0  # seconds since 1970
+    updated: float = 0.0  # seconds since 1970
 
     @property
     def ended(self) -> bool:

@@ -14,6 +14,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -76,13 +77,8 @@ class Keeper:
         self._wrong, changed = [], False
         nodes = self.control.nodes()
         by_key = {node.key: node for node in nodes}
-        for name, path in self.kit.node_keys.items():
-            try:
-                key = public_key(path)
-            except ConfigError as err:
-                self._warn(str(err))
-                continue
-            node = by_key.get(key)
+        for path, key in self._keys(self.kit.node_keys.values()):
+            name, node = path.stem, by_key.get(key)
             if node is None:
                 self.control.register(name, key)
                 changed = True
@@ -92,12 +88,8 @@ class Keeper:
                     f"{path}: expected a key that was never revoked; got a revoked one. Give the node a new "
                     f"key: bouquet provision --out DIR --revoke {name}, then --node {name}"
                 )
-        for path in self.kit.revoked_keys:
-            try:
-                node = by_key.get(public_key(path))
-            except ConfigError as err:
-                self._warn(str(err))
-                continue
+        for path, key in self._keys(self.kit.revoked_keys):
+            node = by_key.get(key)
             if node is not None and node.registered:
                 self.control.unregister(node.id)
                 changed = True
@@ -105,6 +97,14 @@ class Keeper:
                 say(f"node {node.name} (key {key_of}) is revoked and may no longer join")
         nodes = self.control.nodes() if changed else nodes
         return [node for node in nodes if node.registered]
+
+    def _keys(self, paths: Iterable[Path]) -> Iterator[tuple[Path, bytes]]:
+        """Yield the files of public keys with their keys; warn of those that hold none."""
+        for path in paths:
+            try:
+                yield path, public_key(path)
+            except ConfigError as err:
+                self._warn(str(err))
 
     def _warn(self, text: str) -> None:
         self._wrong.append(text)

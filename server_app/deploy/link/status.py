@@ -35,23 +35,14 @@ SHOWN_CLIENTS = 5  # that a round went on without
 
 @dataclass
 class Seen:
-    """What the link knows of its SuperLink.
+    """What the link knows of its SuperLink."""
 
-    Attributes:
-        answered: When its last good answer came, `time.monotonic()`; 0 = never.
-        trouble: Its last error since then.
-        nodes: The registered nodes.
-        warnings: For the operator.
-        disk: What is wrong with the disk, "" if nothing is.
-        certificates: Those that have expired or soon will.
-    """
-
-    answered: float = 0.0
-    trouble: str = ""
-    nodes: list[NodeState] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    disk: str = ""
-    certificates: tuple[Finding, ...] = ()
+    answered: float = 0.0  # when its last good answer came, `time.monotonic()`; 0 = never
+    trouble: str = ""  # its last error since then
+    nodes: list[NodeState] = field(default_factory=list)  # the registered nodes
+    warnings: list[str] = field(default_factory=list)  # for the operator
+    disk: str = ""  # what is wrong with the disk, "" if nothing is
+    certificates: tuple[Finding, ...] = ()  # those that have expired or soon will
 
 
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
