@@ -97,7 +97,7 @@ class Node:
         return x.to(self.device), y.to(self.device)
 
     def model(self) -> torch.nn.Module:
-        """Return this process's instance of the run's model; it is loaded anew before each use."""
+        """Return this process's instance of the run's model; each use loads its arrays first."""
         return _model(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device)
 
     def initial(self) -> Arrays:

@@ -84,7 +84,7 @@ class Fold:
             self._reject(clients, bad.field, bad.expected, bad.got)
         except StateError:  # ours
             raise
-        except Exception as err:  # whatever somebody else's bytes lead to is their reply's fault
+        except Exception as err:  # whatever bytes from outside lead to is their reply's fault
             reason = wire.one_line(str(err), type(err).__name__)
             self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
         else:
@@ -117,10 +117,10 @@ class Fold:
         return add
 
     def _check_clients(self, answer: NodeReply, asked: Sequence[str]) -> None:
-        told = [*answer.clients, *(q.client for q in answer.failed)]
-        if sorted(told) != sorted(asked):
-            odd = sorted({*told} - {*asked}) or sorted({*asked} - {*told}) or sorted(told)
-            got = f"{len(told)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
+        named = [*answer.clients, *(q.client for q in answer.failed)]
+        if sorted(named) != sorted(asked):
+            odd = sorted({*named} - {*asked}) or sorted({*asked} - {*named}) or sorted(named)
+            got = f"{len(named)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
             raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
     def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
@@ -216,8 +216,8 @@ def check_partial(
     if each:
         for client, weight in weights.items():
             if int(records[client][""]) != weight:
-                told = f"{int(records[client][''])}"
-                raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", told)
+                sent = f"{int(records[client][''])}"
+                raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
 
 
 def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], clients: int) -> int:

@@ -80,7 +80,7 @@ class Journal:
         )  # fmt: skip
 
     def restore(self) -> Snapshot | None:
-        """Return the snapshot to go on from, or None to begin anew."""
+        """Return the snapshot to go on from, or None to begin."""
         return None
 
     def trained(self) -> bool:

@@ -32,7 +32,7 @@ class LastGood:
 
     Attributes:
         kept: The last proved state, while the present one is not proved; else None.
-        void: Rounds that the run has gone back from; clients are told, as theirs is what they kept in them.
+        void: Rounds that the run has gone back from; clients drop what they kept in them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Adaptive local steps, server half. Wang et al., IEEE JSAC 37(6), 2019, arXiv 1804.05271, Algorithms 2, 3.
 
-FedAvg with tau local steps in every round. After each round tau is chosen anew so that a resource R lasts
-for the smallest bound of the loss that can be had for it:
+FedAvg with tau local steps in every round. After each round the server chooses the tau with which a resource
+R reaches the smallest bound of the loss:
 
 tau* = argmin G(tau) over 1 .. min(10 tau, tau_max)
 G(tau) = [1 + sqrt(1 + 4 T^2 phi rho eta h(tau) / tau)] / (2 T eta phi) + rho h(tau)

@@ -13,7 +13,7 @@ n_j      registered              positive integer    server
 =======  ======================  ==================  =======================
 
 w_j of a client that is not known yet (see `strategies.rules.client_models`) is the run's initial model; every
-client has it and it does not travel. p0_j = n_j / n, over the N clients that are online, is told to all: the
+client has it and it does not travel. p0_j = n_j / n, over the N clients that are online, goes to all: the
 clients do not know how many examples the others have. The relationships p_ij stay at their client i.
 
 A core model whose reply is lost stays the one before, while its client's p_i goes on.

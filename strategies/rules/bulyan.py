@@ -1,6 +1,6 @@
 """Bulyan of Krum, server half. El Mhamdi, Guerraoui, Rouault, ICML 2018, arXiv 1802.07927, section 4.
 
-1. Select theta = K - 2f clients, one by one: the Krum choice among those that are left, each time anew.
+1. Select theta = K - 2f clients, one by one: the Krum choice among those that are left.
 2. For each coordinate j, with the median M[j] of the selected: w^{t+1}[j] = mean of the beta = theta - 2f
    selected numbers that are closest to M[j].
 

@@ -70,8 +70,8 @@ def server_update(
     before = [place[client] for client in known_clients(state)]
     if before:
         P[np.ix_(before, before)] = state.affinity["P"]
-    told = reduced.arrays["affinity"]["clients"]
-    for client, row in zip(reduced.clients, told, strict=True):
+    affinity = reduced.arrays["affinity"]["clients"]
+    for client, row in zip(reduced.clients, affinity, strict=True):
         for other, w in zip(reduced.names, row.tolist(), strict=True):
             if other in place:
                 P[place[client], place[other]] += w

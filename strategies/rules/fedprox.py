@@ -13,7 +13,7 @@ f(w^t)     ``loss-before``       float                    wire
 
 f(w^t) is the mean over the clients that sent it, weighted as their models are, of the plain loss of the model
 that they received (the paper evaluates it on all clients, which a server cannot see). A loss equal to the
-last one counts as a fall, and the count starts anew after mu changed, as in FL4Health's account of the rule.
+last one counts as a fall, and a change of mu starts the count again, as in FL4Health's account of the rule.
 Neutral value: mu = 0 is FedAvg.
 
 The model is the mean, and mu stays unless ``fedprox.adaptive``:

@@ -20,7 +20,7 @@ w_k        up ``arrays``         local model after the steps                    
 =========  ====================  ============================================================  ============
 
 phi and omega belong to the columns of the first layer, which must be linear in the features; every other
-parameter has A = 1. They are gathered anew in each round in the phase before the training, two numbers
+parameter has A = 1. Each round gathers them again, in the phase before the training, two numbers
 for each feature, so that the contract is the same in every round; the server sees their sums. omega^j = 0
 gives A = 1.
 

@@ -121,9 +121,9 @@ MEASURED = (
 
 
 def evaluation_of(entry: Algorithm) -> Algorithm:
-    """Return the contract of the entry's evaluation messages: the model down, metrics up, nothing kept anew.
+    """Return the contract of the entry's evaluation messages: the model down, metrics up, nothing kept.
 
-    Where the models are the clients' own, what they kept is looked at.
+    Where the models are the clients' own, what they kept is read.
     """
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()

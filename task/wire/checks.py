@@ -111,7 +111,7 @@ def check_columns(columns: Mapping[str, object]) -> None:
 
 
 def check_name(name: object) -> str:
-    """Return a name that is told to us if it can stand in a log.
+    """Return a name from outside if it can stand in a log.
 
     Raises:
         FieldError: It is empty, long, or has letters that do not print.

@@ -34,12 +34,12 @@ def view(name: str, form: str, dtype: str, shape: tuple[int, ...], data: bytes) 
     Args:
         name: Of the array, for the error.
         form: How it was written; only `FORM` is read.
-        dtype: Its dtype, as told beside it.
-        shape: Its shape, as told beside it.
+        dtype: Its dtype, as the record says.
+        shape: Its shape, as the record says.
         data: The bytes.
 
     Raises:
-        FieldError: It is in another form, or what was told, the header and the bytes do not agree.
+        FieldError: It is in another form, or the record, the header and the bytes do not agree.
     """
     claimed = DTYPES.get(dtype)
     if claimed is None:

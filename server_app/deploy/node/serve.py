@@ -277,7 +277,7 @@ class _NodeProcesses:
         return f"{how_it_ended(code)}: {told[-1]}" if told else how_it_ended(code)
 
     def _move_port(self) -> None:
-        """Take another port if somebody else has taken this one."""
+        """Take another port if another process has taken this one."""
         child = self.supervisor.children[SUPERNODE]
         if child.process is not None or "address already in use" not in self.supervisor.tail(SUPERNODE):
             return
