@@ -44,7 +44,7 @@ class Phase:
     epochs: Mapping[str, int] = field(default_factory=dict)
     enough: int = 0  # replies after which the phase closes; 0 = it waits for all
     least: int = 0  # replies without which the round is skipped; 0 = it goes on with any number
-    # Upper limits of the clients' scalars beside the catalogue's.
+    # Upper limits of the clients' scalars, below the catalogue's.
     limits: Limits = field(default_factory=dict)
     # Whether each client is asked at the node that served it last in this round, if it is there.
     session: bool = False
@@ -58,7 +58,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a rule knows of a round beside its state."""
+    """What a rule knows of a round, other than its state."""
 
     rule: Rule
     entry: Algorithm  # its contract in this run
@@ -159,7 +159,7 @@ class Rule:
         return {}
 
     def down_record(self, state: Any, name: str, context: RoundContext) -> Arrays:
-        """Return a record that goes to all alike beside the model; the state's field of that name."""
+        """Return a record other than the model that goes to all alike; the state's field of that name."""
         arrays: Arrays = getattr(state, name.replace("-", "_"))
         return arrays
 

@@ -13,7 +13,7 @@ symbol     variable                  meaning                                    
 tau        state.tau                 local steps of the next round                             ``local-steps``
 R          adaptive-tau.budget       what may be spent, in units of ``resource``               run config
 c          state.step_cost           cost of one local step, of the slowest client             server
-b          state.round_cost          cost of a round beside its steps                          server
+b          state.round_cost          cost of a round without its steps                        server
 phi        adaptive-tau.phi          how hard drift counts against few rounds; to be tuned     run config
 rho        ``rho``                   |F_k(w_k) - F_k(w)| / |w_k - w|, mean by p_k              wire
 beta       ``beta``                  |grad F_k(w_k) - grad F_k(w)| / |w_k - w|, mean by p_k    wire

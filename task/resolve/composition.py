@@ -19,7 +19,7 @@ from task.spec.stages import ALA_FITS
 
 @dataclass(frozen=True)
 class Choice:
-    """Values of a run-config key that put something beside an algorithm.
+    """Values of a run-config key that add something to an algorithm.
 
     Attributes:
         key: The key.

@@ -112,7 +112,7 @@ TEST_EXAMPLES = Scalar(
 )
 # Further common fields where the models are the clients' own (`Algorithm.personal`).
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
-COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)  # fields that any reply may carry beside those of its contract
+COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)  # any reply may carry these too
 # What a client answers to an evaluation message, with the number of test examples as ``num-examples``.
 MEASURED = (
     Scalar("loss", "mean loss on the client's own test data", False, low=0),

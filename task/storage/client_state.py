@@ -54,7 +54,7 @@ def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays]) -> None
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a file, without reading its arrays: the checksum is not looked at.
+    """Return the header of a file, without reading its arrays or checking them.
 
     Raises:
         ValueError: The file is damaged; says what was expected and what was got.
