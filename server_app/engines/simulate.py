@@ -34,10 +34,15 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     nodes = nodes or cpus
     config = {**run_config, "min-nodes": nodes}
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    prepare(config)  # before the workers, so that they need not open the data again
-    app_fn = partial(make_app, config)
-    workers = Workers(app_fn, min(cpus, nodes))
-    with engine(app_fn, workers, nodes) as (grid, stop):
-        # The workers have all cores, and a concurrent evaluation costs what it saves.
-        run(grid, read_config(config), rounds_over=stop, overlap=False)
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        prepare(config)  # before the workers, so that they need not open the data again
+        app_fn = partial(make_app, config)
+        workers = Workers(app_fn, min(cpus, nodes))
+        with engine(app_fn, workers, nodes) as (grid, stop):
+            # The workers have all cores, and a concurrent evaluation costs what it saves.
+            run(grid, read_config(config), rounds_over=stop, overlap=False)
+    finally:
+        logger.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_overwrite_needs_a_name_and_no_resume(words: list[str]) -> None:
 
 def test_the_command_line_refuses_a_resume_under_a_wrong_name(tmp_path: Path) -> None:
     words = ["run", "--resume", "--run-name", "typo", "--runs-dir", str(tmp_path), "-c", 'progress="none"']
+    level = logging.getLogger("flwr").level
     done = CliRunner().invoke(cli.app, words)
+    assert logging.getLogger("flwr").level == level  # quiet during a simulation, and no longer
     assert isinstance(done.exception, ConfigError)
     assert "expected a run to continue" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
