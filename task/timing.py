@@ -46,10 +46,10 @@ DEAD_NODE_S = Timing(LONGEST_BEAT_S + 3, "a call of a node; another may then rep
 ONLINE_S = Timing(60, "for so long a SuperLink holds a silent node for online", DEAD_NODE_S)
 
 # Storage
-LOCK_LOOK_S = Timing(0.2, "between looks whether a lock is free")
+LOCK_LOOK_S = Timing(0.2, "between checks whether a lock is free")
 
 # Supervisor of processes
-SUPERVISE_S = Timing(0.25, "between looks at the children")
+SUPERVISE_S = Timing(0.25, "between checks of the children")
 RESTART_FIRST_S = Timing(0.5, "before a child is started again; doubles with each failure")
 RESTART_LONGEST_S = Timing(30, "the longest such pause", RESTART_FIRST_S)
 RECOVERED_S = Timing(20, "a child that lived so long has recovered: its next pause is the first again")
@@ -71,14 +71,14 @@ REPLY_REST_S = Timing(15, "the rest of a reply whose task may have ended")
 HOOK_S = Timing(10, "the program that is asked before each training")
 
 # Parent of the task processes
-TASK_LOOK_S = Timing(0.05, "between looks whether there is news")
-TASK_ASK_S = Timing(0.1, "between questions for a task while there is news")
-TASK_IDLE_S = Timing(1, "between questions for a task without news", TASK_LOOK_S, TASK_ASK_S)
+TASK_LOOK_S = Timing(0.05, "between checks for a new message")
+TASK_ASK_S = Timing(0.1, "between requests for a task while a message waits")
+TASK_IDLE_S = Timing(1, "between requests for a task otherwise", TASK_LOOK_S, TASK_ASK_S)
 TASK_NEWS_S = Timing(10, "a message to become a task", TASK_IDLE_S)
 TASK_ANSWER_S = Timing(5, "an answer of the Runtime API")
 TASK_RETRY_S = Timing(0.5, "after a question that failed")
 TASK_LATE_S = Timing(5, "after a message's time to live, before its process is ended")
-MEMORY_LOOK_S = Timing(0.25, "between looks at the memory")
+MEMORY_LOOK_S = Timing(0.25, "between checks of the memory")
 
 # Inside the SuperLink
 SURVIVORS_S = Timing(ONLINE_S, "nodes and tasks to report to a new link", RETRY_LONGEST_S, LONGEST_BEAT_S)
@@ -91,15 +91,15 @@ CONNECTION_IDLE_S = Timing(60, "a call on a connection", LONGEST_BEAT_S)
 FIRST_REQUEST_S = Timing(20, "the first request after the TLS handshake of the Control and Runtime APIs")
 
 # Link
-LINK_LOOK_S = Timing(0.5, "between looks at the jobs")
-NODES_LOOK_S = Timing(2, "between looks at the SuperLink's health, its nodes and the kit's keys")
+LINK_LOOK_S = Timing(0.5, "between checks of the jobs")
+NODES_LOOK_S = Timing(2, "between checks of the SuperLink's health, its nodes and the kit's keys")
 CONTROL_S = Timing(5, "an answer of the Control API")
 STATUS_S = Timing(2, "between writes of status.json")
 STATUS_OLD_S = Timing(15, "a new status.json; an older one is of a link that is gone", STATUS_S)
 SUPERLINK_RED_S = Timing(15, "a good answer of the SuperLink; then it is red", NODES_LOOK_S, CONTROL_S)
 SUPERLINK_SILENT_S = Timing(20, "a good answer of the SuperLink; then it is restarted", SUPERLINK_RED_S)
 SUPERLINK_STARTS_S = Timing(60, "the first good answer of a new SuperLink", SUPERLINK_SILENT_S)
-FOLLOW_S = Timing(0.25, "between looks at a job that a terminal follows")
+FOLLOW_S = Timing(0.25, "between updates of a job that a terminal follows")
 
 # Monitor
 MONITOR_BUSY_S = Timing(0.5, "the reading of clients.jsonl, for one answer")
@@ -126,14 +126,14 @@ REGISTRATION_FIRST_S = Timing(0.05, "between checks for nodes, at first")
 REGISTRATION_LATER_S = Timing(1, "between checks for nodes, later", REGISTRATION_FIRST_S)
 SILENT_NODES_S = Timing(15, "the last silent nodes, before round 1 begins", REGISTRATION_LATER_S)
 NEW_NODE_S = Timing(5, "a new node's registration before a later round", REGISTRATION_LATER_S)
-REPLY_FIRST_S = Timing(0.001, "between looks for replies, at first")
-REPLY_LATER_S = Timing(0.25, "between looks for replies, later", REPLY_FIRST_S)
+REPLY_FIRST_S = Timing(0.001, "between polls for replies, at first")
+REPLY_LATER_S = Timing(0.25, "between polls for replies, later", REPLY_FIRST_S)
 FETCH_S = Timing(1, "the fetch of a reply; the others no longer wait for it")
-PART_FIRST_S = Timing(0.05, "between looks for a part of a reply, at first")
-PART_LATER_S = Timing(1, "between looks for a part of a reply, later", PART_FIRST_S)
+PART_FIRST_S = Timing(0.05, "between polls for a part of a reply, at first")
+PART_LATER_S = Timing(1, "between polls for a part of a reply, later", PART_FIRST_S)
 
 # Engines on one machine
-QUEUE_LOOK_S = Timing(0.1, "between looks whether a simulation is over")
+QUEUE_LOOK_S = Timing(0.1, "between checks whether a simulation has ended")
 FEDERATION_STARTS_S = Timing(90, "the SuperLink of a local federation", SUPERLINK_STARTS_S)
 FEDERATION_STOPS_S = Timing(15, "the end of a local federation", TERMINATE_S)
 

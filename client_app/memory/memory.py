@@ -16,7 +16,7 @@ All of it goes through files, so that any process of a node may answer the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
@@ -41,8 +41,6 @@ class Memory:
         self.scopes: dict[Scope, list[str]] = {}
         for record in entry.keeps:
             self.scopes.setdefault(record.scope, []).append(record.name)
-        if "round" in self.scopes:
-            self._forget_earlier_rounds()
 
     def _store(self, scope: Scope) -> StateStore:
         store = self.node.store()
@@ -63,6 +61,8 @@ class Memory:
             StateError: Another process holds one, or the folder cannot be written.
         """
         with ExitStack() as stack:
+            if "round" in self.scopes:
+                self._forget_earlier_rounds()
             for scope in self.scopes:
                 for name in [NODE] if scope == "node" else clients:
                     stack.enter_context(self._store(scope).lock(name, self.order.run))
@@ -76,11 +76,13 @@ class Memory:
         Raises:
             StateError: As `StateStore.load`.
         """
-        return [self._load(client, server_round) for client in clients]
-
-    def _load(self, client: str, server_round: int) -> dict[str, Arrays]:
-        name, run, void = self.entry.name, self.order.run, self.order.void
+        if not self.scopes:
+            return [{} for _ in clients]
         forms = self.node.forms().of(self.entry.keeps)
+        return [self._load(client, server_round, forms) for client in clients]
+
+    def _load(self, client: str, server_round: int, forms: Mapping[str, Arrays]) -> dict[str, Arrays]:
+        name, run, void = self.entry.name, self.order.run, self.order.void
         fields: dict[str, Arrays] = {}
         for scope, names in self.scopes.items():
             like = {n: form for n, form in forms.items() if n in names}

@@ -70,7 +70,7 @@ def engine(
     stopped = threading.Event()
 
     def stop() -> None:
-        stopped.set()  # first: what the workers leave undone is of no use any more
+        stopped.set()  # first, so that nobody waits for what the workers leave undone
         pushed.set()
         backend.terminate()
 

@@ -11,7 +11,7 @@ What does not go together is refused before round 1 (`task.resolve.composition`)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, SHARED, TOP, Record, Scalar
@@ -26,22 +26,6 @@ ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
 LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
 
-@dataclass(frozen=True)
-class StageSpec:
-    """One stage."""
-
-    name: str  # its name, also of its class in `client_app.stages.STAGES`
-    title: str  # its name in words
-    # Returns a contract with what the stage adds to it: records, scalars, kept state.
-    extend: Callable[[Algorithm], Algorithm] = lambda entry: entry
-
-    def added(self, entry: Algorithm) -> Algorithm:
-        """Return a contract with this stage; one that has it already stays as it is."""
-        if self.name in entry.stages:
-            return entry
-        return replace(self.extend(entry), stages=(*entry.stages, self.name))
-
-
 def _with_ala(entry: Algorithm) -> Algorithm:
     return replace(entry, personal=True, keeps=(*entry.keeps, *ALA_KEEPS))
 
@@ -51,23 +35,26 @@ def _with_loss(entry: Algorithm) -> Algorithm:
 
 
 def _with_attack(entry: Algorithm) -> Algorithm:
-    attack = STAGES["attack"]
-    phases = {n: attack.added(p) if p.work == "train" else p for n, p in entry.phases.items()}
+    phases = {n: _added(p, "attack") if p.work == "train" else p for n, p in entry.phases.items()}
     return replace(entry, phases=phases)
 
 
-# By name, in the order in which they are applied.
-STAGES: dict[str, StageSpec] = {
-    "ala": StageSpec("ala", "Adaptive local aggregation", _with_ala),
-    "loss": StageSpec("loss", "Loss of the received model, for selection by loss", _with_loss),
-    "attack": StageSpec("attack", "Simulated attack", _with_attack),
+# In the order in which they are applied: what each adds to a contract (records, scalars, kept state).
+STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
+    "ala": _with_ala,
+    "loss": _with_loss,
+    "attack": _with_attack,
 }
+
+
+def _added(entry: Algorithm, name: str) -> Algorithm:
+    """Return a contract with a stage; one that has it already stays as it is."""
+    return entry if name in entry.stages else replace(STAGES[name](entry), stages=(*entry.stages, name))
 
 
 def with_stages(entry: Algorithm, names: frozenset[str]) -> Algorithm:
     """Return a contract with the named stages, in the declared order."""
-    for name, stage in STAGES.items():
+    for name in STAGES:
         if name in names:
-            entry = stage.added(entry)
-    ordered = tuple(name for name in STAGES if name in entry.stages)
-    return replace(entry, stages=ordered) if ordered != entry.stages else entry
+            entry = _added(entry, name)
+    return entry

@@ -16,7 +16,7 @@ from task.wire.layouts import Forms
 
 
 def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
-    """Return somebody else's ClientApp: no registration, arrays and num-examples, other metric names.
+    """Return a ClientApp of another author: no registration, arrays and num-examples, other metric names.
 
     Args:
         step: Gives (what is added to every parameter, number of examples) of a node.

@@ -165,7 +165,7 @@ def reference_of(case: Case, kind: type[Rounds], data: Data | None = None, **giv
 def against_reference(
     folder: Path, kind: type[Rounds], given: Given = None, **more: Any
 ) -> tuple[Case, Trace]:
-    """Run a reference's algorithm and hold the app to it, round by round: models, memory, what is told."""
+    """Run a reference's algorithm and hold the app to it, round by round: models, memory and metrics."""
     case = case_of(folder, kind.algorithm, **{"model": kind.model} | more)
     reference = reference_of(case, kind, **(given(case) if callable(given) else given or {}))
     tolerance = kind.tolerance

@@ -252,7 +252,7 @@ TASKS = Use(
 )
 
 SUPERNODE = Use(
-    "a SuperNode that is quick, says why it is refused, and ends when it is of no use.",
+    "a SuperNode that answers at once, says why a link refuses it, and exits when it can do no work.",
     "a node takes seconds for each message, and nobody sees why it does not connect.",
     """
         flwr.supernode.cli.flower_supernode
