@@ -41,6 +41,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
@@ -242,6 +243,7 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     assert task_id is not None
     assert state.claim_task(task_id)
     assert state.activate_task(task_id)
+    economise(state)
     delivery = Delivery(state)
     limiter = RateLimiter(
         limits,

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError
+from task.flower.grid import ANSWERED
 
 RUNTIME, HEALTH = "/v1/runtime/", "/health"
 REFUSED = (
@@ -49,16 +50,17 @@ class Gate:
 
     Args:
         app: The application.
+        answered: Serves a question of ours beside Flower's Runtime API; it checks the task's token itself.
 
     Raises:
         ConfigError: The application has other layers than those that are known, or no secret.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, answered: ASGIApp | None = None) -> None:
         secret = getattr(app.state, "superexec_auth_secret", None)
         if not isinstance(secret, bytes) or not secret:
             raise ConfigError("expected --isolation process and --superexec-auth-secret-file FILE; got none")
-        self._app, self._runtime = app, runtime_stack(app)
+        self._app, self._runtime, self._answered = app, runtime_stack(app), answered
         self._header = f"Bearer {proof(secret)}".encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +68,8 @@ class Gate:
         way: ASGIApp = PlainTextResponse(REFUSED, 401, {"WWW-Authenticate": "Bearer"})
         if scope["type"] == "lifespan":
             way = self._app
+        elif scope["path"] == ANSWERED and self._answered is not None:
+            way = self._answered
         elif scope["path"].startswith(RUNTIME):
             scope["app"] = self._app
             way = self._runtime
