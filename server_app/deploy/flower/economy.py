@@ -40,21 +40,28 @@ class Remembered(Generic[K, V]):
     def __init__(self, ask: Callable[[K], V | None], for_s: float) -> None:
         self._ask, self._for_s = ask, for_s
         self._answers: dict[K, tuple[V, float]] = {}
+        self._asking = threading.Lock()
 
     def __call__(self, key: K) -> V | None:
         """Return the answer."""
-        answers = self._answers
-        found = answers.get(key)
-        if found is not None and found[1] > time.monotonic():
-            return found[0]
-        asked_at, answer = time.monotonic(), self._ask(key)
-        if answer is None:
-            answers.pop(key, None)
-        else:
-            if len(answers) >= MOST_ANSWERS:
-                answers.clear()
-            answers[key] = answer, asked_at + self._for_s  # into what `forget` may have replaced by now
-        return answer
+        if (known := self._known(key)) is not None:
+            return known
+        with self._asking:  # the others wait for the one who asks
+            if (known := self._known(key)) is not None:
+                return known
+            answers, asked_at = self._answers, time.monotonic()
+            answer = self._ask(key)
+            if answer is None:
+                answers.pop(key, None)
+            else:
+                if len(answers) >= MOST_ANSWERS:
+                    answers.clear()
+                answers[key] = answer, asked_at + self._for_s  # into what `forget` may have replaced by now
+            return answer
+
+    def _known(self, key: K) -> V | None:
+        found = self._answers.get(key)
+        return found[0] if found is not None and found[1] > time.monotonic() else None
 
     def forget(self) -> None:
         """Ask again, whatever the question."""

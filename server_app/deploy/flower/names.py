@@ -103,14 +103,22 @@ ECONOMY = Use(
     """,
 )
 
-REPLIES = Use(
-    "a ServerApp's question which of its messages are answered, held until one is.",
-    "a run polls for replies.",
+RUNTIME = Use(
+    "the Runtime API's calls of a round without Flower's layers, and a question that is held.",
+    "`bouquet link` does not start.",
     """
+        flwr.superlink.servicer.runtime.runtime_handlers
+            push_messages(request, state, task)
+            pull_object(request, state, task)
+            get_nodes(request, state, task)
         flwr.proto.runtime_pb2
             PullAppMessagesRequest: message_ids
+            PushAppMessagesRequest: messages_list message_object_trees
+            GetNodesRequest: no fields
         flwr.supercore.constant
             TASK_TOKEN_HEADER = 'flwr-task-token'
+        flwr.supercore.dependencies.task
+            authenticate_task(request, token, state)
     """,
 )
 
@@ -333,5 +341,5 @@ ENVIRONMENT = Use(
     """,
 )
 
-LINK = (SUPERLINK, DELIVERY, ECONOMY, FLEET)  # without these no SuperLink is started
-USES = (*LINK, REPLIES, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, ENVIRONMENT)
+LINK = (SUPERLINK, DELIVERY, ECONOMY, RUNTIME, FLEET)  # without these no SuperLink is started
+USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, ENVIRONMENT)

@@ -34,7 +34,7 @@ from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
 from server_app.deploy.flower.names import LINK
-from server_app.deploy.flower.replies import Answered
+from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.processes import end_with_parent
 from task import timing
 from task.errors import ConfigError
@@ -101,8 +101,8 @@ def patch(limits: Limits) -> None:
                 self.traffic.write()
             super().shutdown()
 
-    answered = Answered(lambda: deliveries[0])
-    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn, answered))
+    calls = RuntimeCalls(lambda: deliveries[0])
+    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn, calls))
 
 
 def serve_fleet(
@@ -163,13 +163,13 @@ class _Http(HttpToolsProtocol):
 class _Uvicorn:
     """uvicorn with the gate before the application; it does not wait for open streams without limit."""
 
-    def __init__(self, theirs: ModuleType, answered: Answered) -> None:
-        self._theirs, self._answered = theirs, answered
+    def __init__(self, theirs: ModuleType, calls: RuntimeCalls) -> None:
+        self._theirs, self._calls = theirs, calls
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
-        self._theirs.run(app=Gate(app, self._answered), http=_Http, ws="none", **options)
+        self._theirs.run(app=Gate(app, self._calls), http=_Http, ws="none", **options)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
