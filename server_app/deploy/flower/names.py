@@ -285,11 +285,10 @@ FLEET_CALLS = Use(
     "a node's calls to the Fleet API.",
     "a node reaches no SuperLink.",
     """
-        flwr.proto.fleet_pb2_grpc
-            FleetStub(channel)
         flwr.proto.fab_pb2
             GetFabRequest: node hash_str run_id
         flwr.proto.fleet_pb2
+            DESCRIPTOR
             DeactivateNodeRequest: node_id
         flwr.proto.heartbeat_pb2
             SendNodeHeartbeatRequest: node heartbeat_interval

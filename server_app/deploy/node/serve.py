@@ -45,6 +45,7 @@ class Options:
         threads: Most threads of a task; 0 = no limit.
         bandwidth: Bytes per second to and from the SuperLink; 0 = no limit.
         may_train: Program that is asked before each training task.
+        http: Whether the Fleet API is HTTP, as that of a stock SuperLink of Flower 1.40 or later is.
     """
 
     data: Path | None = None
@@ -53,6 +54,7 @@ class Options:
     threads: int = 0
     bandwidth: float = 0.0
     may_train: str = ""
+    http: bool = False
 
 
 def check(options: Options) -> None:
@@ -129,7 +131,8 @@ class _NodeProcess:
         address, name = kit.link, ""
         if options.bandwidth:
             address, name = f"127.0.0.1:{SlowLink(self.link, options.bandwidth).port}", self.link[0]
-        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name)
+        transport = "http" if options.http else "grpc"
+        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport)
         config = node_config(kit.name, options, kit.policy)
         rounds = kit.state / "rounds.json"
         self.loop = MessageLoop(client, self.tasks, site(kit, options), config, options.max_memory, rounds)
