@@ -188,7 +188,7 @@ def policy(rig: Rig) -> str:
     "keys and secrets are 0600; none is on a command line, in an environment, a log or a result",
     "all processes, logs, results and kits of the federation are searched for keys and secrets during a run",
     tests=(
-        "tests/system/test_warm.py::test_no_token_is_on_a_command_line_or_in_an_environment",
+        "tests/system/test_warm.py::test_the_process_of_a_message_has_no_connection",
         "tests/deploy/test_provision.py::test_private_files_are_private_whatever_the_umask",
     ),
 )
