@@ -1,7 +1,5 @@
 """The ClientApp: registers, trains and evaluates the clients that a message names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Losses of the received model over clients' own training examples, for the policies that select by them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

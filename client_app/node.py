@@ -5,8 +5,6 @@ clients of the run's partition. Of a partition a node can train every client, si
 the data; nodes with one state folder therefore form a pool and stand in for each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

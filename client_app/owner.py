@@ -19,8 +19,6 @@ In a simulation the run and the clients are one user's on one machine, so that t
 hears everything. What runs a simulation says so; every other process is a node.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a node does for the clients that a message names: train them, or measure models on their test data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace

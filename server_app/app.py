@@ -1,7 +1,5 @@
 """The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ are no markup and colons no emoji, and what would steer the terminal is shown as
 from `rich.text.Text` and styles only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -18,8 +18,6 @@ A node tells its errors to the server. What only the node's own log may say stan
 `local(...)`: values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import os

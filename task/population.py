@@ -1,7 +1,5 @@
 """Names of clients that follow a pattern, so that a population of a million takes no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 

@@ -1,7 +1,5 @@
 """Text from outside, made fit to be shown."""
 
-from __future__ import annotations
-
 import unicodedata
 
 KEPT = frozenset("\n\t")

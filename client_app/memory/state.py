@@ -13,8 +13,6 @@ from a checkpoint could still ask for, and no more (`client_app.memory.versions`
 newest one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@
 and only this chain counts: after a crash there may be versions of rounds that a resume has abandoned.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -21,8 +21,6 @@ The two points are measured without dropout and with fixed statistics, so that t
 keeps one for three rounds, to have both points on one minibatch.)
 """
 
-from __future__ import annotations
-
 import time
 
 import torch

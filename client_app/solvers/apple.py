@@ -29,8 +29,6 @@ Buffers are never mixed: w^p has those of the client's own core model, its train
 with w_i. Each step reads all core models twice, once for w^p and once for <g, w_j>: N models as one matrix.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -22,8 +22,6 @@ A client that is new, or lost its state, begins with v_k = w^t, in the paper wit
 selected keep their v_k. With ``ala = true`` what ALA made of w^t stands for it, also in the proximal term.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.own_model import OwnModelSolver
 from client_app.solvers.sgd import proximal
 from client_app.training.loop import LocalTask, Terms, train

@@ -14,8 +14,6 @@ An evaluation measures the vote of all members on the client's test data; before
 member, the client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

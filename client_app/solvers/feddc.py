@@ -21,8 +21,6 @@ g_k at a wrong scale once eta_t decays or work is uneven; here both are the clie
 is |a|_1, as in `client_app.solvers.scaffold`.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.fednova import step_weights

@@ -3,8 +3,6 @@
 Local steps as in FedAvg; ``square-norm``, |w_k - w^t|^2 over all parameters together, goes up with w_k.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, norms
 

@@ -28,8 +28,6 @@ absolute values); the mixture is of parameters and buffers, in float64, rounded 
 A client that is new, or lost its state, begins with the run's initial model as theta and theta_i.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

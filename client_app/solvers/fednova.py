@@ -16,8 +16,6 @@ proximal mu      a_s = (1 - eta mu)^(tau-s);  (1 - (1 - eta mu)^tau) / (eta mu)
 Variable local work: tau_k follows from the client's examples and from the epochs of the message (stragglers).
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.sgd import Finished, Solver, proximal

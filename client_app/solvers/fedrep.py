@@ -21,8 +21,6 @@ Neutral value: without a head, ``personal.layers = 0``, there is no first phase,
 layers are the head there is no second one.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, train
 

@@ -3,8 +3,6 @@
 g_k = grad F_k(w^t), the gradient of the mean loss over all n_k local examples.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
 from task.wire import messages as wire

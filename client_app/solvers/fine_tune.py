@@ -19,8 +19,6 @@ would train the client: with its learning rate, its batches and, under ``local-s
 Neutral value: with mu = 0 the global model is FedAvg's.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Solver, proximal
 from client_app.training.loop import LocalTask, Terms, train
 

@@ -21,8 +21,6 @@ With ``weight-decay`` lambda the objective is F_k(w) + lambda/2 |w|^2, whose sec
 w.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

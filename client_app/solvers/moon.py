@@ -26,8 +26,6 @@ so do all with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``trai
 mu l_con in a client's second round; compare accuracies with FedAvg's, not losses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Solvers of clients that have a model of their own from round to round, which the server never replaces."""
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask
 

@@ -26,8 +26,6 @@ training examples; its gradient is that of evaluation (no dropout, buffers at re
 that is new adapts the global model as all do. alpha = 0 is FedAvg that trains on the second halves.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import torch

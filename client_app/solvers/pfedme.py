@@ -22,8 +22,6 @@ received model. Momentum and weight decay, if any, are those of the steps of w. 
 before the K steps of the batch. Running statistics follow theta and go up as well.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.own_model import OwnModelSolver

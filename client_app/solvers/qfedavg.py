@@ -15,8 +15,6 @@ h_k / L         ``lipschitz``          a_k (1 + q eta_t |Dw_k|^2 / F_k)         
 See ``strategies/rules/qfedavg.py`` for the unit and the limits of a_k.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -23,8 +23,6 @@ and divides by K, so that its control variates are up to 1/(1 - rho) gradients.)
 A client that is new, or lost its state, begins with c_i = 0, as all do in the paper.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.fednova import step_weights

@@ -24,8 +24,6 @@ During the loop clients with fewer steps drop out of the end: ``task.params`` an
 with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fits any K.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -29,8 +29,6 @@ not move while W_i is learnt, so what they make of the examples is computed once
 the received ones, and layers with two ways behave as in evaluation: nothing is drawn and no statistic moves.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy

@@ -27,8 +27,6 @@ nodes of one partition do, the round(fraction K) clients with the lowest draws a
 of its own knows one client, which is malicious if its draw is below the fraction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

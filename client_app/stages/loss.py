@@ -1,7 +1,5 @@
 """The loss of the received model, sent up with every training: what Oort selects clients by."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from client_app.measure import losses, received_model

@@ -16,8 +16,6 @@ On one CPU thread a perceptron's client gets the same bytes whatever K is and wh
 test holds it to that. A convolution in groups is rounded otherwise for another K, by some 1e-7.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

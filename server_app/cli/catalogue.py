@@ -1,7 +1,5 @@
 """The catalogue for people: terminal table, JSON, and the table of the README."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any

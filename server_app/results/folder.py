@@ -18,8 +18,6 @@ lines at their end, and a resumed run cuts them back to its checkpoint. All JSON
 infinity become null.
 """
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 import json
@@ -58,7 +56,7 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
+    def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> "RunFolder":
         """Make the folder of a run that starts, or take the one of a run that is resumed.
 
         `server_app.run.naming` chooses the folder: one without a run that has begun, or that of the

@@ -4,8 +4,6 @@ It is made from the result folder alone, at the end of a run or at any later tim
 was stopped or is still going. An app bundle ships no HTML or CSS file, so all of the report is in Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ those of the central evaluation where it has one. A personalised run has none, b
 result; there they are the clients' on their own test data, weighted by examples.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from array import array
@@ -40,8 +38,8 @@ def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
 class Scores:
     """Accuracies of clients in one round, and how many test examples are behind each."""
 
-    accuracy: array[float] = field(default_factory=lambda: array("d"))
-    examples: array[float] = field(default_factory=lambda: array("d"))
+    accuracy: "array[float]" = field(default_factory=lambda: array("d"))
+    examples: "array[float]" = field(default_factory=lambda: array("d"))
 
     @property
     def weighted_mean(self) -> float:

@@ -1,7 +1,5 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

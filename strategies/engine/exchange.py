@@ -14,8 +14,6 @@ exchange watches who is online, and sends an order again
 The first answer to any copy of an order counts, and no other.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

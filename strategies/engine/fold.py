@@ -1,7 +1,5 @@
 """Check the replies of a round and fold the good ones in as they come; quarantine the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rounds, one after the other: train, evaluate, write down while the next one trains."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor

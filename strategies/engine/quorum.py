@@ -1,7 +1,5 @@
 """How many replies a rule needs against f malicious clients, before the first round and in each one."""
 
-from __future__ import annotations
-
 from strategies.engine.state import AggregatedReplies
 from task.config.knobs import Config
 from task.spec.entry import Algorithm

@@ -5,8 +5,6 @@ usable reply. After each update the server holds the last proved state until the
 if most of those that answer diverge from it instead, the run goes back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

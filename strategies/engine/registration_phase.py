@@ -11,8 +11,6 @@ waits:
 * before each for ``min-replies`` clients.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

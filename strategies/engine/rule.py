@@ -12,8 +12,6 @@ array([2.])
 around both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -60,7 +58,7 @@ class Phase:
 class RoundContext:
     """What a rule knows of a round, other than its state."""
 
-    rule: Rule
+    rule: "Rule"
     entry: Algorithm  # its contract in this run
     round: int  # server round t
     lr: float  # eta_t

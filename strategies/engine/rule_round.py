@@ -3,8 +3,6 @@
 The gate checks each reply alone, not their sum: what the rule raises over them ends the round, not the run.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import TypeVar

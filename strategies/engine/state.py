@@ -1,7 +1,5 @@
 """Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

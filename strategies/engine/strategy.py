@@ -10,8 +10,6 @@ A subclass names its rule; nothing here is overridden. Flower's four verbs (``co
 model, that of its share of the clients (`strategies.membership.foreign`).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterable

@@ -16,8 +16,6 @@ data have one owner, and it is never guessed which:
   classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

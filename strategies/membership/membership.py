@@ -5,8 +5,6 @@ which of them must be asked to register, `Membership.take` takes an answer. So n
 also while a round waits for its replies; see `strategies.engine.exchange`.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -50,8 +50,6 @@ Without drift the largest tau that is looked at is the best, ten times the last 
 10
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -25,8 +25,6 @@ The server keeps the core models by client:
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ Local-only leaves the state alone:
 array([1.])
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from strategies.engine.rule import Rule

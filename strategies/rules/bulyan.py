@@ -28,8 +28,6 @@ Step 2 with one number left out: 9 is the farthest from the median 1, and (0 + 1
 array([0.5])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

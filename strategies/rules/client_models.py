@@ -15,8 +15,6 @@ until it is back, as what is sent goes by the names that are online; its model s
 known. No rule here trains it: it gives the messages their form, and is what a central evaluation looks at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TypeVar

@@ -22,8 +22,6 @@ The server keeps the members by client:
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

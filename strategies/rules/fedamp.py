@@ -32,8 +32,6 @@ At |w_a - w_b|^2 = sigma = 100 and alpha = 1 a client keeps 1 - exp(-1) / 100 of
 0.99632
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -32,8 +32,6 @@ exp(0) : exp(ln 3) = 1 : 3
 array([0.25, 0.75])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

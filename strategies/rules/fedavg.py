@@ -21,8 +21,6 @@ The engine has averaged already: n = (1, 3) and w_k = (5, 1) make 2.
 array([2.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -33,8 +33,6 @@ The only client goes from 0 to 2: h = 2, and the model takes it on top of the me
 [[4.0], [3.0], [2.0]]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

@@ -29,8 +29,6 @@ With alpha = 0.01 and two of four clients: h = 0 - 0.01 * 2/4 * (3 - 1) = -0.01,
 array([4.])
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

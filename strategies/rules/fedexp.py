@@ -38,8 +38,6 @@ Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 2
 ([4.0], {'server-lr': 2.0})
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -26,8 +26,6 @@ The two of the largest affinity, as epsilon = 0 draws nobody:
 ['b', 'c']
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -26,8 +26,6 @@ Equal clients that took 2 and 4 steps: tau_eff = 3, and w = 1 + 3 * 0.5 = 2.5.
 array([2.5])
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

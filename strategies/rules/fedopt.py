@@ -38,8 +38,6 @@ FedAvgM, first step: v = 1, and Nesterov's step from w = 1 is 0.9 * 1 + 1 = 1.9.
 array([2.9])
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

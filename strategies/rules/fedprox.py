@@ -23,8 +23,6 @@ The model is the mean, and mu stays unless ``fedprox.adaptive``:
 {'proximal-mu': 0.5}
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -20,8 +20,6 @@ w = 1 - 0.5 * 3 = -0.5
 array([-0.5])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

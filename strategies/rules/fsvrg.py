@@ -39,8 +39,6 @@ Of two clients only one has the first feature: A = (2, 1).
 array([[2., 1.]])
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

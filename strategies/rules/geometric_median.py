@@ -30,8 +30,6 @@ Of the models 0, 1 and 10 it is 1, where the mean is 11/3:
 array([0., 1., 0.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -31,8 +31,6 @@ Three models at 0, 1 and 5, f = 0: each one's squared distance to its one closes
 array([ 1.,  1., 16.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -25,8 +25,6 @@ Of 1, 9 and 2 it is 2, whatever the example counts are:
 array([2.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -21,8 +21,6 @@ beta = 1, the default, takes the mean:
 array([2.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

@@ -43,8 +43,6 @@ q-FedAvg: w = 1 + (-2) / (2 + 2) = 0.5
 array([0.5])
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar

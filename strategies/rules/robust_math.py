@@ -7,8 +7,6 @@ Sums and distances are float64 whatever the model's dtype. Each function reads t
 Legend: K clients, P parameters, b columns of a block.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping

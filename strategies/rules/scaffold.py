@@ -34,8 +34,6 @@ One of four clients: c = 0 + 1/4 * 4 = 1.
 array([1.])
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

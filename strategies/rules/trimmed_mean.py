@@ -23,8 +23,6 @@ With beta = 0.2 one of five is cut at each end: (1 + 2 + 3) / 3.
 array([2.])
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Draw a round's clients: the policy's candidates, the cohort, its stragglers, their simulated seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

@@ -19,8 +19,6 @@ model is multicast at the rate of the slowest, and uploads follow one another in
 clients are done with their updates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

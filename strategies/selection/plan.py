@@ -1,7 +1,5 @@
 """Who trains how much in a round."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -16,8 +16,6 @@ policy               cohort of m = max(floor(C K), 1) clients
 ===================  ==================================================================================
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

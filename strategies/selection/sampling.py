@@ -1,7 +1,5 @@
 """Weighted draws without replacement."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The grid of a deployed run: packs what goes to our nodes, unpacks what comes; see `task.wire.packing`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

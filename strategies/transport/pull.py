@@ -6,8 +6,6 @@ one loses all of the list. So here each reply is asked for by itself, in a threa
 is stuck, and what goes wrong is that message's own.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
@@ -39,7 +37,7 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-def puller(grid: Grid, deadline: float, most_bytes: int) -> AtOnce | OneByOne:
+def puller(grid: Grid, deadline: float, most_bytes: int) -> "AtOnce | OneByOne":
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.

@@ -1,7 +1,5 @@
 """Call a SuperLink that may be in trouble for a while."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are
 needed, and only the process that decodes pays for the last three.
 """
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data that need no file: scikit-learn's digits and Synthetic(alpha, beta)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ share ``local-test-fraction`` is its own test set, drawn by its name; natural ow
 keep those instead.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What the errors of Flower's grid mean. They go by name: which classes there are depends on the grid."""
 
-from __future__ import annotations
-
 
 def is_superlink_error(err: Exception) -> bool:
     """Return whether an error is the SuperLink's own (HTTP 5xx) and may pass."""

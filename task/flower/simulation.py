@@ -4,8 +4,6 @@ Flower's `run_simulation` is deprecated and knows Ray as its only backend; what 
 done here.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ are replaced by such as count; in a version of Flower that is built otherwise th
 reply is measured when it is whole.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,7 +1,5 @@
 """The character model of McMahan et al. 2017."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -3,8 +3,6 @@
 A *layer* is a module that owns parameters itself, such as one linear map with its weight and bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Layers of PyTorch with one thing changed each: the memory order of convolutions, and small batches."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.functional import batch_norm

@@ -1,7 +1,5 @@
 """The model of FENDA, Tavakoli et al. 2024: two parallel extractors and a head on both."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -3,8 +3,6 @@
 Beyond `SPOOL` bytes the rows lie in a temporary file, so that memory does not grow with the cohort.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Loss and accuracy of a model over a whole set: one implementation for server and clients."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext

@@ -3,8 +3,6 @@
 Everything here is a pure function of plain sequences, in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -24,8 +24,6 @@ sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a no
 as much as two models, whatever the number of its clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 `docs/composition.md` is the table of it, made by ``make docs``; every cell that says yes is run by a test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -18,8 +18,6 @@ Every message also carries the common fields: down ``server-round``, ``run`` (th
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

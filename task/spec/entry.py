@@ -1,7 +1,5 @@
 """What a catalogue entry is: an algorithm and the contract between its two halves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -55,7 +53,7 @@ class Algorithm:
     up_scalars: tuple[Scalar, ...] = ()
     keeps: tuple[Record, ...] = ()
     # Contracts of the round's phases other than training and evaluation, by name.
-    phases: Mapping[str, Algorithm] = field(default_factory=dict)
+    phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, or take the loss on training data.
     work: Literal["train", "evaluate", "loss"] = "train"
     weight: Literal["examples", "uniform"] = "examples"

@@ -8,8 +8,6 @@ and so does FedBN's own code; that of FedRep's authors weighs by n_k. Ditto's an
 FedAvg's; Ditto's authors draw clients by n_k and take the plain mean: ``selection = "proportional"``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from task.spec.entry import MCMAHAN, Algorithm, Paper

@@ -3,8 +3,6 @@
 See `task.spec.algorithms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ else, but for two things that both sides must agree on, and that stand here.
   drawn by n_k, averaged with equal weights, whatever the weights of the algorithm's catalogue entry are.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final

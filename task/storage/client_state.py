@@ -5,8 +5,6 @@
 of all that.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

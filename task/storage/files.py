@@ -3,8 +3,6 @@
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

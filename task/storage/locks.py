@@ -1,7 +1,5 @@
 """Advisory locks on files, which the kernel frees when their process ends, however it ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

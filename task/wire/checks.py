@@ -1,7 +1,5 @@
 """The gate that every upload passes: on the node before it is folded, on the server when it arrives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import cast

@@ -1,7 +1,5 @@
 """Check one client's upload and fold it in: the node does it with its clients', the server with lone ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The arrays of a record under a run's model: their form, and what they are relative to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 

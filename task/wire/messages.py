@@ -23,8 +23,6 @@ above. What a node says of itself is in `task.wire.registration`. Only `task.wir
 the server on each reply. What fails is quarantined, see `RejectedReply`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast

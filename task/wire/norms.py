@@ -10,8 +10,6 @@ a node's sum of several clients that |sum_k weight_k (x_k - w^t)| <= sum_k weigh
 keeps if each client keeps the bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

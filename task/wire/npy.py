@@ -6,8 +6,6 @@ said of the array beside it and with the number of bytes, before an array is mad
 bytes. So nothing is allocated, whatever is claimed, and nothing is run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 
