@@ -1,11 +1,13 @@
 """The rounds, one after the other: train, evaluate, write down while the next one trains."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -16,30 +18,11 @@ from strategies.engine.rounds import RoundLog
 from task.config.sections import ServerConfig
 from task.errors import NodesError
 
+if TYPE_CHECKING:
+    from strategies.engine.strategy import Strategy
+
 logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class FederatedRun(Protocol):
-    """What the loop drives: the rounds of one strategy."""
-
-    def record(self) -> ArrayRecord:
-        """Return the model as sent."""
-
-    def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Train in a round and book it in its log; return the clients' metrics, None if it was skipped."""
-
-    def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Evaluate at the clients, if it is due, and book it; return their metrics."""
-
-    def finished(self) -> bool:
-        """Return whether the rule has nothing more to do."""
-
-    def snapshot(self, server_round: int) -> Snapshot:
-        """Return everything that the next round depends on."""
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot."""
 
 
 @dataclass
@@ -49,7 +32,7 @@ class Loop:
     With `overlap` the central evaluation runs in a thread of its own while the next round trains.
     """
 
-    rounds: FederatedRun
+    rounds: Strategy
     server: ServerConfig
     journal: Journal
     grid: Grid

@@ -74,7 +74,7 @@ class RoundContext:
     groups: tuple[tuple[str, ...], ...] = ()
 
     def phase(
-        self, name: str, state: ServerState, to: Sequence[str] | None = None, *, session: bool = False
+        self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
     ) -> Phase:
         """Return a phase of the round.
 
@@ -112,33 +112,41 @@ class TooFewRepliesError(Exception):
 
 
 Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]]]
+# Returns the next state and the rule's metrics, from the state, the replies and the run.
+Update = Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]
 
 
 class Rule:
     """The server half of one algorithm."""
 
-    algorithm: ClassVar[str]  # name of its catalogue entry
+    algorithm: ClassVar[str] = ""  # name of its catalogue entry; "" = it is the base of several
+    update: ClassVar[Update]  # the module's pure ``server_update``
+    state: ClassVar[type[ServerState]] = ServerState  # what it carries from round to round
+
+    def __init_subclass__(
+        cls, algorithm: str = "", update: Update | None = None, state: type[ServerState] | None = None
+    ) -> None:
+        """Take these; what is not given is the parent's."""
+        cls.algorithm = algorithm or cls.algorithm
+        cls.state = state or cls.state
+        if update is not None:
+            cls.update = staticmethod(update)
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    @staticmethod
-    def update(state: Any, reduced: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
-        """Return the next state and the rule's metrics: the module's pure ``server_update``."""
-        raise NotImplementedError
-
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; `trainable` names the parameters among the arrays."""
-        return ServerState(arrays)
+        return self.state(arrays)
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: Any, context: RoundContext) -> Round:
         """Yield the round's phases; return the next state and the rule's metrics.
 
         Nothing outlives a round but the state: one that is interrupted starts again from its beginning.
         """
         if len(context.groups) <= 1:
             replies = yield context.phase(TRAIN, state)
-            return self.update(state, replies, self.config)
+            return type(self).update(state, replies, self.config)
         metrics: dict[str, Number] = {}
         trained, least = 0, self.config.server.min_replies
         for group in context.groups:
@@ -146,7 +154,7 @@ class Rule:
                 replies = yield context.phase(TRAIN, state, group)
             except TooFewRepliesError:
                 continue  # the model passes by a client that cannot train
-            state, metrics = self.update(state, replies, self.config)
+            state, metrics = type(self).update(state, replies, self.config)
             trained += len(replies.clients)
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
@@ -173,21 +181,18 @@ class Rule:
         """Return how many records a client gets, about, of a field that differs by recipient."""
         return 1
 
-    def on_round_skipped(
-        self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None
-    ) -> ServerState:
+    def on_round_skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> Any:
         """Take in a round without a result; the model must stay.
 
         `spent` says what the round has cost, without clients; `came` are the replies to its training, if any
         were good.
         """
-        kept: ServerState = state
-        return kept
+        return state
 
-    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: Any, state: Any) -> Any:
         """Return the state to go on with when clients diverge from `state` and did not from `good`."""
         return good
 
-    def finished(self, state: ServerState) -> bool:
+    def finished(self, state: Any) -> bool:
         """Return whether the rule has nothing more to do, such as when a budget is spent."""
         return False

@@ -79,6 +79,7 @@ class RuleRound:
         engine = self.engine
         nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, engine.round, engine.lr, engine.trainable)
         spent = engine.spent(nobody, asked)
+        after: ServerState | None
         after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
         if after is None:
             logger.warning("round %d leaves the rule's state as it was: %s", engine.round, why)

@@ -52,7 +52,6 @@ Without drift the largest tau that is looked at is the best, ten times the last 
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -205,11 +204,8 @@ def skipped(state: AdaptiveTauState, reduced: AggregatedReplies, config: Config)
     return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
 
 
-class AdaptiveTau(Rule):
-    """FedAvg with as many local steps as pay under a budget; see the module."""
-
-    algorithm: ClassVar[str] = "adaptive-tau"
-    update = staticmethod(server_update)
+class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update):
+    """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> AdaptiveTauState:
         """Start with the configured costs and the first tau.
@@ -234,15 +230,12 @@ class AdaptiveTau(Rule):
         state = AdaptiveTauState(arrays, step_cost=knobs.step_cost, round_cost=knobs.round_cost)
         return plan_next(state, first, knobs)
 
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
+    def down_scalars(self, state: AdaptiveTauState) -> dict[str, float]:
         """Send tau."""
-        assert isinstance(state, AdaptiveTauState)
         return {"local-steps": state.tau}
 
-    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: AdaptiveTauState, state: AdaptiveTauState) -> AdaptiveTauState:
         """Take the models of the earlier state; what was spent stays spent."""
-        assert isinstance(good, AdaptiveTauState)
-        assert isinstance(state, AdaptiveTauState)
         return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
     def on_round_skipped(
@@ -251,7 +244,6 @@ class AdaptiveTau(Rule):
         """Book the round and go back to one step."""
         return skipped(state, spent, self.config)
 
-    def finished(self, state: ServerState) -> bool:
+    def finished(self, state: AdaptiveTauState) -> bool:
         """Return whether the budget is spent."""
-        assert isinstance(state, AdaptiveTauState)
         return state.phase == OVER

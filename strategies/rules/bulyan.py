@@ -29,7 +29,6 @@ array([0.5])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -81,8 +80,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), metrics
 
 
-class Bulyan(Rule):
-    """Bulyan; see the module."""
-
-    algorithm: ClassVar[str] = "bulyan"
-    update = staticmethod(server_update)
+class Bulyan(Rule, algorithm="bulyan", update=server_update):
+    """Bulyan; see `strategies.rules.bulyan`."""

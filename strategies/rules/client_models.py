@@ -21,8 +21,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from strategies.engine.state import AggregatedReplies, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.rules.robust_math import mean_rows
+from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.collect import release
 
@@ -47,6 +48,11 @@ def models_of(state: ModelsState, names: Collection[str]) -> dict[str, Arrays]:
     """Return the models of those of `names` that are known, by client in sorted order."""
     known = [client for client in known_clients(state) if client in set(names)]
     return {client: {n: state.models[f"{client}/{n}"] for n in state.arrays} for client in known}
+
+
+def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
+    """Take the round's models in, and do nothing else."""
+    return take_in(state, reduced), {}
 
 
 def take_in(state: M, reduced: AggregatedReplies) -> M:

@@ -34,12 +34,11 @@ At |w_a - w_b|^2 = sigma = 100 and alpha = 1 a client keeps 1 - exp(-1) / 100 of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from strategies.rules.robust_math import columns, one_thread, size_of, squared_distances
 from task.config.knobs import Config
@@ -102,19 +101,11 @@ def clouds(
     }
 
 
-class FedAMP(Rule):
-    """Attentive message passing; see the module."""
+class FedAMP(Rule, algorithm="fedamp", update=server_update, state=FedAMPState):
+    """Attentive message passing; see `strategies.rules.fedamp`."""
 
-    algorithm: ClassVar[str] = "fedamp"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedAMPState:
-        """Start without models."""
-        return FedAMPState(arrays)
-
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: FedAMPState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client its u_i, under its own name."""
-        assert isinstance(state, FedAMPState)
         models = models_of(state, context.names)
         there = [i for i, client in enumerate(known_clients(state)) if client in models]
         xi = state.attention["xi"][np.ix_(there, there)] if there else np.zeros((0, 0))

@@ -33,7 +33,6 @@ array([0.25, 0.75])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -105,8 +104,5 @@ def plain_mean(stacks: Arrays) -> Arrays:
     return mean.result()
 
 
-class FedAtt(Rule):
-    """Attentive aggregation; see the module."""
-
-    algorithm: ClassVar[str] = "fedatt"
-    update = staticmethod(server_update)
+class FedAtt(Rule, algorithm="fedatt", update=server_update):
+    """Attentive aggregation; see `strategies.rules.fedatt`."""

@@ -22,7 +22,6 @@ array([2.])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S
@@ -34,8 +33,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=reduced.arrays["arrays"]), {}
 
 
-class FedAvg(Rule):
-    """Federated averaging; see the module."""
-
-    algorithm: ClassVar[str] = "fedavg"
-    update = staticmethod(server_update)
+class FedAvg(Rule, algorithm="fedavg", update=server_update):
+    """Federated averaging; see `strategies.rules.fedavg`."""

@@ -34,7 +34,6 @@ The only client goes from 0 to 2: h = 2, and the model takes it on top of the me
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -69,20 +68,16 @@ def server_update(
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 
 
-class FedDC(Rule):
-    """Local drift decoupling and correction; see the module."""
-
-    algorithm: ClassVar[str] = "feddc"
-    update = staticmethod(server_update)
+class FedDC(Rule, algorithm="feddc", update=server_update):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDCState:
         """Start with g = 0 and h = 0."""
         gradient = {name: np.zeros_like(arrays[name]) for name in trainable}
         return FedDCState(arrays, gradient, {name: np.zeros(arrays[name].shape) for name in trainable})
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: FedDCState, context: RoundContext) -> Round:
         """Take the mean number of examples of the clients that are online, then train."""
-        assert isinstance(state, FedDCState)
         counts = context.examples(context.names).values()
         return (yield from super().round(replace(state, mean_examples=sum(counts) / len(counts)), context))
 

@@ -30,7 +30,6 @@ array([4.])
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -64,11 +63,8 @@ def server_update(
     return replace(state, arrays=mean | stepped, h=h), {}
 
 
-class FedDyn(Rule):
-    """Dynamic regularisation; see the module."""
-
-    algorithm: ClassVar[str] = "feddyn"
-    update = staticmethod(server_update)
+class FedDyn(Rule, algorithm="feddyn", update=server_update):
+    """Dynamic regularisation; see `strategies.rules.feddyn`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDynState:
         """Start with h = 0."""

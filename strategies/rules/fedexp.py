@@ -41,7 +41,6 @@ Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 2
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -63,11 +62,8 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=mean | stepped), {"server-lr": lr}
 
 
-class FedExP(Rule):
-    """Federated averaging with an extrapolated step; see the module."""
-
-    algorithm: ClassVar[str] = "fedexp"
-    update = staticmethod(server_update)
+class FedExP(Rule, algorithm="fedexp", update=server_update):
+    """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`."""
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
         """Hold |Delta_k|^2 to the bound on the update itself, if the run sets one."""

@@ -29,12 +29,11 @@ The two of the largest affinity, as epsilon = 0 draws nobody:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.config.knobs import Config
 from task.numerics import seeds
@@ -93,25 +92,16 @@ def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Gene
     return sorted([*best, *(rest[i] for i in drawn)])
 
 
-class FedFomo(Rule):
-    """First-order model optimisation; see the module."""
+class FedFomo(Rule, algorithm="fedfomo", update=server_update, state=FedFomoState):
+    """First-order model optimisation; see `strategies.rules.fedfomo`."""
 
-    algorithm: ClassVar[str] = "fedfomo"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedFomoState:
-        """Start without models."""
-        return FedFomoState(arrays)
-
-    def routed_per_client(self, state: ServerState) -> int:
+    def routed_per_client(self, state: FedFomoState) -> int:
         """Return M, or how many others there are."""
-        assert isinstance(state, ModelsState)
         others = max(len(known_clients(state)) - 1, 0)
         return min(self.config.fedfomo.download or others, others)
 
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: FedFomoState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client the models that were chosen for it."""
-        assert isinstance(state, FedFomoState)
         knobs, models = self.config.fedfomo, models_of(state, context.names)
         given = {}
         for client in to:

@@ -29,7 +29,6 @@ array([2.5])
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -50,11 +49,8 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), {"effective-steps": steps}
 
 
-class FedNova(Rule):
-    """Normalised averaging; see the module."""
-
-    algorithm: ClassVar[str] = "fednova"
-    update = staticmethod(server_update)
+class FedNova(Rule, algorithm="fednova", update=server_update):
+    """Normalised averaging; see `strategies.rules.fednova`."""
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
         """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""

@@ -24,7 +24,6 @@ The model is the mean, and mu stays unless ``fedprox.adaptive``:
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState
@@ -62,17 +61,13 @@ def server_update(
     return replace(state, mu=mu, falls=falls, previous_loss=loss), metrics
 
 
-class FedProx(Rule):
-    """Federated averaging with a proximal term; see the module."""
-
-    algorithm: ClassVar[str] = "fedprox"
-    update = staticmethod(server_update)
+class FedProx(Rule, algorithm="fedprox", update=server_update):
+    """Federated averaging with a proximal term; see `strategies.rules.fedprox`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedProxState:
         """Start at the configured mu."""
         return FedProxState(arrays, mu=self.config.fedprox.mu)
 
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
+    def down_scalars(self, state: FedProxState) -> dict[str, float]:
         """Send mu under the name that Flower's own FedProx uses."""
-        assert isinstance(state, FedProxState)
         return {"proximal-mu": state.mu}

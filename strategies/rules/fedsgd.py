@@ -21,7 +21,6 @@ array([-0.5])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,8 +39,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=state.arrays | stepped), {}
 
 
-class FedSGD(Rule):
-    """Federated SGD by gradient upload; see the module."""
-
-    algorithm: ClassVar[str] = "fedsgd"
-    update = staticmethod(server_update)
+class FedSGD(Rule, algorithm="fedsgd", update=server_update):
+    """Federated SGD by gradient upload; see `strategies.rules.fedsgd`."""

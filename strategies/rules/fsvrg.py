@@ -42,7 +42,7 @@ array([[2., 1.]])
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -99,42 +99,28 @@ def norm(arrays: Mapping[str, np.ndarray]) -> float:
 class _GradientFirst(Rule):
     """What the two forms have in common: the round of two phases."""
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: Any, context: RoundContext) -> Round:
         """Ask for g, and let those who took part in it train."""
         replies = yield context.phase("gradient", state)
         taken = self.take_in(state, replies)
         replies = yield context.phase(TRAIN, taken, replies.clients)
-        return self.update(taken, replies, self.config)
+        return type(self).update(taken, replies, self.config)
 
     def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
         """Return the state with what the first phase gave."""
         raise NotImplementedError
 
 
-class FSVRG(_GradientFirst):
-    """Federated SVRG, dense form; see the module."""
-
-    algorithm: ClassVar[str] = "fsvrg"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGState:
-        """Start with the model alone."""
-        return FSVRGState(arrays)
+class FSVRG(_GradientFirst, algorithm="fsvrg", update=server_update, state=FSVRGState):
+    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
 
     def take_in(self, state: FSVRGState, replies: AggregatedReplies) -> FSVRGState:
         """Take g in."""
         return replace(state, gradient=replies.arrays["gradient"])
 
 
-class FSVRGSparse(_GradientFirst):
-    """Federated SVRG for sparse features; see the module."""
-
-    algorithm: ClassVar[str] = "fsvrg-sparse"
-    update = staticmethod(sparse_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGSparseState:
-        """Start with the model alone."""
-        return FSVRGSparseState(arrays)
+class FSVRGSparse(_GradientFirst, algorithm="fsvrg-sparse", update=sparse_update, state=FSVRGSparseState):
+    """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
 
     def take_in(self, state: FSVRGSparseState, replies: AggregatedReplies) -> FSVRGSparseState:
         """Take in g and the counts."""

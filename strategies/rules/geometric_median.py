@@ -31,7 +31,6 @@ array([0., 1., 0.])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -86,8 +85,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), metrics
 
 
-class GeometricMedian(Rule):
-    """Geometric median; see the module."""
-
-    algorithm: ClassVar[str] = "geometric-median"
-    update = staticmethod(server_update)
+class GeometricMedian(Rule, algorithm="geometric-median", update=server_update):
+    """Geometric median; see `strategies.rules.geometric_median`."""

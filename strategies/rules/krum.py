@@ -32,7 +32,6 @@ array([ 1.,  1., 16.])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -79,15 +78,9 @@ def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> tuple[S, dic
     return replace(state, arrays=combine_robustly(stack, weights, reduced.trainable, f)), metrics
 
 
-class Krum(Rule):
-    """Krum; see the module."""
-
-    algorithm: ClassVar[str] = "krum"
-    update = staticmethod(server_update)
+class Krum(Rule, algorithm="krum", update=server_update):
+    """Krum; see `strategies.rules.krum`."""
 
 
-class MultiKrum(Rule):
-    """Multi-Krum; see the module."""
-
-    algorithm: ClassVar[str] = "multi-krum"
-    update = staticmethod(multi_update)
+class MultiKrum(Rule, algorithm="multi-krum", update=multi_update):
+    """Multi-Krum; see `strategies.rules.krum`."""

@@ -26,7 +26,6 @@ array([2.])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S
@@ -40,8 +39,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), {}
 
 
-class Median(Rule):
-    """Coordinate-wise median; see the module."""
-
-    algorithm: ClassVar[str] = "median"
-    update = staticmethod(server_update)
+class Median(Rule, algorithm="median", update=server_update):
+    """Coordinate-wise median; see `strategies.rules.median`."""

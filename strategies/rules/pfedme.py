@@ -22,7 +22,6 @@ array([2.])
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -43,8 +42,5 @@ def server_update(
     return replace(state, arrays=mean | stepped), {}
 
 
-class PFedMe(Rule):
-    """Steps towards the mean of the local models; see the module."""
-
-    algorithm: ClassVar[str] = "pfedme"
-    update = staticmethod(server_update)
+class PFedMe(Rule, algorithm="pfedme", update=server_update):
+    """Steps towards the mean of the local models; see `strategies.rules.pfedme`."""

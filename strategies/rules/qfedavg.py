@@ -45,7 +45,7 @@ array([0.5])
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -130,19 +130,11 @@ def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> tuple[Q, d
     return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
 
 
-class QFedAvg(Rule):
-    """Fair federated averaging; see the module."""
+class QFedAvg(Rule, algorithm="qfedavg", update=server_update, state=QFFLState):
+    """Fair federated averaging; see `strategies.rules.qfedavg`."""
 
-    algorithm: ClassVar[str] = "qfedavg"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> QFFLState:
-        """Start with a reference loss of 1."""
-        return QFFLState(arrays)
-
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
+    def down_scalars(self, state: QFFLState) -> dict[str, float]:
         """Send F_ref."""
-        assert isinstance(state, QFFLState)
         return {"reference-loss": state.reference_loss}
 
     def on_round_skipped(
@@ -152,8 +144,5 @@ class QFedAvg(Rule):
         return state if came is None else replace(state, reference_loss=worst_loss(came))
 
 
-class QFedSGD(QFedAvg):
-    """Fair federated SGD by gradient upload; see the module."""
-
-    algorithm: ClassVar[str] = "qfedsgd"
-    update = staticmethod(gradient_update)
+class QFedSGD(QFedAvg, algorithm="qfedsgd", update=gradient_update):
+    """Fair federated SGD by gradient upload; see `strategies.rules.qfedavg`."""

@@ -35,7 +35,6 @@ array([1.])
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -69,11 +68,8 @@ def server_update(
     return replace(state, arrays=mean | stepped, control=control), {}
 
 
-class Scaffold(Rule):
-    """Stochastic controlled averaging; see the module."""
-
-    algorithm: ClassVar[str] = "scaffold"
-    update = staticmethod(server_update)
+class Scaffold(Rule, algorithm="scaffold", update=server_update):
+    """Stochastic controlled averaging; see `strategies.rules.scaffold`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ScaffoldState:
         """Start with c = 0."""

@@ -25,7 +25,6 @@ array([2.])
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S
@@ -39,8 +38,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}
 
 
-class TrimmedMean(Rule):
-    """Coordinate-wise trimmed mean; see the module."""
-
-    algorithm: ClassVar[str] = "trimmed-mean"
-    update = staticmethod(server_update)
+class TrimmedMean(Rule, algorithm="trimmed-mean", update=server_update):
+    """Coordinate-wise trimmed mean; see `strategies.rules.trimmed_mean`."""
