@@ -5,36 +5,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from task.spec.papers import Paper, paper
 from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
 
 
-@dataclass(frozen=True)
-class Paper:
-    """Where an algorithm comes from."""
-
-    authors: str
-    year: int
-    title: str
-    arxiv: str
-    where: str  # algorithm or equation number in the paper
-
-
-MCMAHAN = Paper(
-    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
-    2017,
-    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    "1602.05629",
-    "Algorithm 1",
-)
-LI_PROX = Paper(
-    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-    2020,
-    "Federated Optimization in Heterogeneous Networks",
-    "1812.06127",
-    "Algorithm 2",
-)
+MCMAHAN = paper("1602.05629")
+LI_PROX = paper("1812.06127", "Algorithm 2")
 
 
 @dataclass(frozen=True)
