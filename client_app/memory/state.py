@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 
 from client_app.memory.versions import beside, chain_of, set_aside, version_of
 from task.errors import StateError, local, reason
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
 from task.storage.locks import HeldError, locked
 
@@ -120,7 +120,7 @@ class StateStore:
         algorithm: str,
         run: str = "",
         before: int | None = None,
-        like: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        like: Mapping[str, NamedArrays] | None = None,
         void: Collection[int] = (),
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
@@ -192,7 +192,7 @@ def _error(path: Path, client: str, what: str) -> StateError:
 
 
 def _check_form(
-    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, Mapping[str, np.ndarray]]
+    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, NamedArrays]
 ) -> None:
     """Refuse state of another model."""
     for field, wanted in like.items():

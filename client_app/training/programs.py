@@ -17,11 +17,10 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -29,10 +28,9 @@ from torch.nn.functional import conv2d, cross_entropy
 
 from task.models.layer_split import last_linear
 from task.models.layers import Conv2d
-from task.numerics.arrays import Arrays, state_of, trainable_names
+from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
 
 Tensors = list[torch.Tensor]
-State = Mapping[str, np.ndarray]
 
 
 @dataclass
@@ -113,7 +111,7 @@ class Program(ABC):
         """Names of the parameters, in the model's order."""
 
     @abstractmethod
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return fresh parameters [K, ...] that hold the received model.
 
         Args:
@@ -182,7 +180,7 @@ class Single(Program):
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
 
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
         state = {**received, **own[0]} if own else received
         with torch.no_grad():
@@ -258,7 +256,7 @@ class Layers(Program):
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
         return plain and all(linear + ungrouped + flat)
 
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return K copies of the received parameters, with each client's personal ones in their place."""
         given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
         params = [t.expand(clients, *t.shape).clone() for t in given]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.wire.checks import peak
 
 Number = bool | int | float
@@ -26,6 +26,7 @@ class ServerState:
 
 
 S = TypeVar("S", bound=ServerState)
+Updated = tuple[S, dict[str, Number]]  # the next state and the rule's metrics
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:
     return arrays, numbers
 
 
-def load_state(cls: type[S], arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Number]) -> S:
+def load_state(cls: type[S], arrays: NamedArrays, numbers: Mapping[str, Number]) -> S:
     """Rebuild the state that `dump_state` took apart."""
     values: dict[str, Any] = dict(numbers)
     for f in dataclasses.fields(cls):

@@ -56,7 +56,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from strategies.rules.robust_math import columns
 from task.config.knobs import AdaptiveTauConfig, Config
 from task.errors import ConfigError
@@ -99,7 +99,7 @@ class Estimates:
 
 def server_update(
     state: AdaptiveTauState, reduced: AggregatedReplies, config: Config
-) -> tuple[AdaptiveTauState, dict[str, Number]]:
+) -> Updated[AdaptiveTauState]:
     """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
     loss = reduced.number("loss-before")

@@ -34,7 +34,7 @@ import numpy as np
 
 from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import by_column, middle, sort_clients, squared_distances
 from task.config.knobs import Config
@@ -71,7 +71,7 @@ def around_median(block: np.ndarray, drop: int) -> np.ndarray:
     return total / keep
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace each number of the model by the mean of the selected numbers around their median."""
     f, stack = byzantine(reduced, config), reduced.arrays["arrays"]
     chosen = selection(squared_distances(stack, state.arrays, reduced.trainable), f)

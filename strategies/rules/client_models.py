@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.robust_math import mean_rows
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
@@ -50,7 +50,7 @@ def models_of(state: ModelsState, names: Collection[str]) -> dict[str, Arrays]:
     return {client: {n: state.models[f"{client}/{n}"] for n in state.arrays} for client in known}
 
 
-def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
+def server_update(state: M, reduced: AggregatedReplies, config: Config) -> Updated[M]:
     """Take the round's models in, and do nothing else."""
     return take_in(state, reduced), {}
 

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number
+from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from strategies.rules.robust_math import columns, one_thread, size_of, squared_distances
 from task.config.knobs import Config
@@ -53,9 +53,7 @@ class FedAMPState(ModelsState):
     """``xi``, over the known clients; its diagonal is 0."""
 
 
-def server_update(
-    state: FedAMPState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedAMPState, dict[str, Number]]:
+def server_update(state: FedAMPState, reduced: AggregatedReplies, config: Config) -> Updated[FedAMPState]:
     """Take the models in and weigh each pair."""
     new, knobs = take_in(state, reduced), config.fedamp
     stack = stacked(models_of(new, known_clients(new)), reduced.trainable)

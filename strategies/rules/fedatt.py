@@ -37,7 +37,7 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.robust_math import columns, one_thread
 from task.config.knobs import Config
 from task.numerics import seeds
@@ -48,7 +48,7 @@ from task.numerics.seeds import rng_for
 COLUMNS = 1 << 14  # elements of each client worked on at once: 50 clients' float64 block takes 6.6 MB
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Move each parameter tensor along the attended differences; average the buffers."""
     knobs, stacks = config.fedatt, reduced.arrays["arrays"]
     rng = rng_for(config.seed, seeds.NOISE, reduced.round)

@@ -24,11 +24,11 @@ array([2.])
 from dataclasses import replace
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace the model by the weighted mean of the local models."""
     return replace(state, arrays=reduced.arrays["arrays"]), {}
 

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Round, RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -52,9 +52,7 @@ class FedDCState(ServerState):
     mean_examples: float = 1.0
 
 
-def server_update(
-    state: FedDCState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedDCState, dict[str, Number]]:
+def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config) -> Updated[FedDCState]:
     """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
     mean = reduced.arrays["arrays"]
     share = len(reduced.clients) / max(reduced.population, len(reduced.clients))

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -47,9 +47,7 @@ class FedDynState(ServerState):
     """By parameter, float64: it is never sent, so that nothing is rounded that adds up over rounds."""
 
 
-def server_update(
-    state: FedDynState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedDynState, dict[str, Number]]:
+def server_update(state: FedDynState, reduced: AggregatedReplies, config: Config) -> Updated[FedDynState]:
     """Move h against the mean step, then put the model at the mean less h/alpha; rounded once."""
     alpha, mean = config.feddyn.alpha, reduced.arrays["arrays"]
     if alpha == 0:

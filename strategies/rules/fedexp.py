@@ -45,11 +45,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
     mean, norm = reduced.arrays["arrays"], reduced.number("square-norm")
     assert norm is not None  # the contract demands it of every client

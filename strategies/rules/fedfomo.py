@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number
+from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.config.knobs import Config
 from task.numerics import seeds
@@ -56,9 +56,7 @@ def affinities(state: FedFomoState, client: str) -> dict[str, float]:
     return dict(zip(known, row.tolist(), strict=True))
 
 
-def server_update(
-    state: FedFomoState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedFomoState, dict[str, Number]]:
+def server_update(state: FedFomoState, reduced: AggregatedReplies, config: Config) -> Updated[FedFomoState]:
     """Take the models in, and add what the clients made of the others to P."""
     new = take_in(state, reduced)
     known = known_clients(new)

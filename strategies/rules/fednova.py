@@ -33,11 +33,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
     steps = reduced.number("step-weight")
     assert steps is not None  # the contract demands it of every client

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.engine.rule import Rule, Update
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, blocks
 
@@ -114,7 +114,7 @@ def server_update(
     reduced: AggregatedReplies,
     config: Config,
     optimizer: Callable[[Config, int], tuple[Step, tuple[float, ...]]],
-) -> tuple[FedOptState, dict[str, Number]]:
+) -> Updated[FedOptState]:
     """Average the buffers and take the optimiser's step with the parameters."""
     mean, t = reduced.arrays["arrays"], state.steps + 1
     step, first = optimizer(config, t)

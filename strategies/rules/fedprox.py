@@ -26,7 +26,7 @@ The model is the mean, and mu stays unless ``fedprox.adaptive``:
 from dataclasses import dataclass, replace
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -43,9 +43,7 @@ class FedProxState(ServerState):
     falls: int = 0
 
 
-def server_update(
-    state: FedProxState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedProxState, dict[str, Number]]:
+def server_update(state: FedProxState, reduced: AggregatedReplies, config: Config) -> Updated[FedProxState]:
     """Replace the model by the weighted mean; adapt mu if asked to."""
     state = replace(state, arrays=reduced.arrays["arrays"])
     metrics: dict[str, Number] = {"proximal-mu": state.mu}

@@ -25,11 +25,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take one gradient step; the product is rounded once, from float64."""
     gradient = reduced.arrays["gradient"]
     stepped = {

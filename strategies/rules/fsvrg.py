@@ -40,16 +40,15 @@ array([[2., 1.]])
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class FSVRGSparseState(FSVRGState):
 F = TypeVar("F", bound=FSVRGState)
 
 
-def server_update(state: F, reduced: AggregatedReplies, config: Config) -> tuple[F, dict[str, Number]]:
+def server_update(state: F, reduced: AggregatedReplies, config: Config) -> Updated[F]:
     """Replace the model by the weighted mean and forget g."""
     metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient)}
     return replace(state, arrays=reduced.arrays["arrays"], gradient={}), metrics
@@ -79,7 +78,7 @@ def server_update(state: F, reduced: AggregatedReplies, config: Config) -> tuple
 
 def sparse_update(
     state: FSVRGSparseState, reduced: AggregatedReplies, config: Config
-) -> tuple[FSVRGSparseState, dict[str, Number]]:
+) -> Updated[FSVRGSparseState]:
     """Take the mean step, in the first layer's columns that few clients have a longer one."""
     name, w, mean = reduced.trainable[0], state.arrays, dict(reduced.arrays["arrays"])
     omega = np.rint(state.presence["columns"].astype(np.float64))
@@ -91,7 +90,7 @@ def sparse_update(
     return replace(state, arrays=mean, gradient={}, frequency={}, presence={}), metrics
 
 
-def norm(arrays: Mapping[str, np.ndarray]) -> float:
+def norm(arrays: NamedArrays) -> float:
     """Return the Euclidean norm over all arrays together."""
     return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
 

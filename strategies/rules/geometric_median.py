@@ -36,7 +36,7 @@ import numpy as np
 
 from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated
 from strategies.rules.robust_math import combine_robustly, gram
 from task.config.knobs import Config
 from task.spec.selections import SELECTIONS
@@ -72,7 +72,7 @@ def weiszfeld(G: np.ndarray, alpha: np.ndarray, nu: float, iterations: int) -> t
     return weights, steps
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace the model by the geometric median of the clients' models."""
     knobs, stack = config.robust, reduced.arrays["arrays"]
     by_examples = knobs.weighted and not SELECTIONS[config.server.selection].by_examples

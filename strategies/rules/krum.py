@@ -37,7 +37,7 @@ import numpy as np
 
 from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated
 from strategies.rules.robust_math import combine_robustly, squared_distances
 from task.config.knobs import Config
 
@@ -55,19 +55,19 @@ def scores(D: np.ndarray, f: int) -> np.ndarray:
     return np.asarray(np.sort(D, axis=1)[:, 1 : closest + 1].sum(axis=1))
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take the one client that lies closest to its neighbours."""
     return select(state, reduced, byzantine(reduced, config), 1)
 
 
-def multi_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def multi_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Average the m clients that lie closest to their neighbours."""
     f, K = byzantine(reduced, config), len(reduced.clients)
     m = config.robust.m or max(K - f - 2, 1)
     return select(state, reduced, f, min(m, K - f))
 
 
-def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> tuple[S, dict[str, Number]]:
+def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> Updated[S]:
     """Replace the model by the mean of the m clients of the smallest scores."""
     stack = reduced.arrays["arrays"]
     s = scores(squared_distances(stack, state.arrays, reduced.trainable), f)

@@ -28,12 +28,12 @@ array([2.])
 from dataclasses import replace
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.robust_math import by_column, middle, sort_clients
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace each number of the model by the median of the clients' numbers."""
     arrays = by_column(reduced.arrays["arrays"], lambda block: middle(sort_clients(block)))
     return replace(state, arrays=arrays), {}

@@ -26,13 +26,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 
 
-def server_update(
-    state: ServerState, reduced: AggregatedReplies, config: Config
-) -> tuple[ServerState, dict[str, Number]]:
+def server_update(state: ServerState, reduced: AggregatedReplies, config: Config) -> Updated[ServerState]:
     """Step towards the mean local model; each sum is rounded once, from float64."""
     beta, mean = config.pfedme.beta, reduced.arrays["arrays"]
     stepped = {}

@@ -50,7 +50,7 @@ from typing import TypeVar
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
@@ -66,18 +66,14 @@ class QFFLState(ServerState):
 Q = TypeVar("Q", bound=QFFLState)
 
 
-def server_update(
-    state: QFFLState, reduced: AggregatedReplies, config: Config
-) -> tuple[QFFLState, dict[str, Number]]:
+def server_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedAvg and average the buffers."""
     check_weights(state, reduced, config.qffl.q)
     stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
     return advance(state, reduced, stepped | reduced.arrays["buffers"])
 
 
-def gradient_update(
-    state: QFFLState, reduced: AggregatedReplies, config: Config
-) -> tuple[QFFLState, dict[str, Number]]:
+def gradient_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedSGD."""
     check_weights(state, reduced, config.qffl.q)
     stepped = step(state.arrays, reduced.arrays["gradient"], -reduced.lr / lipschitz(reduced))
@@ -123,7 +119,7 @@ def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
     }
 
 
-def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> tuple[Q, dict[str, Number]]:
+def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> Updated[Q]:
     """Return the state with the changed arrays and the next F_ref."""
     worst = worst_loss(reduced)
     metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}

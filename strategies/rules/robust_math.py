@@ -9,7 +9,7 @@ Legend: K clients, P parameters, b columns of a block.
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache, partial
@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from task.numerics.arrays import Arrays, blocks
+from task.numerics.arrays import Arrays, NamedArrays, blocks
 from task.numerics.collect import release
 
 COLUMNS = 1 << 12  # 50 clients' float64 block: 1.6 MB
@@ -86,7 +86,7 @@ def columns(
     release(stacked)
 
 
-def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = WIDE) -> Arrays:
+def by_column(stack: NamedArrays, reduce: Columns, width: int = WIDE) -> Arrays:
     """Apply a function [K, b] -> [b] to every block of every array; dtypes are kept.
 
     The function gives float64, or the array's own dtype; integers are rounded to the nearest, halves up.
@@ -106,7 +106,7 @@ def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = WID
     return out
 
 
-def combine(stack: Mapping[str, np.ndarray], weights: np.ndarray) -> Arrays:
+def combine(stack: NamedArrays, weights: np.ndarray) -> Arrays:
     """Return sum_k weights_k w_k; the weights [K] are of sum 1. Clients of weight 0 are not read."""
     (rows,) = np.nonzero(weights)
     if len(rows) == 1:
@@ -120,14 +120,12 @@ def combine(stack: Mapping[str, np.ndarray], weights: np.ndarray) -> Arrays:
         return by_column(stack, weighted, COLUMNS)
 
 
-def trimmed_mean(stack: Mapping[str, np.ndarray], b: int) -> Arrays:
+def trimmed_mean(stack: NamedArrays, b: int) -> Arrays:
     """Return the mean of each number without its b smallest and b largest values; 2 b < K."""
     return by_column(stack, lambda block: mean_rows(sort_clients(block)[b : len(block) - b]))
 
 
-def combine_robustly(
-    stack: Mapping[str, np.ndarray], weights: np.ndarray, trainable: Collection[str], f: int
-) -> Arrays:
+def combine_robustly(stack: NamedArrays, weights: np.ndarray, trainable: Collection[str], f: int) -> Arrays:
     """Return sum_k weights_k w_k of the parameters, and of the buffers the mean without f at each end.
 
     The weights come from distances between parameters and say nothing of buffers: who is close to the others
@@ -141,7 +139,7 @@ def combine_robustly(
 # ------------------------------------------------------------------------------------- distances
 
 
-def gram(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]) -> np.ndarray:
+def gram(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarray:
     """Return the inner products of the clients' differences from the centre, float64 [K, K].
 
     Args:
@@ -169,7 +167,7 @@ def gram(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]
         return np.asarray(sum(sums, np.zeros((K, K))))
 
 
-def squared_distances(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]) -> np.ndarray:
+def squared_distances(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarray:
     """Return |w_i - w_j|^2 of all pairs of clients over the named arrays, float64 [K, K]; see `gram`.
 
     Clients that nearly agree are compared by their differences, never by those of large norms: equal

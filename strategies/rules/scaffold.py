@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -52,9 +52,7 @@ class ScaffoldState(ServerState):
     """c, by parameter."""
 
 
-def server_update(
-    state: ScaffoldState, reduced: AggregatedReplies, config: Config
-) -> tuple[ScaffoldState, dict[str, Number]]:
+def server_update(state: ScaffoldState, reduced: AggregatedReplies, config: Config) -> Updated[ScaffoldState]:
     """Step towards the mean local model and move c; each sum is rounded once, from float64."""
     lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]
     share = len(reduced.clients) / max(reduced.population, len(reduced.clients))

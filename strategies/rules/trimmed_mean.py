@@ -27,12 +27,12 @@ import math
 from dataclasses import replace
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.robust_math import trimmed_mean
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace each number of the model by the trimmed mean of the clients' numbers."""
     b = math.floor(config.robust.trim * len(reduced.clients) + 1e-9)
     return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}

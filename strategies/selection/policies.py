@@ -31,7 +31,7 @@ from strategies.selection.sampling import Floats, draw_by_size, draw_weighted
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.seeds import rng_for
 from task.spec.selections import candidates_of, cohort_size
 from task.spec.stages import LOSS_RMS
@@ -115,7 +115,7 @@ class Selector:
         arrays |= {f"{MEMORY}/{f}": np.array(self.lists[f], np.float64) for f in self.series}
         return arrays
 
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def load(self, arrays: NamedArrays) -> None:
         """Take up the memory that `dump` returned."""
         self.known, self.lists = {}, {name: [] for name in self.series}
         if f"{MEMORY}/names" not in arrays:

@@ -30,7 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect
 from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
@@ -52,7 +52,7 @@ class Sum:
 
     name: ClassVar[str] = "sum"
 
-    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, like: NamedArrays) -> None:
         self.weight = 0
         self.count = 0
         self._dtype = {name: a.dtype for name, a in like.items()}
@@ -65,11 +65,7 @@ class Sum:
         self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
 
     def check(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        peaks: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, peaks: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the largest |value| by name.
 
@@ -91,11 +87,7 @@ class Sum:
         return found
 
     def add(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        checked: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, checked: Mapping[str, float] | None = None
     ) -> None:
         """Fold in one client's arrays.
 
@@ -149,7 +141,7 @@ class Sum:
                 high[name] = high[name].astype(np.int32)
         return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+    def check_merge(self, records: Mapping[str, NamedArrays], count: int) -> dict[str, float]:
         """Return the largest |sum| by name.
 
         Raises:
@@ -170,7 +162,7 @@ class Sum:
 
     def merge(
         self,
-        records: Mapping[str, Mapping[str, np.ndarray]],
+        records: Mapping[str, NamedArrays],
         weight: int,
         count: int,
         checked: Mapping[str, float] | None = None,

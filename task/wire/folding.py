@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.wire.checks import check_arrays
@@ -24,12 +22,7 @@ class Folding:
     """
 
     def __init__(
-        self,
-        entry: Algorithm,
-        like: Mapping[str, Mapping[str, np.ndarray]],
-        bound: NormBound,
-        *,
-        carries: bool = False,
+        self, entry: Algorithm, like: Mapping[str, NamedArrays], bound: NormBound, *, carries: bool = False
     ) -> None:
         self.entry, self.like, self.bound = entry, like, bound
         ways = {r.name: "collect" if carries and r.carry == "each" else r.reduce for r in entry.up}
@@ -82,9 +75,7 @@ class Folding:
         return made
 
 
-def reduced(
-    reduce: str, like: Mapping[str, np.ndarray], rows: Mapping[str, Mapping[str, np.ndarray]]
-) -> Reduction:
+def reduced(reduce: str, like: NamedArrays, rows: Mapping[str, NamedArrays]) -> Reduction:
     """Return a reduction of what a `Collect` wrote as its partial.
 
     Raises:

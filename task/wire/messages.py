@@ -31,7 +31,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
@@ -123,7 +123,7 @@ class NodeReply:
 # ---------------------------------------------------------------------------------------- arrays
 
 
-def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+def pack_arrays(arrays: NamedArrays) -> ArrayRecord:
     """Return the arrays as a Flower record."""
     return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
@@ -222,7 +222,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, each, population, void, whole)
 
 
-def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
+def as_ours(arrays: Arrays, like: NamedArrays) -> Arrays:
     """Return a model that was sent to this node with the dtypes of this node's model.
 
     Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.
