@@ -36,10 +36,9 @@ def phases() -> dict[str, str]:
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
     """Return a ClientApp.
 
-    Args:
-        run_config: Keys that take the place of the context's, for `server_app.engines.simulate`, which has no
-            run config. They make it a simulation.
-        simulation: Whether the run and the clients are one user's, on one machine; see `client_app.owner`.
+    Keys of `run_config` take the place of the context's and make it a simulation: for
+    `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
+    are one user's, on one machine; see `client_app.owner`.
     """
     fixed = dict(run_config or {})
     simulation = simulation or bool(fixed)

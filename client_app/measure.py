@@ -18,14 +18,7 @@ from task.wire import messages as wire
 def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> dict[str, float]:
     """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
 
-    Nothing is drawn and no buffer moves. Targets of -100 (padding in text) do not count; of text each byte
-    is an example.
-
-    Args:
-        model: Gives logits [B, C] or [B, C, T].
-        x: Inputs [N, ...].
-        y: Targets [N] or [N, T], int64.
-        batch: Examples worked on at once.
+    Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.evaluate`.
     """
     total, squares, count = 0.0, 0.0, 0
     was_training = model.training

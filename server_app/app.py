@@ -75,12 +75,9 @@ def run(
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
-    Args:
-        grid: Where the nodes are.
-        config: The run.
-        rounds_over: Called when no message will be sent any more, before the results are written.
-        overlap: Evaluate centrally while the next round trains.
-        wait_s: How long to wait for another run that writes into the result folder.
+    `rounds_over` is called when no message will be sent any more, before the results are written. With
+    `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
+    folder is waited for up to `wait_s`.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.

@@ -16,11 +16,7 @@ from task.text import plain
 
 
 class Terminal(Console):
-    """A console without markup, emoji codes and control characters.
-
-    Args:
-        options: Of `rich.console.Console`.
-    """
+    """A console of rich without markup, emoji codes and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})

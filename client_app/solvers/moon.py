@@ -126,12 +126,9 @@ class MoonSolver(Solver):
 
 
 def contrastive(z: torch.Tensor, directions: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return l_con of each example.
+    """Return l_con of each example, from its features [..., f], differentiable.
 
-    Args:
-        z: Features [..., f], differentiable.
-        directions: z / |z| of the model to come near, then of those to keep away from, [..., 1 + m, f].
-        temperature: tau.
+    `directions` are z / |z| of the model to come near, then of those to keep away from, [..., 1 + m, f].
     """
     unit = normalize(z, dim=-1, eps=SHORTEST).unsqueeze(-2)
     scores = (unit * directions).sum(-1) / temperature

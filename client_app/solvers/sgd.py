@@ -96,11 +96,9 @@ class Solver:
         return []
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
-        """Return what goes up and what is kept, for each client.
+        """Return what goes up and what is kept, for each client, once ``task.params`` are the w_k.
 
-        Args:
-            task: The training that was done; its parameters are the w_k.
-            stats: What the loop measured.
+        `stats` are what the loop measured.
         """
         return self.updates(task, stats)
 
@@ -116,13 +114,8 @@ class Solver:
     ) -> Finished:
         """Put together what `finish` returns, from sequences with an element for each client.
 
-        Args:
-            task: The training that was done.
-            stats: What the loop measured; none without a loop.
-            model: Whether w_k goes up, and its private part is kept.
-            up: Further records that go up, by name.
-            scalars: Further numbers that go up, by name.
-            keep: Further records that are kept, by name.
+        With `model`, w_k goes up and its private part is kept. `up`, `scalars` and `keep` are further records
+        and numbers by name.
         """
         finished: Finished = []
         states = task.states() if model else [{}] * task.clients

@@ -112,12 +112,9 @@ class Program(ABC):
 
     @abstractmethod
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
-        """Return fresh parameters [K, ...] that hold the received model.
+        """Return fresh parameters [K, ...] that hold the whole `received` model.
 
-        Args:
-            received: The whole model by name.
-            clients: K.
-            own: For each client, what it has instead of the received arrays: its personal part.
+        `own` is, for each client, what it has instead of received arrays: its personal part.
         """
 
     @abstractmethod
@@ -136,10 +133,7 @@ class Program(ABC):
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
 
-        Args:
-            params: Where to take it.
-            batch: On what.
-            frozen: Names of parameters whose part of it is not wanted: what stands there means nothing.
+        What stands for the parameters named in `frozen` means nothing.
         """
 
     @abstractmethod
@@ -165,11 +159,9 @@ def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
 class Single(Program):
     """Any model, one client at a time, through autograd.
 
-    In training, running statistics move if the given parameters lie in the memory of those that `load`
-    returned; at other points, such as w^t, they stay as they are, and there are no others to compute with.
-
-    Args:
-        model: Its parameters are the tensors that `load` returns, so that the common step calls it as it is.
+    `load` returns the model's own parameters, so that the common step calls it as it is. In training, running
+    statistics move if the given parameters lie in their memory; at other points, such as w^t, they stay as
+    they are, and there are no others to compute with.
     """
 
     stacks: ClassVar[bool] = False
@@ -357,9 +349,8 @@ STACK_GPU = 128
 def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
     """Return the program for a model and the most clients that it should take at once.
 
-    Args:
-        model: The model; a `Single` program trains this very instance.
-        stack: Run-config key ``stack``: 0 = as many as pay, 1 = one client after another through autograd.
+    A `Single` program trains this very instance. `stack` is the run-config key: 0 = as many as pay, 1 = one
+    client after another through autograd.
     """
     kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
     if kind is None or not isinstance(model, nn.Sequential):

@@ -17,9 +17,8 @@ from task.wire.messages import RejectedReply
 class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
-    Args:
-        every: Rounds between checkpoints; 0 = only after the last.
-        resume: Whether to continue from the folder's checkpoint.
+    There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
+    folder's checkpoint.
     """
 
     def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:

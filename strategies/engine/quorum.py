@@ -8,11 +8,8 @@ from task.spec.entry import Algorithm
 def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
     """Return why a rule cannot keep its promise with so many replies, or "" if it can.
 
-    Args:
-        entry: The algorithm; `Algorithm.withstands` says what it needs.
-        config: The run; ``robust.byzantine`` gives f.
-        replies: Good replies of the round, or before it those that may come.
-        asked: Clients that were asked, of which f are malicious by assumption.
+    `replies` are good ones, or before the round those that may come; `asked` are the clients, of which f
+    (``robust.byzantine``) are malicious by assumption. `Algorithm.withstands` says what the rule needs.
     """
     if entry.withstands is None:
         return ""

@@ -76,13 +76,10 @@ class RoundContext:
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
     ) -> Phase:
-        """Return a phase of the round.
+        """Return a phase: ``train``, ``evaluate``, or one of the entry's `Algorithm.phases`.
 
-        Args:
-            name: ``train``, ``evaluate``, or a key of the entry's `Algorithm.phases`.
-            state: What goes down is of this state.
-            to: Who is asked; None = the cohort.
-            session: As in `Phase`.
+        What goes down is of this `state`, `to` these clients, by default the cohort; `session` is as in
+        `Phase`.
         """
         server, trains = self.rule.config.server, name == TRAIN
         contract = {TRAIN: self.entry, EVALUATE: evaluation_of(self.entry), **self.entry.phases}[name]

@@ -72,13 +72,9 @@ def stacked(models: Mapping[str, Arrays], names: Sequence[str]) -> Arrays:
 def clouds(
     models: Mapping[str, Arrays], xi: np.ndarray, wanted: Sequence[str], trainable: Sequence[str]
 ) -> dict[str, Arrays]:
-    """Return u_i of some clients.
+    """Return u_i of the clients `wanted`; the arrays that are not `trainable` are those of w_i.
 
-    Args:
-        models: The clients' models.
-        xi: Attention in their order [n, n], 0 on the diagonal.
-        wanted: The clients i.
-        trainable: The arrays that are mixed; others are those of w_i.
+    `xi` is the attention in the order of the models, [n, n], 0 on the diagonal.
     """
     if not wanted:
         return {}

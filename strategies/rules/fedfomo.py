@@ -74,13 +74,9 @@ def server_update(state: FedFomoState, reduced: AggregatedReplies, config: Confi
 
 
 def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Generator) -> list[str]:
-    """Return whose models a client gets, sorted.
+    """Return whose models a client gets, sorted: `m` of them (0 = all), the share `epsilon` drawn at random.
 
-    Args:
-        P_i: Its affinity to each of the others.
-        m: How many; 0 = all.
-        epsilon: Share of them that is drawn at random.
-        rng: Draws them.
+    `P_i` is its affinity to each of the others.
     """
     m = min(m or len(P_i), len(P_i))
     explored = math.floor(epsilon * m + 0.5)

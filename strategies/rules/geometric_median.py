@@ -47,11 +47,8 @@ STILL = 1e-9
 def weiszfeld(G: np.ndarray, alpha: np.ndarray, nu: float, iterations: int) -> tuple[np.ndarray, int]:
     """Return the clients' weights in the geometric median, of sum 1, and the iterations that it took.
 
-    Args:
-        G: Inner products [K, K]. A client whose own is not finite is infinitely far, and left out.
-        alpha: Weights [K] of sum 1.
-        nu: Smallest distance that counts.
-        iterations: Most steps.
+    `G` are inner products [K, K]; a client whose own is not finite is infinitely far, and left out. `alpha`
+    are weights [K] of sum 1, `nu` is the smallest distance that counts.
     """
     finite = np.isfinite(np.diag(G))
     if not finite.any():

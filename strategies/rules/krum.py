@@ -43,11 +43,9 @@ from task.config.knobs import Config
 
 
 def scores(D: np.ndarray, f: int) -> np.ndarray:
-    """Return each client's sum of squared distances to its K - f - 2 closest, [K].
+    """Return each client's sum of squared distances to its K - f - 2 closest, at least one, [K].
 
-    Args:
-        D: Squared distances [K, K].
-        f: Byzantine clients. If K - f - 2 is below 1, the closest one counts.
+    `D` are the squared distances [K, K].
     """
     K = len(D)
     closest = max(K - f - 2, 1)

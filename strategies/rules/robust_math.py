@@ -142,11 +142,9 @@ def combine_robustly(stack: NamedArrays, weights: np.ndarray, trainable: Collect
 def gram(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarray:
     """Return the inner products of the clients' differences from the centre, float64 [K, K].
 
-    Args:
-        stack: Arrays [K, ...] by name.
-        centre: The received model w^t. Nobody but the server chooses it: a client that sends huge numbers
-            spoils its own row and leaves the others' exact.
-        names: The arrays that count: the parameters.
+    They are over the `names`, the parameters, of arrays [K, ...]. The centre is the received model w^t.
+    Nobody but the server chooses it: a client that sends huge numbers spoils its own row and leaves the
+    others' exact.
     """
     K = len(next(iter(stack.values())))
 

@@ -7,10 +7,7 @@ from torch import nn
 class Twin(nn.Module):
     """``head([shared(x), local(x)])``; clients share the first extractor and keep the rest to themselves.
 
-    Args:
-        shared: Extractor that the server averages, features ``[B, f]``.
-        local: Extractor of the client, features ``[B, g]``.
-        head: Linear layer of f + g inputs.
+    The extractors give features ``[B, f]`` and ``[B, g]``, and the head takes f + g.
     """
 
     def __init__(self, shared: nn.Module, local: nn.Module, head: nn.Linear) -> None:

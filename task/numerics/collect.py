@@ -22,13 +22,9 @@ SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 class Collect:
     """All clients' arrays side by side, shape [K, ...], in the order of client names.
 
-    More than `spool` bytes of rows go to a temporary file without a name in ``$TMPDIR``; `result` then gives
-    read-only arrays that are mapped from it, so that the process holds what it looks at and no more. See
-    `release`.
-
-    Args:
-        like: Arrays of the names, shapes and dtypes that will come in.
-        spool: Bytes that are held in memory; None = `SPOOL`.
+    `like` are arrays of the names, shapes and dtypes that will come in. More than `spool` bytes of rows, by
+    default `SPOOL`, go to a temporary file without a name in ``$TMPDIR``; `result` then gives read-only
+    arrays that are mapped from it, so that the process holds what it looks at and no more. See `release`.
     """
 
     name: ClassVar[str] = "collect"

@@ -20,13 +20,9 @@ def monotone(accuracies: Sequence[float]) -> Floats:
 def crossing(x: Sequence[float], accuracies: Sequence[float | None], target: float) -> float | None:
     """Return the x at which the running maximum of a curve crosses a target, linearly interpolated.
 
-    With x = rounds this is the metric of McMahan et al. 2017; x may as well be the seconds or the bytes
-    spent up to each point.
-
-    Args:
-        x: Where the curve was measured, never falling.
-        accuracies: The curve; points that are None or not finite were not measured and are left out.
-        target: The height to reach.
+    With x = rounds this is the metric of McMahan et al. 2017; x, which never falls, may as well be the
+    seconds or the bytes spent up to each point. Points that are None or not finite were not measured and are
+    left out.
 
     Returns:
         The crossing; the first x if the curve starts at the target or above; None if it never gets there.

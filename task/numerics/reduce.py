@@ -46,8 +46,7 @@ MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
 class Sum:
     """Weighted sum over clients: sum_k weight_k * x_k, exact until its last rounding.
 
-    Args:
-        like: Arrays of the names, shapes and dtypes that will come in.
+    `like` are arrays of the names, shapes and dtypes that will come in.
     """
 
     name: ClassVar[str] = "sum"

@@ -37,18 +37,14 @@ def locked(
     waiting: Callable[[str], None] = lambda holder: None,
     optional: bool = False,
 ) -> Iterator[None]:
-    """Hold a lock during the block.
+    """Hold a lock on a file, which is made with its folder, or on a folder that is there, during the block.
 
     The file stays, with the last holder's words in it: to delete it would let a process that waits for the
     old file and one that makes a new one hold the lock at once. A forked child shares the lock: the parent
     frees it for both, and a child's end of the block does not.
 
-    Args:
-        path: The lock file, which is made with its folder, or a folder that is there.
-        words: Who holds it, for the others; not for a folder.
-        wait_s: How long to wait for whoever holds it, in seconds.
-        waiting: Called once, with the holder's words, before waiting.
-        optional: Go on without a lock where the system or the file system has none.
+    Whoever holds it is waited for up to `wait_s`; `waiting` is called once before, with the holder's words.
+    With `optional` it goes on without a lock where the system or the file system has none.
 
     Raises:
         HeldError: Another process still holds it.

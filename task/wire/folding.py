@@ -11,14 +11,11 @@ from task.wire.norms import NormBound
 
 
 class Folding:
-    """The reductions of what goes up in one message.
+    """The reductions of what goes up in one message, by its contract.
 
-    Args:
-        entry: The message's contract.
-        like: Per upward record, arrays of the expected names, shapes and dtypes.
-        bound: On a client's update.
-        carries: Whether the result travels on as `partials`, so that records which a node carries one by one
-            are collected instead of reduced.
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
+    client's update. If the result `carries` on as `partials`, records that a node carries one by one are
+    collected instead of reduced.
     """
 
     def __init__(

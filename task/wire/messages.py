@@ -159,12 +159,9 @@ def train_content(
 ) -> RecordDict:
     """Return the content of a training message.
 
-    Args:
-        order: What to train; its `arrays` and `per_client` are taken from the other arguments, packed once.
-        arrays: Downward array records by field name.
-        extra: Further config entries, as given to Flower's ``start(train_config=...)``.
-        per_client: For each record that differs by client, what each of the order's clients gets. What
-            several get under one name is one record, and travels once.
+    The `arrays` by downward field and `per_client`, what each client gets of a record that differs by client,
+    stand for the order's own, packed once: what several get under one name is one record, and travels once.
+    `extra` are further config entries, as given to Flower's ``start(train_config=...)``.
     """
     config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
     if order.run:
