@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config

@@ -8,8 +8,7 @@ import pytest
 
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, Choice, markdown
-from task.resolve.validate import check_names
+from task.resolve.composition import CHOICES, Choice, check_names, markdown
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import play, write_owners
 from tests.test_contract import config

@@ -34,8 +34,7 @@ import math
 import numpy as np
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import Finished
+from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays

@@ -19,7 +19,7 @@ import math
 import torch
 from torch.nn.functional import nll_loss
 
-from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Single
 from task.numerics.arrays import Arrays

@@ -15,8 +15,7 @@ Each round begins at u_i, so that the w_i that is kept is for evaluation alone: 
 rounds is its last w_i, and the run's initial model before the first. Neutral value of the pull: lambda = 0.
 """
 
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import proximal
+from client_app.solvers.sgd import OwnModelSolver, proximal
 from client_app.training.loop import LocalTask, Terms
 from task.errors import WireError
 

@@ -34,8 +34,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import Finished
+from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays

@@ -24,7 +24,7 @@ before the K steps of the batch. Running statistics follow theta and go up as we
 
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.numerics.arrays import Arrays

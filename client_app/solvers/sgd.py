@@ -148,3 +148,16 @@ class Solver:
 def proximal(task: LocalTask, mu: float) -> Terms:
     """Return mu w - mu w^t, the terms of the gradient of mu/2 |w - w^t|^2."""
     return [(mu, task.params), (-mu, task.start)] if mu else []
+
+
+class OwnModelSolver(Solver):
+    """SGD that keeps the client's own model; a client that is new has what it starts from in its place."""
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return what plain SGD does; keep the client's own model."""
+        return self.updates(task, stats, keep={"personal": self.own_models(task)})
+
+    def personalise(self, task: LocalTask) -> None:
+        """Take the kept model."""
+        starts = task.own or [{}] * task.clients
+        task.load([fields.get("personal", start) for fields, start in zip(self.kept, starts, strict=True)])

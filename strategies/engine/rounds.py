@@ -7,7 +7,7 @@ from typing import Any
 
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
-from strategies.selection.plan import RoundPlan
+from strategies.selection.cohort import RoundPlan
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.metrics import weighted_mean
 from task.wire import messages as wire

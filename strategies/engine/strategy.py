@@ -34,8 +34,7 @@ from strategies.engine.rule_round import RuleRound, attempt
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
-from strategies.selection.cohort import Cohorts
-from strategies.selection.plan import RoundPlan
+from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults

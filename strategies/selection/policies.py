@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
-from strategies.selection.sampling import Floats, draw_by_size, draw_weighted
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
@@ -36,6 +35,43 @@ from task.numerics.seeds import rng_for
 from task.spec.selections import candidates_of, cohort_size
 from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
+
+Floats = npt.NDArray[np.float64]
+
+
+def inclusion(weights: Floats, m: int) -> Floats:
+    """Return the probabilities min(1, c w_k) that sum to m, float64 [K]; m <= K, weights > 0."""
+    sure = np.zeros(len(weights), bool)
+    while True:
+        rest = m - int(sure.sum())
+        total = math.fsum(weights[~sure].tolist())
+        pi = np.where(sure, 1.0, rest * weights / total if total else 0.0)
+        more = ~sure & (pi > 1 - 1e-9)
+        if not more.any():
+            return pi
+        sure |= more
+
+
+def draw_by_size(weights: Floats, m: int, rng: np.random.Generator) -> list[int]:
+    """Draw m of K different numbers, number k with probability `inclusion`; ascending."""
+    if len(weights) == 0:
+        return []
+    pi = inclusion(weights, m)
+    sure = np.flatnonzero(pi == 1.0).tolist()
+    others = rng.permutation(np.flatnonzero(pi < 1.0))
+    edges = np.cumsum(pi[others])
+    points = rng.random() + np.arange(m - len(sure))
+    hit = np.searchsorted(edges, points, side="right").clip(max=len(others) - 1)
+    return sorted([*sure, *others[hit].tolist()])
+
+
+def draw_weighted(weights: Floats, size: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw `size` different positions one after another, each time in proportion to the weights left."""
+    least = float(weights.max()) * 1e-12 or 1.0  # so that enough are possible
+    p = np.maximum(weights, least)
+    drawn: npt.NDArray[np.int64] = rng.choice(len(p), size, replace=False, p=p / p.sum())
+    return drawn
+
 
 ClientScalars = Mapping[str, Mapping[str, float]]
 MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint

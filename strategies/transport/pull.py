@@ -6,12 +6,13 @@ one loses all of the list. So here each reply is asked for by itself, in a threa
 is stuck, and what goes wrong is that message's own.
 """
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -19,6 +20,7 @@ from flwr.serverapp import Grid
 from task import timing
 from task.flower.grid import ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
+from task.wire.messages import one_line
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
@@ -192,3 +194,32 @@ class OneByOne:
         with self._change:
             self._closed = True
             self._change.notify()
+
+
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+T = TypeVar("T")
+
+
+def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
+    """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
+
+    A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
+    the connection fails, which shows in the time that a call takes.
+
+    `troubled` is called after each sign that the SuperLink is, or was, not well.
+    """
+    began, pause = time.monotonic(), 0.1
+    while True:
+        try:
+            result = call()
+        except Exception as err:
+            if not is_superlink_error(err) or time.monotonic() + pause > began + timeout_s:
+                raise
+            logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
+            troubled()
+        else:
+            if time.monotonic() - began > timing.TROUBLE_S:
+                troubled()
+            return result
+        time.sleep(pause)
+        pause = min(2 * pause, timing.TROUBLE_PAUSE_S)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from task.errors import ConfigError
-from task.models.twin import Twin
+from task.models.layers import Twin
 from task.spec.entry import Private
 
 

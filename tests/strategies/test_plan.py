@@ -11,7 +11,7 @@ import pytest
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from strategies.membership.client_registry import ClientRegistry
-from strategies.selection.plan import RoundPlan, plan_round
+from strategies.selection.cohort import RoundPlan, plan_round
 from task.config.knobs import Config
 from task.config.sections import ServerConfig, TrainConfig
 from task.numerics import seeds
