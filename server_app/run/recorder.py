@@ -1,6 +1,7 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -72,11 +73,7 @@ class Recorder(Journal):
 
     def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
         """Write down who takes part and who does not, when that has changed."""
-        rows = [
-            {"node": str(n.node), "clients": n.clients, "examples": n.examples, "version": n.version}
-            for n in nodes
-        ]
-        others = [{"node": str(n.node), "name": n.name, "reason": n.reason} for n in left_out]
+        rows, others = ([asdict(n) | {"node": str(n.node)} for n in some] for some in (nodes, left_out))
         if [rows, others] != self.nodes:
             self.folder.write_nodes(rows, others)
             self.nodes = [rows, others]

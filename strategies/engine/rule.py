@@ -14,6 +14,7 @@ around both.
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from strategies.engine.state import AggregatedReplies, Number, ServerState
@@ -119,13 +120,18 @@ class Rule:
     algorithm: ClassVar[str] = ""  # name of its catalogue entry; "" = it is the base of several
     update: ClassVar[Update]  # the module's pure ``server_update``
     state: ClassVar[type[ServerState]] = ServerState  # what it carries from round to round
+    sends: ClassVar[Mapping[str, str]] = MappingProxyType({})  # downward scalars: field of the state, by name
 
     def __init_subclass__(
-        cls, algorithm: str = "", update: Update | None = None, state: type[ServerState] | None = None
+        cls,
+        algorithm: str = "",
+        update: Update | None = None,
+        state: type[ServerState] | None = None,
+        sends: Mapping[str, str] | None = None,
     ) -> None:
         """Take these; what is not given is the parent's."""
         cls.algorithm = algorithm or cls.algorithm
-        cls.state = state or cls.state
+        cls.state, cls.sends = state or cls.state, sends or cls.sends
         if update is not None:
             cls.update = staticmethod(update)
 
@@ -159,7 +165,7 @@ class Rule:
 
     def down_scalars(self, state: Any) -> dict[str, float]:
         """Return the entry's downward scalars."""
-        return {}
+        return {name: getattr(state, field) for name, field in self.sends.items()}
 
     def down_record(self, state: Any, name: str, context: RoundContext) -> Arrays:
         """Return a record other than the model that goes to all alike; the state's field of that name."""

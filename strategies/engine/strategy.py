@@ -165,17 +165,9 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        return RoundContext(
-            self.rule,
-            self.entry,
-            server_round,
-            lr,
-            (),
-            self.registry.names,
-            self.trainable,
-            self.registry.num_examples,
-            self.registry.most_examples,
-        )
+        registry, names = self.registry, self.registry.names
+        counts = registry.num_examples, registry.most_examples
+        return RoundContext(self.rule, self.entry, server_round, lr, (), names, self.trainable, *counts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -204,7 +204,7 @@ def skipped(state: AdaptiveTauState, reduced: AggregatedReplies, config: Config)
     return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
 
 
-class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update):
+class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"local-steps": "tau"}):
     """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> AdaptiveTauState:
@@ -229,10 +229,6 @@ class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update):
             return AdaptiveTauState(arrays, tau=first)
         state = AdaptiveTauState(arrays, step_cost=knobs.step_cost, round_cost=knobs.round_cost)
         return plan_next(state, first, knobs)
-
-    def down_scalars(self, state: AdaptiveTauState) -> dict[str, float]:
-        """Send tau."""
-        return {"local-steps": state.tau}
 
     def roll_back(self, good: AdaptiveTauState, state: AdaptiveTauState) -> AdaptiveTauState:
         """Take the models of the earlier state; what was spent stays spent."""

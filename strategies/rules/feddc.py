@@ -66,7 +66,7 @@ def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config)
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 
 
-class FedDC(Rule, algorithm="feddc", update=server_update):
+class FedDC(Rule, algorithm="feddc", update=server_update, sends={"mean-examples": "mean_examples"}):
     """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDCState:
@@ -78,7 +78,3 @@ class FedDC(Rule, algorithm="feddc", update=server_update):
         """Take the mean number of examples of the clients that are online, then train."""
         counts = context.examples(context.names).values()
         return (yield from super().round(replace(state, mean_examples=sum(counts) / len(counts)), context))
-
-    def down_scalars(self, state: FedDCState) -> dict[str, float]:
-        """Send n / K."""
-        return {"mean-examples": state.mean_examples}

@@ -1,6 +1,6 @@
 """FedProx, server half. Li et al., MLSys 2020, arXiv 1812.06127, Algorithm 2 and section 5.3.
 
-The model is averaged as in FedAvg. What the server adds is mu, which it sends with every message, and
+The model is averaged as in FedAvg. What the server adds is mu, sent under the name that Flower gives it, and
 with ``fedprox.adaptive`` the paper's heuristic for it: mu + 0.1 when the global training loss rises,
 mu - 0.1 (not below 0) after it has fallen in 5 consecutive rounds.
 
@@ -59,13 +59,9 @@ def server_update(state: FedProxState, reduced: AggregatedReplies, config: Confi
     return replace(state, mu=mu, falls=falls, previous_loss=loss), metrics
 
 
-class FedProx(Rule, algorithm="fedprox", update=server_update):
+class FedProx(Rule, algorithm="fedprox", update=server_update, sends={"proximal-mu": "mu"}):
     """Federated averaging with a proximal term; see `strategies.rules.fedprox`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedProxState:
         """Start at the configured mu."""
         return FedProxState(arrays, mu=self.config.fedprox.mu)
-
-    def down_scalars(self, state: FedProxState) -> dict[str, float]:
-        """Send mu under the name that Flower's own FedProx uses."""
-        return {"proximal-mu": state.mu}

@@ -126,12 +126,11 @@ def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> Updated[Q]
     return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
 
 
-class QFedAvg(Rule, algorithm="qfedavg", update=server_update, state=QFFLState):
-    """Fair federated averaging; see `strategies.rules.qfedavg`."""
+_SENDS = {"reference-loss": "reference_loss"}
 
-    def down_scalars(self, state: QFFLState) -> dict[str, float]:
-        """Send F_ref."""
-        return {"reference-loss": state.reference_loss}
+
+class QFedAvg(Rule, algorithm="qfedavg", update=server_update, state=QFFLState, sends=_SENDS):
+    """Fair federated averaging; see `strategies.rules.qfedavg`."""
 
     def on_round_skipped(
         self, state: QFFLState, spent: AggregatedReplies, came: AggregatedReplies | None
