@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from server_app.results.lines import Row
-from task.numerics.metrics import crossing, rounds_to_target, spread, weighted_mean
+from task.numerics.metrics import crossing, spread, weighted_mean
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -126,7 +126,7 @@ def summarise(
         "train_loss": _number(_last(rounds, "train_loss").get("train_loss")),
         "client_accuracy": _number(local.get("client_accuracy")),
         "client_loss": _number(local.get("client_loss")),
-        "rounds_to_target": {str(t): rounds_to_target(number, accuracy, t) for t in goals},
+        "rounds_to_target": {str(t): crossing(number, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
         "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
         "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,7 @@ class Loop:
                 reached = bool(target) and accuracy is not None and accuracy >= target
                 stop = reached or rounds.finished()
                 self._settle()  # the last round is written down first
-                self._closing = background.submit(_call_all, later)
+                self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
         self.result.arrays = rounds.record()
         return self.result
@@ -139,8 +139,3 @@ class Loop:
         log.clock.begin(self._ended or log.clock.begun)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
-
-
-def _call_all(steps: Iterable[Callable[[], None]]) -> None:
-    for step in steps:
-        step()

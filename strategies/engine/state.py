@@ -72,6 +72,12 @@ class AggregatedReplies:
             return None
         return math.fsum(sent) if way == "sum" else max(sent)
 
+    def needed(self, name: str) -> float:
+        """Return `number` of a scalar that the contract demands of every client."""
+        found = self.number(name)
+        assert found is not None
+        return found
+
     def example_mean(self, name: str) -> float | None:
         """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""
         return self._mean(name, self.num_examples)

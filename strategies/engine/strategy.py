@@ -92,7 +92,7 @@ class Strategy(FlowerStrategy):
         self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
         self.state: ServerState | None = None
         self.last_metrics: dict[str, Number] = {}
-        self._plan = RoundPlan(0, (), {}, ())
+        self._plan = RoundPlan((), {}, ())
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
         self._in_start = False

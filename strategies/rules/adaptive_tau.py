@@ -84,17 +84,11 @@ class AdaptiveTauState(ServerState):
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the clients' replies say of the loss.
+    """What the clients' replies say of the loss."""
 
-    Attributes:
-        rho: Lipschitz constant of F; None if nobody could tell.
-        beta: Smoothness of F; the same.
-        divergence: delta, how far local gradients are from the global one.
-    """
-
-    rho: float | None
-    beta: float | None
-    divergence: float
+    rho: float | None  # Lipschitz constant of F; None if nobody could tell
+    beta: float | None  # smoothness of F; the same
+    divergence: float  # delta, how far local gradients are from the global one
 
 
 def server_update(
@@ -102,8 +96,7 @@ def server_update(
 ) -> Updated[AdaptiveTauState]:
     """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
-    loss = reduced.number("loss-before")
-    assert loss is not None
+    loss = reduced.needed("loss-before")
     found = estimates(reduced)
     if loss < state.best_loss:
         state = replace(state, best=state.arrays, best_loss=loss)

@@ -51,8 +51,7 @@ from task.config.knobs import Config
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
-    mean, norm = reduced.arrays["arrays"], reduced.number("square-norm")
-    assert norm is not None  # the contract demands it of every client
+    mean, norm = reduced.arrays["arrays"], reduced.needed("square-norm")
     moved = {n: mean[n].astype(np.float64) - state.arrays[n].astype(np.float64) for n in reduced.trainable}
     square = math.fsum(float(np.square(a).sum()) for a in moved.values())
     lr = max(1.0, norm / (2.0 * (square + config.fedexp.epsilon)))

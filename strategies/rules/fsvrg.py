@@ -95,8 +95,8 @@ def norm(arrays: NamedArrays) -> float:
     return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
 
 
-class _GradientFirst(Rule):
-    """What the two forms have in common: the round of two phases."""
+class FSVRG(Rule, algorithm="fsvrg", update=server_update, state=FSVRGState):
+    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
 
     def round(self, state: Any, context: RoundContext) -> Round:
         """Ask for g, and let those who took part in it train."""
@@ -107,22 +107,13 @@ class _GradientFirst(Rule):
 
     def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
         """Return the state with what the first phase gave."""
-        raise NotImplementedError
+        taken: FSVRGState = replace(state, **replies.arrays)
+        return taken
 
 
-class FSVRG(_GradientFirst, algorithm="fsvrg", update=server_update, state=FSVRGState):
-    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
-
-    def take_in(self, state: FSVRGState, replies: AggregatedReplies) -> FSVRGState:
-        """Take g in."""
-        return replace(state, gradient=replies.arrays["gradient"])
-
-
-class FSVRGSparse(_GradientFirst, algorithm="fsvrg-sparse", update=sparse_update, state=FSVRGSparseState):
+class FSVRGSparse(FSVRG, algorithm="fsvrg-sparse", update=sparse_update, state=FSVRGSparseState):
     """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
 
-    def take_in(self, state: FSVRGSparseState, replies: AggregatedReplies) -> FSVRGSparseState:
-        """Take in g and the counts."""
-        counts = {name: replies.arrays[name] for name in ("frequency", "presence")}
-        gradient = replies.arrays["gradient"]
-        return replace(state, gradient=gradient, participants=len(replies.clients), **counts)
+    def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
+        """Take in g and the counts of so many clients."""
+        return super().take_in(replace(state, participants=len(replies.clients)), replies)

@@ -98,18 +98,12 @@ def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> Non
 
 def worst_loss(reduced: AggregatedReplies) -> float:
     """Return the largest F_k, at least `SMALLEST_LOSS`."""
-    return max(_number(reduced, "loss-before"), SMALLEST_LOSS)
+    return max(reduced.needed("loss-before"), SMALLEST_LOSS)
 
 
 def lipschitz(reduced: AggregatedReplies) -> float:
     """Return sum_k h_k / L > 0."""
-    return _number(reduced, "lipschitz")
-
-
-def _number(reduced: AggregatedReplies, name: str) -> float:
-    number = reduced.number(name)
-    assert number is not None  # the contract demands it of every client
-    return number
+    return reduced.needed("lipschitz")
 
 
 def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:

@@ -33,9 +33,7 @@ CLOSE = 1e-6
 Columns = Callable[[np.ndarray], np.ndarray]
 
 
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+_controller = cache(ThreadpoolController)
 
 
 def one_thread() -> AbstractContextManager[object]:

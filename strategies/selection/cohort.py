@@ -22,7 +22,6 @@ from task.wire import messages as wire
 class RoundPlan:
     """The cohort of a round."""
 
-    round: int  # server round t
     clients: tuple[str, ...]  # S_t, all selected clients by sorted name
     epochs: dict[str, int]  # of the clients that are slow; the others do as configured
     dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
@@ -55,13 +54,13 @@ def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> Rou
     server = config.server
     slow = round(server.stragglers * len(clients))
     if slow == 0:
-        return RoundPlan(server_round, tuple(clients), {}, ())
+        return RoundPlan(tuple(clients), {}, ())
     rng = rng_for(config.seed, seeds.STRAGGLERS, server_round)
     late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
     draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
     if server.drop_stragglers:
-        return RoundPlan(server_round, tuple(clients), {}, tuple(late))
-    return RoundPlan(server_round, tuple(clients), dict(zip(late, draws, strict=True)), ())
+        return RoundPlan(tuple(clients), {}, tuple(late))
+    return RoundPlan(tuple(clients), dict(zip(late, draws, strict=True)), ())
 
 
 class Cohorts:

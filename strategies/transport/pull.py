@@ -64,16 +64,13 @@ class AtOnce:
 
     def get(self, timeout_s: float) -> list[Found]:
         """Return what is there; if nothing is, after the time at most."""
-        found = self._pull()
+        replies = list(self.grid.pull_messages(self._ids)) if self._ids else []
+        found: list[Found] = [(reply.metadata.reply_to_message_id, reply) for reply in replies]
+        self._ids -= {message_id for message_id, _ in found}
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
             self.grid.wait(min(timing.REPLY_LATER_S, timeout_s))
         return found
-
-    def _pull(self) -> list[Found]:
-        replies = list(self.grid.pull_messages(self._ids)) if self._ids else []
-        self._ids -= {reply.metadata.reply_to_message_id for reply in replies}
-        return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
 
     def close(self) -> None:
         """Fetch no more."""

@@ -16,11 +16,6 @@ DEVICES = 30  # of the published data set
 _STD_X = np.arange(1, FEATURES + 1) ** -0.6  # Sigma_jj = j^-1.2 is a variance
 
 
-def locate_digits(request: Request) -> Source:
-    """The images come with scikit-learn: nothing to find."""
-    return Source()
-
-
 def decode_digits(request: Request, source: Source) -> Decoded:
     """Read the 1,797 images; every fifth of each class, in the order of the file, is a test image."""
     from sklearn.datasets import load_digits

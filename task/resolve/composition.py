@@ -20,16 +20,11 @@ from task.spec.stages import ALA_FITS
 
 @dataclass(frozen=True)
 class Choice:
-    """Values of a run-config key that add something to an algorithm.
-
-    Attributes:
-        key: The key.
-        values: Its values, which are alike in what they need.
-        why_not: Returns why an algorithm does not go with it; "" = it does.
-    """
+    """Values of a run-config key that add something to an algorithm."""
 
     key: str
-    values: tuple[bool | str, ...]
+    values: tuple[bool | str, ...]  # which are alike in what they need
+    # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
