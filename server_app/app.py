@@ -1,6 +1,5 @@
 """The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,9 +28,8 @@ from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.numerics.arrays import state_of
 from task.resolve.contract import contract_of, model_of, parts_of
+from task.text import logger
 from task.wire import messages as wire
-
-logger = logging.getLogger("flwr")
 
 app = ServerApp()
 

@@ -39,7 +39,6 @@ from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
-from task.numerics.seeds import rng_for
 
 
 class FedFomoSolver(OwnModelSolver):
@@ -52,7 +51,7 @@ class FedFomoSolver(OwnModelSolver):
         assert self.order is not None
         (client,) = self.order.clients
         data, n = task.examples, len(task.examples.y)
-        order = rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
+        order = seeds.rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
         size = max(int(n * self.config.fedfomo.validation), 1)
         held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
         trained = task.received | self.kept[0].get("personal", {})

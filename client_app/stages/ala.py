@@ -46,7 +46,6 @@ from client_app.training.programs import Batch, Perceptron, Program, Single, Ten
 from task.config.knobs import FedALAConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import rng_for
 from task.wire import messages as wire
 
 CHUNK = 32  # examples that go through the lower layers at once; few, so that activations stay in the cache
@@ -158,7 +157,7 @@ class ALA(Stage):
     ) -> None:
         """Mix the received model with each client's own."""
         config, top = self.node.config, self.node.parts().top
-        rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
+        rngs = [seeds.rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
         self._mixing = AdaptiveAggregation(config.fedala, top, kept, rngs, self.node.initial())
         self._mixing.apply(task)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
 from task.config.sections import ServerConfig
 from task.errors import NodesError
+from task.text import logger
 
 if TYPE_CHECKING:
     from strategies.engine.strategy import Strategy
 
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 

@@ -3,7 +3,6 @@
 The gate checks each reply alone, not their sum: what the rule raises over them ends the round, not the run.
 """
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,8 +15,8 @@ from strategies.engine.quorum import too_few
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite
 from task.errors import ConfigError, NodesError, StateError
+from task.text import logger
 
-logger = logging.getLogger("flwr")
 T = TypeVar("T")
 
 # What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.

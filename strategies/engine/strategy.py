@@ -10,7 +10,6 @@ A subclass names its rule; nothing here is overridden. Flower's four verbs (``co
 model, that of its share of the clients (`strategies.membership.foreign`).
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -42,13 +41,11 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.numerics.metrics import weighted_mean
-from task.numerics.seeds import rng_for
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
+from task.text import logger
 from task.wire import messages as wire
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 
 class Strategy(FlowerStrategy):
@@ -234,7 +231,7 @@ class Strategy(FlowerStrategy):
         if not server.clients_evaluate(server_round):
             return []
         self.engine.register(grid, server_round)
-        rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
+        rng = seeds.rng_for(self.config.seed, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
         phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)

@@ -38,7 +38,6 @@ from strategies.rules.client_models import ModelsState, known_clients, models_of
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import rng_for
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,6 @@ class FedFomo(Rule, algorithm="fedfomo", update=server_update, state=FedFomoStat
         given = {}
         for client in to:
             P_i = {j: p for j, p in affinities(state, client).items() if j in models and j != client}
-            rng = rng_for(self.config.seed, seeds.PEERS, context.round, client)
+            rng = seeds.rng_for(self.config.seed, seeds.PEERS, context.round, client)
             given[client] = {j: models[j] for j in choose(P_i, knobs.download, knobs.epsilon, rng)}
         return {"models": given}

@@ -12,7 +12,6 @@ from strategies.selection.devices import FORWARD, Devices, Times, round_seconds,
 from strategies.selection.policies import SELECTORS, Pool
 from task.config.knobs import Config
 from task.numerics import seeds
-from task.numerics.seeds import rng_for
 from task.spec.entry import Algorithm
 from task.spec.selections import CANDIDATES, LOSS
 from task.wire import messages as wire
@@ -55,7 +54,7 @@ def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> Rou
     slow = round(server.stragglers * len(clients))
     if slow == 0:
         return RoundPlan(tuple(clients), {}, ())
-    rng = rng_for(config.seed, seeds.STRAGGLERS, server_round)
+    rng = seeds.rng_for(config.seed, seeds.STRAGGLERS, server_round)
     late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
     draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
     if server.drop_stragglers:

@@ -31,7 +31,6 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.seeds import rng_for
 from task.spec.selections import candidates_of, cohort_size
 from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
@@ -103,7 +102,7 @@ class Pool:
 
     def rng(self) -> np.random.Generator:
         """The round's generator of the draw, fresh."""
-        return rng_for(self.config.seed, seeds.SELECTION, self.round)
+        return seeds.rng_for(self.config.seed, seeds.SELECTION, self.round)
 
     def pick(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> list[str]:
         """Return the names of clients by their number, sorted."""
@@ -222,7 +221,7 @@ class PowerOfChoice(Selector):
         if self.config.select.losses == "last":
             losses = {name: self.known.get(name, (math.inf,))[0] for name in self._drawn(pool)}
         names = sorted(losses)
-        lots = rng_for(self.config.seed, seeds.TIES, pool.round).permutation(len(names)).tolist()
+        lots = seeds.rng_for(self.config.seed, seeds.TIES, pool.round).permutation(len(names)).tolist()
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 

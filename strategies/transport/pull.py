@@ -6,7 +6,6 @@ one loses all of the list. So here each reply is asked for by itself, in a threa
 is stuck, and what goes wrong is that message's own.
 """
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from flwr.serverapp import Grid
 from task import timing
 from task.flower.grid import ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
+from task.text import logger
 from task.wire.messages import one_line
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
@@ -193,7 +193,6 @@ class OneByOne:
             self._change.notify()
 
 
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 T = TypeVar("T")
 
 

@@ -20,8 +20,8 @@ def monotone(accuracies: Sequence[float]) -> Floats:
 def crossing(x: Sequence[float], accuracies: Sequence[float | None], target: float) -> float | None:
     """Return the x at which the running maximum of a curve crosses a target, linearly interpolated.
 
-    With x = rounds this is the metric of McMahan et al. 2017, rarely a whole number; x, which never falls, may as
-    well be seconds or bytes. Points that are None or not finite were not measured and are left out.
+    With x = rounds this is the metric of McMahan et al. 2017, rarely whole; x, which never falls, may
+    as well be seconds or bytes. Points that are None or not finite were not measured and are left out.
 
     Returns:
         The crossing; the first x if the curve starts at the target or above; None if it never gets there.
