@@ -11,9 +11,8 @@ from flwr.serverapp import Grid
 
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
-from strategies.engine.quorum import too_few
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
-from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite
+from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
 from task.errors import ConfigError, NodesError, StateError
 from task.text import logger
 

@@ -25,12 +25,11 @@ from strategies.engine.arguments import with_knobs
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
-from strategies.engine.quorum import too_few
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts, RoundPlan

@@ -32,9 +32,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S, Updated
+from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import by_column, middle, sort_clients, squared_distances
 from task.config.knobs import Config

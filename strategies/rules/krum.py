@@ -35,9 +35,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S, Updated
+from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.robust_math import combine_robustly, squared_distances
 from task.config.knobs import Config
 

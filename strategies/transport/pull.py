@@ -17,7 +17,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from task import timing
-from task.flower.grid import ends_the_run, is_superlink_error
+from task.flower.messages import ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
 from task.text import logger
 from task.wire.messages import one_line
