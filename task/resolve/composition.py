@@ -110,36 +110,6 @@ def check_composition(config: Config) -> None:
             )
 
 
-def markdown() -> str:
-    """Return the table as a page: one row per algorithm, one column per choice, the reasons below."""
-    reasons: dict[str, str] = {}
-    marks = "abcdefgh"
-    lines = []
-    for entry in ALGORITHMS.values():
-        cells = []
-        for choice in CHOICES:
-            why = choice.why_not(entry)
-            cells.append(reasons.setdefault(why, marks[len(reasons)]) if why else "yes")
-        lines.append(f"| `{entry.name}` | " + " | ".join(cells) + " |")
-    head = ["algorithm", *(f"`{choice}`" for choice in CHOICES)]
-    notes = [f"- **{mark}**: {why}" for why, mark in reasons.items()]
-    return "\n".join(
-        [
-            "# What goes together",
-            "",
-            "Algorithms with stages and selection policies. A letter says why not, and such a run is refused",
-            "before round 1. Made by `make docs` from the catalogue; a test runs every cell that says yes.",
-            "",
-            "| " + " | ".join(head) + " |",
-            "|" + "---|" * len(head),
-            *lines,
-            "",
-            *notes,
-            "",
-        ]
-    )
-
-
 def check_names(config: Config) -> None:
     """Refuse a config that names something unknown or combines what cannot go together.
 
