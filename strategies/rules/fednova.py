@@ -30,22 +30,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from strategies.engine.rule import Limits, Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.fedsgd import step
 from task.config.knobs import Config
+from task.numerics.arrays import only
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
     steps = reduced.needed("step-weight")
-    arrays = dict(reduced.arrays["update"])
-    for name in reduced.trainable:
-        update = arrays[name]
-        wide = state.arrays[name].astype(np.float64) + steps * update.astype(np.float64)
-        arrays[name] = wide.astype(update.dtype)
-    return replace(state, arrays=arrays), {"effective-steps": steps}
+    update = reduced.arrays["update"]
+    stepped = step(state.arrays, only(update, reduced.trainable), steps)
+    return replace(state, arrays=update | stepped), {"effective-steps": steps}
 
 
 class FedNova(Rule, algorithm="fednova", update=server_update):

@@ -47,10 +47,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
+from strategies.rules.fedsgd import step
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
@@ -104,13 +103,6 @@ def worst_loss(reduced: AggregatedReplies) -> float:
 def lipschitz(reduced: AggregatedReplies) -> float:
     """Return sum_k h_k / L > 0."""
     return reduced.needed("lipschitz")
-
-
-def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
-    """Return w + scale * sums for the parameters, rounded once from float64."""
-    return {
-        n: (arrays[n] + np.float64(scale) * s.astype(np.float64)).astype(s.dtype) for n, s in sums.items()
-    }
 
 
 def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> Updated[Q]:
