@@ -34,10 +34,8 @@ FIELD = "local-model"
 SMALLEST_DISTANCE = 1e-10
 
 
-class AdaptiveTauSolver(Solver):
+class AdaptiveTauSolver(Solver, name="adaptive-tau"):
     """Plain SGD that measures how smooth its loss is."""
-
-    name = "adaptive-tau"
 
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w)."""

@@ -45,10 +45,8 @@ def coefficient(r: int, L: int) -> float:
     return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
 
 
-class AppleSolver(OwnModelSolver):
+class AppleSolver(OwnModelSolver, name="apple"):
     """SGD on the client's core model and on its relationships, within the mixture."""
-
-    name = "apple"
 
     def begin(self, task: LocalTask) -> None:
         """Lay the core models side by side."""

@@ -27,10 +27,8 @@ from client_app.training.loop import LocalTask, Terms, train
 from task.numerics.arrays import Arrays
 
 
-class DittoSolver(OwnModelSolver):
+class DittoSolver(OwnModelSolver, name="ditto"):
     """SGD on the client's own model, held at the received one; then plain SGD on the global one."""
-
-    name = "ditto"
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train v_k, then w_k."""

@@ -27,10 +27,8 @@ from task.numerics.evaluate import BATCH
 from task.wire import messages as wire
 
 
-class EnsembleSolver(OwnModelSolver):
+class EnsembleSolver(OwnModelSolver, name="ensemble"):
     """Plain SGD on the client's member; the members vote."""
-
-    name = "ensemble"
 
     def begin(self, task: LocalTask) -> None:
         """Start from the kept member."""

@@ -20,10 +20,8 @@ from client_app.training.loop import LocalTask, Terms
 from task.errors import WireError
 
 
-class FedAMPSolver(OwnModelSolver):
+class FedAMPSolver(OwnModelSolver, name="fedamp"):
     """SGD from the cloud model, held at it."""
-
-    name = "fedamp"
 
     def begin(self, task: LocalTask) -> None:
         """Start from u_i.

@@ -28,10 +28,8 @@ from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, Terms, per_client
 
 
-class FedDCSolver(Solver):
+class FedDCSolver(Solver, name="feddc"):
     """SGD with the gradient corrected, and pulled to the received model less the drift."""
-
-    name = "feddc"
 
     def begin(self, task: LocalTask) -> None:
         """Form alpha / v_k, and g / v_k - g_k + alpha / v_k (h_k - w^t)."""

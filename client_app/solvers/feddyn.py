@@ -23,10 +23,8 @@ from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms
 
 
-class FedDynSolver(Solver):
+class FedDynSolver(Solver, name="feddyn"):
     """SGD on the dynamically regularised objective."""
-
-    name = "feddyn"
 
     def begin(self, task: LocalTask) -> None:
         """Take up g_k."""

@@ -41,10 +41,8 @@ from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
 
 
-class FedFomoSolver(OwnModelSolver):
+class FedFomoSolver(OwnModelSolver, name="fedfomo"):
     """Steps towards the models that are better for the client, then plain SGD."""
-
-    name = "fedfomo"
 
     def begin(self, task: LocalTask) -> None:
         """Weigh the models that came, mix, and set the validation examples aside."""

@@ -40,10 +40,8 @@ def step_weights(task: LocalTask, mu: float = 0.0) -> list[float]:
     return [step_weight(s, task.config.momentum, task.lr * mu) for s in steps]
 
 
-class FedNovaSolver(Solver):
+class FedNovaSolver(Solver, name="fednova"):
     """SGD whose whole update is divided by the weight of its steps."""
-
-    name = "fednova"
 
     def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""

@@ -22,10 +22,8 @@ from client_app.training.loop import LocalTask, Terms, full_gradient, norms
 from client_app.training.programs import Dense
 
 
-class FedProxSolver(Solver):
+class FedProxSolver(Solver, name="fedprox"):
     """SGD on the proximal objective."""
-
-    name = "fedprox"
 
     def begin(self, task: LocalTask) -> None:
         """Measure the received model, for gamma and for the adaptive mu."""

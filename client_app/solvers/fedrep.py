@@ -25,10 +25,8 @@ from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, train
 
 
-class FedRepSolver(Solver):
+class FedRepSolver(Solver, name="fedrep"):
     """SGD on the head, then on the body."""
-
-    name = "fedrep"
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train the two parts one after the other; a part without parameters has no phase."""

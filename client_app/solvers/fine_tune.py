@@ -23,11 +23,8 @@ from client_app.solvers.sgd import Solver, proximal
 from client_app.training.loop import LocalTask, Terms, train
 
 
-class FineTuneSolver(Solver):
+class FineTuneSolver(Solver, name="fine-tune", adapts=True):
     """SGD, perhaps with a proximal term; the same once more before a model is measured."""
-
-    name = "fine-tune"
-    adapts = True
 
     def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""

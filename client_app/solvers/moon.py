@@ -42,10 +42,8 @@ from task.wire.checks import check_arrays
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 
 
-class MoonSolver(Solver):
+class MoonSolver(Solver, name="moon"):
     """SGD on the supervised and the model-contrastive loss."""
-
-    name = "moon"
 
     def begin(self, task: LocalTask) -> None:
         """Compute what the models that stand still make of the clients' examples.

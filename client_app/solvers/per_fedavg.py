@@ -38,11 +38,8 @@ from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
-class PerFedAvgSolver(Solver):
+class PerFedAvgSolver(Solver, name="per-fedavg", adapts=True):
     """SGD on the loss after one step."""
-
-    name = "per-fedavg"
-    adapts = True
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return f(w~; D') and the meta-gradient."""

@@ -30,10 +30,8 @@ from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
-class PFedMeSolver(OwnModelSolver):
+class PFedMeSolver(OwnModelSolver, name="pfedme"):
     """Steps towards the minimum of the proximal objective, which w follows."""
-
-    name = "pfedme"
 
     def begin(self, task: LocalTask) -> None:
         """Start theta at w^t."""

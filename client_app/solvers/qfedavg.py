@@ -28,10 +28,8 @@ from task.wire import messages as wire
 LARGEST = EXPONENT * math.log(2)  # of log a_k, so that it can be added: with more the round is not used
 
 
-class QFedAvgSolver(Solver):
+class QFedAvgSolver(Solver, name="qfedavg"):
     """Plain SGD whose update goes up weighted by the loss before."""
-
-    name = "qfedavg"
 
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w^t)."""
@@ -60,11 +58,8 @@ class QFedAvgSolver(Solver):
         return {"loss-before": self._losses, "lipschitz": h}
 
 
-class QFedSGDSolver(QFedAvgSolver):
+class QFedSGDSolver(QFedAvgSolver, name="qfedsgd", trains=False):
     """Computes the full local gradient and uploads it weighted by the loss."""
-
-    name = "qfedsgd"
-    trains = False
 
     def begin(self, task: LocalTask) -> None:
         """Do nothing: loss and gradient are taken in one pass."""

@@ -31,10 +31,8 @@ from client_app.training.loop import LocalTask, Terms, full_gradient, per_client
 from client_app.training.programs import Tensors
 
 
-class ScaffoldSolver(Solver):
+class ScaffoldSolver(Solver, name="scaffold"):
     """SGD with the gradient corrected by c - c_i."""
-
-    name = "scaffold"
 
     def begin(self, task: LocalTask) -> None:
         """Form c - c_i, and with option I the gradient of the received model."""

@@ -47,17 +47,11 @@ _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 class Solver:
     """Plain SGD; the base of every other solver."""
 
-    name: ClassVar[str] = "sgd"
-    """What catalogue entries call it."""
-
-    trains: ClassVar[bool] = True
-    """Whether the loop takes local steps at all."""
-
+    name: ClassVar[str] = "sgd"  # what catalogue entries call it
+    trains: ClassVar[bool] = True  # whether the loop takes local steps at all
+    # Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves.
     training: ClassVar[bool] = True
-    """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
-
-    adapts: ClassVar[bool] = False
-    """Whether `personalise` needs the client's training data."""
+    adapts: ClassVar[bool] = False  # whether `personalise` needs the client's training data
 
     config: Config
     scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
@@ -65,6 +59,12 @@ class Solver:
     kept: Sequence[Mapping[str, Arrays]]  # of each client, by field; empty where it keeps nothing or is new
     per_client: Sequence[PerClient] = ()  # of each client, what it alone gets, by record and name
     order: wire.TrainOrder | None = None  # the message, for what only few solvers need
+
+    def __init_subclass__(cls, **given: str | bool) -> None:
+        """Take the name, and what is otherwise than in plain SGD."""
+        for key, value in given.items():
+            assert hasattr(cls, key), key
+            setattr(cls, key, value)
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
