@@ -36,7 +36,6 @@ class BouquetError(Exception):
     """Base of all errors that Bouquet raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the whole text."""
         return _MARKS.sub("", super().__str__())
 
     @property

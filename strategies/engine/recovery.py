@@ -26,16 +26,11 @@ class Kept:
 
 
 class LastGood:
-    """What to go back to.
-
-    Attributes:
-        kept: The last proved state, while the present one is not proved; else None.
-        void: Rounds that the run has gone back from; clients drop what they kept in them.
-    """
+    """What to go back to."""
 
     def __init__(self) -> None:
-        self.kept: Kept | None = None
-        self.void: tuple[int, ...] = ()
+        self.kept: Kept | None = None  # the last proved state, while the present one is not proved
+        self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
         self._start: Kept | None = None
         self._proved = False
 

@@ -14,16 +14,11 @@ from task.wire import messages as wire
 
 
 class Clock:
-    """Seconds by phase.
-
-    Attributes:
-        laps: Seconds by phase. ``total`` runs from `begun`; where the end of a round overlaps with the next
-            round's training it is less than the sum of the phases.
-        begun: When the round before was done, so that the totals add up to the run's time.
-    """
+    """Seconds by phase; ``total`` is less where the end of a round overlaps with the next one's training."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
+        # When the round before was done: ``total`` runs from there, so that the totals add up to the run's.
         self.begun = self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:

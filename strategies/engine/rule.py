@@ -129,7 +129,6 @@ class Rule:
         state: type[ServerState] | None = None,
         sends: Mapping[str, str] | None = None,
     ) -> None:
-        """Take these; what is not given is the parent's."""
         cls.algorithm = algorithm or cls.algorithm
         cls.state, cls.sends = state or cls.state, sends or cls.sends
         if update is not None:

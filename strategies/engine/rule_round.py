@@ -39,19 +39,15 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 class RuleRound:
-    """The generator of a rule's round, driven with the replies to its phases.
-
-    Attributes:
-        result: The new state and the rule's metrics, once the round is over with a model.
-        why: Why the round keeps the model; "" = it does not, or is not over.
-    """
+    """The generator of a rule's round, driven with the replies to its phases."""
 
     def __init__(
         self, rule: Rule, state: ServerState, context: RoundContext, engine: PhaseEngine, grid: Grid
     ) -> None:
         self.rule, self.engine, self.grid = rule, engine, grid
+        # The new state and the rule's metrics, once the round is over with a model.
         self.result: tuple[ServerState, dict[str, Number]] | None = None
-        self.why = ""
+        self.why = ""  # why the round keeps the model; "" = it does not, or is not over
         self._phases: Round = rule.round(state, context)
 
     def begin(self) -> Phase | None:

@@ -66,7 +66,6 @@ class Strategy(FlowerStrategy):
     update: ClassVar[Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]]
 
     def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
-        """Take the rule; without one, the parent's."""
         super().__init_subclass__(**more)
         if rule is not None:
             cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
@@ -212,7 +211,6 @@ class Strategy(FlowerStrategy):
         return True
 
     def _take(self, state: ServerState) -> ServerState:
-        """Make a state the present one."""
         self.state, self.engine.model = state, state.arrays
         return state
 

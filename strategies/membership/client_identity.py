@@ -39,7 +39,6 @@ class OnlineNode:
     registered: str = ""  # when it was registered with the SuperLink, as text that sorts
 
     def __str__(self) -> str:
-        """Return how logs call it."""
         return f"node {self.id} ({self.name})" if self.name else f"node {self.id}"
 
 

@@ -18,7 +18,6 @@ class PackingGrid:
         self._grid = grid
 
     def __getattr__(self, name: str) -> Any:
-        """Leave all else to the grid."""
         return getattr(self._grid, name)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

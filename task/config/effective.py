@@ -30,7 +30,6 @@ class When:
         return found or (self.other is not None and self.other.holds(run))
 
     def __str__(self) -> str:
-        """Return the condition in words."""
         how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
         words = f"{self.key} {how} {', '.join(_toml(v) for v in self.values)}"
         words = words if self.values else f'"{self.key}" set'

@@ -28,7 +28,6 @@ class Choice:
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
-        """Return what a run config says."""
         values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
 

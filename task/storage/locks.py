@@ -17,11 +17,7 @@ except ImportError:  # not a POSIX system
 
 
 class HeldError(Exception):
-    """Another process holds the lock.
-
-    Attributes:
-        holder: What it wrote into the file; "" if nothing can be read.
-    """
+    """Another process holds the lock; `holder` is what it wrote into the file, "" if nothing can be read."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)

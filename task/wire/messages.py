@@ -58,7 +58,6 @@ class RejectedReply:
     got: str
 
     def __str__(self) -> str:
-        """Return the line that log and result show."""
         where = f" field {self.field!r}:" if self.field else ""
         return f"round {self.round}: client {self.client}:{where} expected {self.expected}; got {self.got}"
 
