@@ -191,12 +191,6 @@ def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> Ad
     return replace(state, tau=1, phase=CLOSING)
 
 
-def skipped(state: AdaptiveTauState, reduced: AggregatedReplies, config: Config) -> AdaptiveTauState:
-    """Return the state after a round without a model: its cost is spent, and tau is 1 again."""
-    state = book(state, reduced, config.adaptive_tau)
-    return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
-
-
 class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"local-steps": "tau"}):
     """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`."""
 
@@ -230,8 +224,9 @@ class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"
     def on_round_skipped(
         self, state: AdaptiveTauState, spent: AggregatedReplies, came: AggregatedReplies | None
     ) -> AdaptiveTauState:
-        """Book the round and go back to one step."""
-        return skipped(state, spent, self.config)
+        """Book the round's cost and go back to one step."""
+        knobs = self.config.adaptive_tau
+        return plan_next(book(state, spent, knobs), knobs.fixed_tau or 1, knobs)
 
     def finished(self, state: AdaptiveTauState) -> bool:
         """Return whether the budget is spent."""

@@ -45,7 +45,6 @@ array([0.5])
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
@@ -62,21 +61,14 @@ class QFFLState(ServerState):
     reference_loss: float = 1.0
 
 
-Q = TypeVar("Q", bound=QFFLState)
-
-
 def server_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedAvg and average the buffers."""
-    check_weights(state, reduced, config.qffl.q)
-    stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
-    return advance(state, reduced, stepped | reduced.arrays["buffers"])
+    return advance(state, reduced, config, reduced.arrays["delta"], 1.0, reduced.arrays["buffers"])
 
 
 def gradient_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedSGD."""
-    check_weights(state, reduced, config.qffl.q)
-    stepped = step(state.arrays, reduced.arrays["gradient"], -reduced.lr / lipschitz(reduced))
-    return advance(state, reduced, stepped)
+    return advance(state, reduced, config, reduced.arrays["gradient"], -reduced.lr, {})
 
 
 def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> None:
@@ -100,16 +92,14 @@ def worst_loss(reduced: AggregatedReplies) -> float:
     return max(reduced.needed("loss-before"), SMALLEST_LOSS)
 
 
-def lipschitz(reduced: AggregatedReplies) -> float:
-    """Return sum_k h_k / L > 0."""
-    return reduced.needed("lipschitz")
-
-
-def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> Updated[Q]:
-    """Return the state with the changed arrays and the next F_ref."""
-    worst = worst_loss(reduced)
+def advance(
+    state: QFFLState, reduced: AggregatedReplies, config: Config, along: Arrays, scale: float, buffers: Arrays
+) -> Updated[QFFLState]:
+    """Return the state after a step of scale * along / sum_k (h_k / L), with the next F_ref."""
+    check_weights(state, reduced, config.qffl.q)
+    worst, stepped = worst_loss(reduced), step(state.arrays, along, scale / reduced.needed("lipschitz"))
     metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}
-    return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
+    return replace(state, arrays=state.arrays | stepped | buffers, reference_loss=worst), metrics
 
 
 _SENDS = {"reference-loss": "reference_loss"}
