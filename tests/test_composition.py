@@ -8,7 +8,8 @@ import pytest
 
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, Choice, check_names
+from task.resolve.composition import CHOICES, Choice
+from task.resolve.validate import check_names
 from task.spec.algorithms import ALGORITHMS
 from tests.pages import composition
 from tests.support.federation import play, write_owners

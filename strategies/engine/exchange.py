@@ -22,7 +22,8 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.membership.membership import Incarnation, Membership
-from strategies.transport.pull import patiently, puller
+from strategies.transport.pull import puller
+from strategies.transport.retry import patiently
 from task import timing
 from task.errors import NodesError
 from task.flower.messages import ErrorCode, set_reply_to

@@ -6,21 +6,21 @@ one loses all of the list. So here each reply is asked for by itself, in a threa
 is stuck, and what goes wrong is that message's own.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from task import timing
-from task.flower.messages import ends_the_run, is_superlink_error
+from task.flower.grid import ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
-from task.text import logger
-from task.wire.messages import one_line
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
@@ -39,7 +39,7 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-def puller(grid: Grid, deadline: float, most_bytes: int) -> "AtOnce | OneByOne":
+def puller(grid: Grid, deadline: float, most_bytes: int) -> AtOnce | OneByOne:
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
@@ -64,13 +64,16 @@ class AtOnce:
 
     def get(self, timeout_s: float) -> list[Found]:
         """Return what is there; if nothing is, after the time at most."""
-        replies = list(self.grid.pull_messages(self._ids)) if self._ids else []
-        found: list[Found] = [(reply.metadata.reply_to_message_id, reply) for reply in replies]
-        self._ids -= {message_id for message_id, _ in found}
+        found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
             self.grid.wait(min(timing.REPLY_LATER_S, timeout_s))
         return found
+
+    def _pull(self) -> list[Found]:
+        replies = list(self.grid.pull_messages(self._ids)) if self._ids else []
+        self._ids -= {reply.metadata.reply_to_message_id for reply in replies}
+        return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
 
     def close(self) -> None:
         """Fetch no more."""
@@ -191,31 +194,3 @@ class OneByOne:
         with self._change:
             self._closed = True
             self._change.notify()
-
-
-T = TypeVar("T")
-
-
-def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], None] = lambda: None) -> T:
-    """Call the SuperLink; while it answers with an error of its own (HTTP 5xx), try again for some time.
-
-    A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
-    the connection fails, which shows in the time that a call takes.
-
-    `troubled` is called after each sign that the SuperLink is, or was, not well.
-    """
-    began, pause = time.monotonic(), 0.1
-    while True:
-        try:
-            result = call()
-        except Exception as err:
-            if not is_superlink_error(err) or time.monotonic() + pause > began + timeout_s:
-                raise
-            logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
-            troubled()
-        else:
-            if time.monotonic() - began > timing.TROUBLE_S:
-                troubled()
-            return result
-        time.sleep(pause)
-        pause = min(2 * pause, timing.TROUBLE_PAUSE_S)

@@ -81,7 +81,7 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
             set and that nothing in the run reads.
     """
     from task.config.effective import check_read
-    from task.resolve.composition import check_names
+    from task.resolve.validate import check_names
 
     config = _built(run_config)
     check_names(config)

@@ -22,12 +22,17 @@ LETTERS = 56  # of a shape; a longer one ends with its hash
 
 @dataclass(frozen=True)
 class Use:
-    """One use of names that are not public."""
+    """One use of names that are not public.
 
-    why: str  # what they are used for
-    breaks: str  # what happens without them
-    # A module or class, below it, indented, its names and the shape of each, see `shape`. A text in quotes is
-    # one that the module's source must contain.
+    Attributes:
+        why: What they are used for.
+        breaks: What happens without them.
+        table: A module or class, below it, indented, its names and the shape of each, see `shape`. A text in
+            quotes is one that the module's source must contain.
+    """
+
+    why: str
+    breaks: str
     table: str
 
     @cached_property

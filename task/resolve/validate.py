@@ -1,0 +1,62 @@
+"""Checks of a run config that span keys or need a registry: names exist and parts fit together."""
+
+from task.config.knobs import Config
+from task.datasets import DATASETS
+from task.datasets.partition import PARTITIONS
+from task.errors import ConfigError, choose_from
+from task.models import MODELS
+from task.resolve.composition import check_composition
+from task.spec.algorithms import ALGORITHMS
+from task.spec.selections import SELECTIONS, candidates_of
+
+
+def check_names(config: Config) -> None:
+    """Refuse a config that names something unknown or combines what cannot go together.
+
+    Raises:
+        ConfigError: Naming the key, what was expected and the nearest name.
+    """
+    for key, got, known in (
+        ("algorithm", config.algorithm, ALGORITHMS),
+        ("dataset", config.data.dataset, DATASETS),
+        ("model", config.model, MODELS),
+        ("partition", config.data.partition, PARTITIONS),
+        ("selection", config.server.selection, SELECTIONS),
+    ):
+        if got not in known:
+            raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    if config.server.selection == "power-of-choice" and config.data.num_clients:
+        candidates_of(config, config.data.num_clients)
+    byzantine = config.robust.byzantine
+    if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
+        raise ConfigError(
+            'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
+            f"whole count >= 1 that is less than half of them; got {byzantine!r}"
+        )
+    check_composition(config)
+    if config.server.stragglers > 0 and config.train.local_steps > 0:
+        raise ConfigError(
+            'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
+            "set one of the two to 0"
+        )
+    if config.server.stragglers > 0 and config.personal.epochs > 0:
+        raise ConfigError(
+            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
+            "set one of the two to 0"
+        )
+    if config.algorithm == "fsvrg-sparse":
+        linear = ("2nn", "logistic", "mlp")
+        if config.model not in linear:
+            raise ConfigError(
+                f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
+                f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
+            )
+    if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
+        natural = config.data.partition == "natural"
+        if not natural:
+            own = ALGORITHMS[config.algorithm].personal or config.train.ala
+            raise ConfigError(
+                'run-config key "fraction-evaluate": clients have no test data of their own because '
+                '"local-test-fraction" is 0; set that above 0'
+                + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
+            )
