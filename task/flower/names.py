@@ -212,6 +212,19 @@ LOGGER = Use(
     """,
 )
 
+HELD = Use(
+    "asking our link, through the grid's own client, which replies are there.",
+    "a deployed run polls for replies: a round takes up to a quarter of a second more.",
+    """
+        flwr.superlink.grid.http_grid.HttpGrid
+            _runtime_client: property
+        flwr.supercore.runtime.RuntimeHttpClient
+            _unary_unary(self, *, path, rpc_method, request, response_type)
+        flwr.proto.runtime_pb2
+            PullAppMessagesRequest: message_ids
+    """,
+)
+
 ENGINE = Use(
     "Flower's simulation engine around our workers, without Ray.",
     "`bouquet run` fails.",
@@ -288,4 +301,4 @@ PACE = Use(
     """,
 )
 
-USES = (REPLY_TO, ERRORS, NODES, BUDGET, APP, LOGGER, ENGINE, PACE)
+USES = (REPLY_TO, ERRORS, NODES, BUDGET, HELD, APP, LOGGER, ENGINE, PACE)
