@@ -1,7 +1,5 @@
 """Commands of a deployment: ``provision``, ``link``, ``node``, ``status``, ``monitor``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -7,8 +7,6 @@ are replaced by such as count; in a version of Flower that is built otherwise th
 reply is measured when it is whole.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -27,11 +25,9 @@ _current = threading.local()
 
 
 class Allowance:
-    """What is left for one reply; its parts are fetched by several threads.
+    """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
 
-    Args:
-        most_bytes: That it may have.
-        deadline: On the monotonic clock.
+    The deadline is on the monotonic clock.
     """
 
     def __init__(self, most_bytes: int, deadline: float) -> None:
