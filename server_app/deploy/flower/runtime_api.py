@@ -24,7 +24,7 @@ from flwr.supercore.constant import TASK_TOKEN_HEADER
 from flwr.supercore.dependencies.task import authenticate_task
 from flwr.supercore.error import ApiErrorCode, FlowerError, http_error_translator
 from flwr.superlink.servicer.runtime import runtime_handlers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -62,11 +62,7 @@ class RuntimeCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        request = Request(scope, receive)
-        try:
-            response = await http_error_translator(request, self._answer)
-        except ClientDisconnect:
-            return
+        response = await http_error_translator(Request(scope, receive), self._answer)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
