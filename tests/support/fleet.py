@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
@@ -45,6 +44,7 @@ from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
 from server_app.deploy.host.host import PLACE_HEADER, free_port
+from tests.faults.rawnode import Signer
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -149,7 +149,7 @@ class Served:
             self.state.create_node(NOOP_FLWR_AID, "", key, 30, name=name)
         sent: list[Any] = []
         channel = grpc.intercept_channel(
-            grpc.insecure_channel(self.address), NodeAuthClientInterceptor(private, public), _Recorder(sent)
+            grpc.insecure_channel(self.address), Signer((private, public)), _Recorder(sent)
         )
         peer = Peer(FleetStub(channel), key, sent=sent)
         if registered:

@@ -45,7 +45,14 @@ stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
 PLACES = "places.json"  # beside the database
-ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
+# Lines that fill the log or mislead: what the link asks every other second; from 1.40 on, Flower's HTTP
+# Fleet API, to which the gate lets no node, where the link's nodes come over gRPC.
+ROUTINE = (
+    "ControlServicer.ListRuns",
+    "ControlServicer.ListNodes",
+    "Starting the SuperLink Fleet HTTP API",
+    "The `--fleet-api-address` argument is deprecated",
+)
 
 
 def patch(limits: Limits) -> None:
@@ -57,7 +64,7 @@ def patch(limits: Limits) -> None:
     if changed := changes(*LINK):
         raise ConfigError(
             f"this version of flwr cannot serve a federation: {' '.join(changed)} "
-            "Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
+            "Install a version that Bouquet names: pip install 'flwr>=1.39,<1.43'"
         )
     run_fleet = stock._run_fleet_api_grpc_rere
 
@@ -161,7 +168,7 @@ class _Uvicorn:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return str(record.msg) not in ROUTINE
+    return not str(record.msg).startswith(ROUTINE)
 
 
 def _sweep(delivery: Delivery) -> None:
@@ -183,6 +190,7 @@ def main(arguments: Sequence[str]) -> None:
     patch(Limits(ours.max_reply, ours.max_rate))
     logger.addFilter(_is_news)
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
+    os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] = "1"  # the one Fleet API of 1.39; on demand from 1.40 on
     sys.argv = ["flower-superlink", *theirs]
     stock.flower_superlink()
 
