@@ -26,17 +26,19 @@ from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision
 from task.errors import ConfigError
 
-# Flower's layers, the outermost first. A version with another is not supported until somebody has read what
-# the new layer does.
-CONTROL_LAYERS = {
+# Flower's layers, the outermost first, and whether the Runtime API keeps them. A version with another is not
+# supported until somebody has read what the new layer does.
+LAYERS = {
     "ControlSensitiveResponseMiddleware": False,
     "BaseHTTPMiddleware": True,
     "ControlAuthenticationMiddleware": False,
     "ControlLicenseMiddleware": False,
     "ProtobufTranslationMiddleware": True,
+    "RuntimeTracingMiddleware": True,  # 1.40 and 1.41
     "ControlEventLogMiddleware": False,
+    "NodeAuthMiddleware": False,  # from 1.40 on
+    "FleetEventLogMiddleware": False,  # from 1.40 on
 }
-FLEET_LAYERS = {"NodeAuthMiddleware": False, "FleetEventLogMiddleware": False}  # from 1.40 on
 
 SECRET = b"s" * 48
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
@@ -156,7 +158,7 @@ def test_layers_that_the_runtime_api_is_spared_do_nothing_with_its_calls(app: Fa
         reached.append(request)
         return PlainTextResponse("as it is", headers={"x": "1"})
 
-    spared = [layer.cls for layer in app.user_middleware if not CONTROL_LAYERS.get(layer.cls.__name__)]
+    spared = [layer.cls for layer in app.user_middleware if not LAYERS[layer.cls.__name__]]
     assert len(spared) in (4, 6)
     for layer in spared:
         inner = FastAPI(middleware=[Middleware(layer)])
@@ -174,11 +176,11 @@ class Another(BaseHTTPMiddleware):
 def test_the_runtime_stack_leaves_out_the_layers_of_other_apis_only(
     app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = CONTROL_LAYERS | (FLEET_LAYERS if len(app.user_middleware) > len(CONTROL_LAYERS) else {})
-    assert [layer.cls.__name__ for layer in app.user_middleware] == list(known)
+    names = [layer.cls.__name__ for layer in app.user_middleware]
+    assert names == [name for name in LAYERS if name in names]
     app.user_middleware.append(Middleware(Another))
+    known = {name: LAYERS[name] for name in names if name != "BaseHTTPMiddleware"}  # its `dispatch` is given
     known |= {"Another": True}
-    del known["BaseHTTPMiddleware"]  # its `dispatch` is an argument
     went: list[str] = []
     for layer in (layer.cls for layer in app.user_middleware if layer.cls is not BaseHTTPMiddleware):
 
