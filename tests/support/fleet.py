@@ -217,7 +217,7 @@ class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
 
 @cache
-def _empty_database() -> Path:
+def empty_database() -> Path:
     """Return a database of a SuperLink that was just set up, which takes a while."""
     database = Path(tempfile.mkdtemp(prefix="bouquet-")) / "link.db"
     atexit.register(shutil.rmtree, database.parent, ignore_errors=True)
@@ -231,7 +231,7 @@ def _empty_database() -> Path:
 def served(folder: Path, limits: Limits) -> Iterator[Served]:
     """Serve a Fleet API on loopback, with a run that runs."""
     database = str(folder / "link.db")
-    shutil.copyfile(_empty_database(), database)
+    shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
     state = factory.state()
     assert isinstance(state, SqlLinkState)

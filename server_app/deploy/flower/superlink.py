@@ -17,11 +17,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import grpc
+from alembic.util import CommandError
 from fastapi import FastAPI
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
@@ -181,7 +183,11 @@ def _sweep(delivery: Delivery) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the SuperLink until a signal ends it."""
+    """Run the SuperLink until a signal ends it.
+
+    Raises:
+        ConfigError: This version of Flower is built otherwise, or its database is a newer one's.
+    """
     end_with_parent()
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
     parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
@@ -192,7 +198,13 @@ def main(arguments: Sequence[str]) -> None:
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
     os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] = "1"  # the one Fleet API of 1.39; on demand from 1.40 on
     sys.argv = ["flower-superlink", *theirs]
-    stock.flower_superlink()
+    try:
+        stock.flower_superlink()
+    except CommandError as err:
+        raise ConfigError(
+            f"expected a database of flwr {version('flwr')} or older; got a newer one's ({err}). Install "
+            "that version again, or move state/link.db away: nodes are then enrolled anew, and runs go on"
+        ) from err
 
 
 if __name__ == "__main__":
