@@ -40,7 +40,9 @@ class Timing(float):
 # fmt: off
 
 # Flower: a node and its SuperLink
-BEAT_INTERVAL_S = Timing(15, "heartbeat interval of a node; beats come every 7 to 9 s", fixed=True)
+BEAT_INTERVAL_S = Timing(15, "heartbeat interval of a node", fixed=True)
+BEAT_PAUSE_S = Timing(8, "between heartbeats", fixed=True)
+BEAT_ANSWER_S = Timing(5, "an answer to a heartbeat", fixed=True)
 LONGEST_BEAT_S = Timing(0.9 * (BEAT_INTERVAL_S - 5), "a node's next heartbeat", fixed=True)
 DEAD_NODE_S = Timing(LONGEST_BEAT_S + 3, "a call of a node; another may then replace it", LONGEST_BEAT_S)
 ONLINE_S = Timing(60, "for so long a SuperLink holds a silent node for online", DEAD_NODE_S)
@@ -59,7 +61,12 @@ KILL_S = Timing(2, "from SIGKILL to the end of a process")
 
 # Node
 RECONNECT_S = Timing(2, "longest pause before a lost SuperLink is dialled again")
-RETRY_LONGEST_S = Timing(3, "a failed call to be tried again, at most; a random part is waited", RECONNECT_S)
+RETRY_FIRST_S = Timing(0.5, "before a failed call is tried again; doubles each time, a random part is waited")
+RETRY_LONGEST_S = Timing(3, "the longest such pause", RECONNECT_S, RETRY_FIRST_S)
+HOLD_S = Timing(20, "a message to a waiting node, before the SuperLink answers that there is none")
+HELD_ANSWER_S = Timing(HOLD_S + 15, "an answer to a held call", HOLD_S)
+PULL_FIRST_S = Timing(0.2, "between looks for messages where calls are not held, at first")
+PULL_LATER_S = Timing(3, "between such looks, after a silence", PULL_FIRST_S)
 NODE_SILENT_S = Timing(15, "an exchange with the SuperLink, before anything is said", LONGEST_BEAT_S)
 NODE_STALE_S = Timing(2 * NODE_SILENT_S, "an exchange, though the SuperLink's port answers", NODE_SILENT_S)
 NOT_LET_IN_S = Timing(ONLINE_S + 15, "being let in, before the key is blamed", ONLINE_S)
@@ -67,14 +74,11 @@ PROBE_S = Timing(2, "a connection to the SuperLink's port, and a TLS handshake")
 PROBE_SLOW_S = Timing(2 * PROBE_S, "both; a probe that takes longer is trouble in itself", PROBE_S)
 PORT_LOOK_S = Timing(2, "between probes of the port without an exchange")
 CERTIFICATE_LOOK_S = Timing(24 * 3600, "between probes of the certificate with one", PORT_LOOK_S)
-REPLY_REST_S = Timing(15, "the rest of a reply whose task may have ended")
 HOOK_S = Timing(10, "the program that is asked before each training")
 
 # Parent of the task processes
-TASK_LOOK_S = Timing(0.05, "between checks for a new message")
-TASK_ASK_S = Timing(0.1, "between requests for a task while a message waits")
-TASK_IDLE_S = Timing(1, "between requests for a task otherwise", TASK_LOOK_S, TASK_ASK_S)
-TASK_NEWS_S = Timing(10, "a message to become a task", TASK_IDLE_S)
+TASK_LOOK_S = Timing(0.05, "between checks whether the warm parent is ready")
+TASK_IDLE_S = Timing(1, "between requests for a task")
 TASK_ANSWER_S = Timing(5, "an answer of the Runtime API")
 TASK_RETRY_S = Timing(0.5, "after a question that failed")
 TASK_LATE_S = Timing(5, "after a message's time to live, before its process is ended")

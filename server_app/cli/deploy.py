@@ -106,9 +106,6 @@ def node(
     partition: Annotated[
         str, typer.Option(help="I/N: without --data, this node's share of the run's partition.")
     ] = "",
-    cold: Annotated[
-        bool, typer.Option("--cold", help="Start a new Python process per message, as Flower does.")
-    ] = False,
     max_memory: Annotated[
         str,
         typer.Option(help="Most memory of the node, e.g. 800M; if it needs more, it ends and says how much."),
@@ -130,7 +127,6 @@ def node(
     options = Options(
         data,
         read_partition(partition),
-        cold,
         read_size(max_memory, "--max-memory") if max_memory else 0,
         threads,
         read_rate(bandwidth) if bandwidth else 0.0,

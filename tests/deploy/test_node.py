@@ -1,4 +1,4 @@
-"""A node's options, what it says of its connection, and Flower's SuperNode as it is changed."""
+"""A node's options, and what it says and does of its connection."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
-from flwr.supernode import start_client_internal as main_loop
 
-from server_app.deploy.flower import supernode
+from server_app.deploy.flower.fleet_client import (
+    TRIES,
+    FleetClient,
+    NotLetInError,
+    RefusedMessageError,
+    _is_answer,
+)
 from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
@@ -37,8 +41,6 @@ from task.errors import BouquetError, ConfigError, DataError
         (Options(data=Path("/"), partition=(0, 2)), "--partition: a node with --data"),
         (Options(partition=(2, 2)), "I from 0 to N - 1; got 2/2"),
         (Options(may_train="/etc/passwd"), "--may-train: expected a program"),
-        (Options(cold=True, max_memory=1), "--cold: Flower's own way"),
-        (Options(cold=True, may_train="/bin/true"), "--cold: Flower's own way"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(options: Options, what: str) -> None:
@@ -66,7 +68,7 @@ BROKEN = "x,label\n1,0\nhot,1\n"
 def test_broken_data_end_a_node_before_it_connects(
     kit: NodeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: pytest.fail("it starts"))
+    monkeypatch.setattr(node._NodeProcess, "start", lambda self: pytest.fail("it starts"))
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
     with pytest.raises(DataError, match=r'--data: .*ward.csv, line 3, column 1 "x": expected a number'):
@@ -110,7 +112,7 @@ def test_what_another_app_reads_is_not_checked(
     """Where the kit allows any app, its data may be of any form."""
     (tmp_path / "ward.parquet").write_bytes(b"PAR1")
     started: list[str] = []
-    monkeypatch.setattr(node._NodeProcesses, "start", lambda self: started.append(self.kit.name))
+    monkeypatch.setattr(node._NodeProcess, "start", lambda self: started.append(self.kit.name))
     monkeypatch.setattr(Supervisor, "run", lambda *_: None)
     with pytest.raises(DataError):
         run_node(kit, Options(data=tmp_path / "ward.parquet"))
@@ -122,29 +124,17 @@ def test_what_another_app_reads_is_not_checked(
 def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None:
     lax = Policy(min_examples=0)
     own = node_config("ward-1", Options(data=tmp_path), lax)
-    assert own == f'client-name="ward-1" data-path="{tmp_path}"'
-    assert node_config("ward-1", Options(partition=(1, 3)), lax) == "partition-id=1 num-partitions=3"
-    assert node_config("ward-1", Options(), lax) == ""
-    assert node_config("ward-1", Options(), Policy()) == f"min-examples={MIN_EXAMPLES}"
+    assert own == {"client-name": "ward-1", "data-path": str(tmp_path)}
+    dealt = node_config("ward-1", Options(partition=(1, 3)), lax)
+    assert dealt == {"partition-id": 1, "num-partitions": 3}
+    assert node_config("ward-1", Options(), lax) == {}
+    assert node_config("ward-1", Options(), Policy()) == {"min-examples": MIN_EXAMPLES}
     strict = Policy(min_examples=7, min_steps=3, run_paths=True)
-    assert node_config("ward-1", Options(), strict) == "min-examples=7 min-steps=3 run-paths=true"
+    assert node_config("ward-1", Options(), strict) == {"min-examples": 7, "min-steps": 3, "run-paths": True}
     assert read_partition("1/3") == (1, 3)
     assert read_partition("") is None
     with pytest.raises(ConfigError, match="--partition: expected I/N"):
         read_partition("1 of 3")
-
-
-class FakeSupervisor:
-    """Holds the one child that a node looks at."""
-
-    def __init__(self) -> None:
-        self.up_s = 1000.0
-        self.log = ""
-        self.children = {node.SUPERNODE: SimpleNamespace(uptime_s=lambda: self.up_s, process=object())}
-
-    def tail(self, name: str) -> str:
-        """Return the log."""
-        return self.log
 
 
 class FakeProbe:
@@ -167,70 +157,63 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[..., Any]:
-    """Make a node whose SuperLink is at a port."""
-
-    def make(port: int) -> Any:
-        kit = NodeKit(tmp_path, "ward-1", f"127.0.0.1:{port}")
-        kit.state.mkdir()
-        it = node._NodeProcesses(kit, Options(), FakeSupervisor())  # type: ignore[arg-type]
-        it.probe = FakeProbe()
-        return it
-
-    return make
+def made(kit: NodeKit) -> Any:
+    """A node whose exchange does not run and whose link is at port 9."""
+    it = node._NodeProcess(kit, Options(), SimpleNamespace())  # type: ignore[arg-type]
+    it.loop.client = SimpleNamespace(heard=0.0, redial=lambda: None)  # type: ignore[assignment]
+    it.probe = FakeProbe()  # type: ignore[assignment]
+    return it
 
 
-def quiet(it: Any, seconds: float) -> None:
-    """Let the last exchange be so long ago."""
-    it.kit.alive.touch()
-    os.utime(it.kit.alive, (time.time() - seconds,) * 2)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the node goes by."""
+    clock_s = [time.monotonic()]
+    monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
+    return clock_s
 
 
 def test_it_says_once_why_it_cannot_reach_the_superlink_and_that_a_certificate_ends(
-    made: Callable[..., Any], said: list[str], monkeypatch: pytest.MonkeyPatch
+    made: Any, said: list[str], clock: list[float]
 ) -> None:
-    clock_s = [1000.0]
-    monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
-    it = made(9)
-    it.look()
-    assert (said, it.probe.looks) == ([], 1)
-    it.probe.found = Found(False, "connection refused. Is the link running?")
+    made.look()
+    assert (said, made.probe.looks) == ([], 1)
+    made.probe.found = Found(False, "connection refused. Is the link running?")
     for _ in range(4):
-        clock_s[0] += 1
-        it.look()
-    assert it.probe.looks == 2  # one every 2 s
-    it.probe.found = Found(False, "no such host.")
-    it.look()
-    tail = f' Trying again; the address is the key "link" of {it.kit.path}/kit.toml'
+        clock[0] += 1
+        made.look()
+    assert made.probe.looks == 2  # one every 2 s
+    made.probe.found = Found(False, "no such host.")
+    made.look()
+    tail = f' Trying again; the address is the key "link" of {made.kit.path}/kit.toml'
     assert said == [
         f"127.0.0.1:9: connection refused. Is the link running?{tail}",
         f"127.0.0.1:9: no such host.{tail}",
     ]
     said.clear()
-    quiet(it, 1)
-    it.probe.found = Found(True, "", (Finding(False, "it ends soon"),))
+    made.probe.found = Found(True, "", (Finding(False, "it ends soon"),))
     for _ in range(5):
-        clock_s[0] += 100
-        it.look()
+        clock[0] += 100
+        made.loop.client.heard = clock[0] - 1
+        made.look()
     assert said == ["connected to 127.0.0.1:9", "it ends soon"]
-    looks = it.probe.looks
-    clock_s[0] += timing.CERTIFICATE_LOOK_S
-    it.look()
-    assert it.probe.looks == looks + 1
+    looks = made.probe.looks
+    clock[0] += timing.CERTIFICATE_LOOK_S
+    made.look()
+    assert made.probe.looks == looks + 1
 
 
-def test_it_says_when_it_is_connected_lost_and_back(made: Callable[..., Any], said: list[str]) -> None:
-    it = made(9)  # nobody listens there
-    it.look()
+def test_it_says_when_it_is_connected_lost_and_back(made: Any, said: list[str], clock: list[float]) -> None:
+    made.look()
     assert said == []
-    quiet(it, 1)
-    it.look()
-    it.look()
-    quiet(it, 31)
-    it.look()
-    it.look()
-    quiet(it, 0)
-    it.look()
+    made.loop.client.heard = clock[0]
+    made.look()
+    made.look()
+    clock[0] += 31
+    made.look()
+    made.look()
+    made.loop.client.heard = clock[0]
+    made.look()
     assert said == [
         "connected to 127.0.0.1:9",
         "lost the SuperLink since 31 s: trying again",
@@ -238,101 +221,93 @@ def test_it_says_when_it_is_connected_lost_and_back(made: Callable[..., Any], sa
     ]
 
 
-def test_it_is_restarted_only_where_the_superlink_answers_and_it_does_not_ask(
-    made: Callable[..., Any], said: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_connection_is_replaced_only_where_the_superlink_answers_and_nothing_comes(
+    made: Any, said: list[str], clock: list[float]
 ) -> None:
-    """One that lost the SuperLink holds replies: it is left alone until the port has answered for 30 s."""
-    clock_s = [1000.0]
-    monkeypatch.setattr(node.time, "monotonic", lambda: clock_s[0])
-    it = made(9)
-    it.probe.found = Found(True)
-    quiet(it, 20)
-    it.look()
-    assert it._health() == ""
-    quiet(it, 50)
-    it._answers_since = 0.0
-    clock_s[0] += 10
-    it.look()
-    assert it._health() == ""  # the port answers only now
-    clock_s[0] += timing.NODE_STALE_S + 1
-    it.look()
-    assert "no exchange with" in it._health()
-    assert it._health() == ""  # once
-    it.probe.found = Found(False, "connection refused.")
-    clock_s[0] += 10
-    it.look()
-    clock_s[0] += 100
-    assert it._health() == ""  # the port is closed
-
-
-@pytest.mark.parametrize(
-    ("log", "what"),
-    [
-        ("bouquet: this machine's clock, 12:00 UTC, differs ...", "clock, 12:00 UTC, differs"),
-        ("... [code: 2004] Failed to activate SuperNode.", "was not let in by 127.0.0.1"),
-        ("... CERTIFICATE_VERIFY_FAILED ...", "has no certificate for 127.0.0.1"),
-        ("bouquet: connected to x as node 1", "ended with exit code 70"),
-    ],
-)
-def test_it_says_why_the_supernode_ended(made: Callable[..., Any], log: str, what: str) -> None:
-    assert what in made(9)._explain(70, log)
+    """What is lost is tried again anyway: only a port that has answered for 30 s shows a dead connection."""
+    redialled = []
+    made.loop.client.redial = lambda: redialled.append(1)
+    made.probe.found = Found(True)
+    made.loop.client.heard = clock[0]
+    clock[0] += 50
+    made.look()
+    assert not redialled  # the port answers only now
+    clock[0] += timing.NODE_STALE_S + 1
+    made.look()
+    assert len(redialled) == 1
+    made.look()
+    assert len(redialled) == 1  # once
+    assert "though its port answers: connecting anew" in said[-1]
+    made.probe.found = Found(False, "connection refused.")
+    for _ in range(3):
+        clock[0] += 100
+        made.look()
+    assert len(redialled) == 1  # the port is closed
 
 
 def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
-    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    made: Any, said: list[str], clock: list[float]
 ) -> None:
     """A node that was killed is let in again after 60 s, so what takes longer has another reason."""
-    it = made(9)
-    log = "[code: 2004] Failed to activate SuperNode."
-    assert "holds an earlier process" in it._explain(1, log)
-    it.refused_since -= timing.NOT_LET_IN_S
-    said = it._explain(1, log)
-    assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said
+    made.loop.refused, made.loop.held = "Failed to activate SuperNode.", True
+    made.look()
+    assert "holds an earlier process" in said[-1]
+    clock[0] += timing.NOT_LET_IN_S + 1
+    made.look()
+    assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said[-1]
+
+
+def test_a_refusal_is_said_with_its_reason(made: Any, said: list[str]) -> None:
+    made.loop.refused = "this machine's clock, 12:00 UTC, differs"
+    made.look()
+    assert said == ["was not let in by 127.0.0.1: this machine's clock, 12:00 UTC, differs"]
 
 
 def test_a_refused_time_is_explained() -> None:
-    assert "Run NTP" in supernode._reason(Refusal("Invalid timestamp"))
-    assert supernode._reason(Refusal("Unknown node")) == "the SuperLink says UNAUTHENTICATED: Unknown node"
+    with pytest.raises(NotLetInError, match="Run NTP"):
+        _is_answer(Refusal("Invalid timestamp"), "PullMessages", 0)
+    with pytest.raises(NotLetInError, match="the SuperLink says: Unknown node"):
+        _is_answer(Refusal("Unknown node"), "PullMessages", 0)
+
+
+S = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("code", "call", "tries", "what"),
+    [
+        (S.UNAVAILABLE, "PushMessages", 99, "away"),
+        (S.DEADLINE_EXCEEDED, "PullMessages", 99, "away"),
+        (S.RESOURCE_EXHAUSTED, "PullMessages", 99, "away"),
+        (S.UNKNOWN, "PushObject", TRIES - 1, "answers"),
+        (S.UNKNOWN, "PushObject", TRIES, "refused"),
+        (S.RESOURCE_EXHAUSTED, "PushObject", 0, "refused"),
+        (S.PERMISSION_DENIED, "GetRun", 0, "refused"),
+        (S.FAILED_PRECONDITION, "ConfirmMessageReceived", 0, "refused"),
+    ],
+)
+def test_what_is_tried_again(code: grpc.StatusCode, call: str, tries: int, what: str) -> None:
+    err = Refusal('{"code": 2004, "public_message": "No."}', code)
+    if what == "refused":
+        with pytest.raises(RefusedMessageError, match=rf"the SuperLink says {code.name}: No\."):
+            _is_answer(err, call, tries)
+    else:
+        assert _is_answer(err, call, tries) is (what == "answers")
 
 
 class Refusal(grpc.RpcError):  # type: ignore[misc]
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, words: str, status: grpc.StatusCode = S.UNAUTHENTICATED) -> None:
+        self.words, self.status = words, status
 
     def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAUTHENTICATED
+        return self.status
 
     def details(self) -> str:
         return self.words
 
 
-def test_flowers_main_loop_is_as_expected_and_looks_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main_loop, "time", main_loop.time)
-    assert supernode.hasten()
-    began = time.monotonic()
-    main_loop.time.sleep(3)
-    main_loop.time.sleep(0.5)
-    assert 0.25 <= time.monotonic() - began < 2
-
-
-def test_another_main_loop_keeps_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = main_loop.time
-    monkeypatch.setattr(supernode, "SLEEPS", ["3"])
-    assert not supernode.hasten()
-    assert main_loop.time is before
-
-
-def test_a_reply_whose_rest_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "REPLY_REST_S", 0.3)
-    pace = supernode.Pace()
-
-    def yield_object_contents(waits: int) -> None:
-        tree = SimpleNamespace(object_id="part")
-        assert tree
-        for _ in range(waits):
-            pace.sleep(0.5)
-
-    yield_object_contents(3)
-    pace.sleep(0.5)  # another wait begins
-    with pytest.raises(TimeoutError, match="in the midst of its reply"):
-        yield_object_contents(100)
+def test_no_two_calls_are_signed_with_the_same_time(kit: NodeKit) -> None:
+    client = FleetClient(kit.link, kit.ca_certificate, kit.key, "here")
+    stamps = [dict(client._signed())["flwr-timestamp"] for _ in range(300)]
+    assert len(set(stamps)) == len(stamps)
+    client.close()

@@ -276,7 +276,8 @@ def test_flower_reads_the_keys_of_a_node(out: Path) -> None:
     assert isinstance(private.curve, ec.SECP384R1)
     assert try_load_public_key(kit.public_key) == public_key_to_bytes(public)
     assert try_load_public_key(read_link_kit(out / "link").node_keys["ward-1"]) == public_key_to_bytes(public)
-    assert len(load_superexec_auth_secret(str(kit.secret)) or b"") == 48
+    secret = read_link_kit(out / "link").secret
+    assert len(load_superexec_auth_secret(str(secret)) or b"") == 48
 
 
 def test_private_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
@@ -286,15 +287,15 @@ def test_private_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     made = [tmp_path / "kits", *(tmp_path / "kits").rglob("*")]
-    assert len([p for p in made if p.suffix in (".key", ".secret")]) == 5
+    assert len([p for p in made if p.suffix in (".key", ".secret")]) == 4
     for path in made:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_every_machine_has_keys_and_secrets_of_its_own(out: Path) -> None:
     values = list(secrets_of(out).values())
-    assert len(values) == 7  # ca, link (2), two nodes (2 each)
-    assert len({*values}) == 7
+    assert len(values) == 5  # ca, link (2), two nodes
+    assert len({*values}) == 5
 
 
 def test_fingerprints_are_those_of_the_usual_tools(out: Path) -> None:
@@ -707,7 +708,7 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
     printed += (out / "provision.json").read_text(encoding="utf-8")
     assert "PRIVATE" not in printed
     found = secrets_of(out)
-    assert len(found) == 9
+    assert len(found) == 6
     for value in found.values():
         for form in {value.hex(), base64.b64encode(value).decode(), repr(value)}:
             assert form not in printed

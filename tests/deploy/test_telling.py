@@ -1,190 +1,225 @@
-"""What a task's process tells its parent: numbers, in order, whatever the app writes into the pipe."""
+"""What the process of a task writes: an answer, or an error in its place, whatever it does."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
+import socket
 import struct
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from server_app.deploy.flower import forks
-from server_app.deploy.flower.forks import PreforkExecutor
-from server_app.deploy.flower.task_process import Task
-from server_app.deploy.node.policy import Site
-from server_app.deploy.node.task_reports import BEGUN, DONE, PUSHING, RECORD, Told, read, teller
+from server_app.deploy.node import tasks
+from server_app.deploy.node.tasks import (
+    END,
+    ID_BYTES,
+    KILL,
+    NEWS,
+    ORDER,
+    READY,
+    Answer,
+    TaskFailedError,
+    Tasks,
+)
+from task import timing
 
-TASK = Task("flwr-clientapp", "127.0.0.1:1", "token")
-FIRST = Told(BEGUN, trains=True, run=7, ttl=600.0)
-Work = Callable[[int], object]
-
-
-class Evil:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
+ORDERED = [b"settings", b"run", b"message", b"a" * ID_BYTES + b"content"]
+NAME = b"b" * ID_BYTES
+GOOD = (b"head", b"tree", b"more", NAME + b"body", END)
+Work = Callable[[Connection], object]
 
 
 class Parent:
-    """A warm parent whose tasks do what a test says, and which notes what it would report."""
+    """In the place of the warm parent: it forks for each order, and a test says what the task does."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(forks.threading, "active_count", lambda: 1)  # threads of other tests
-        self.rounds = folder / "rounds.json"
-        self.warm = PreforkExecutor(forks.CLIENT, TASK.address, Site(max_rounds=9), rounds=self.rounds)
-        self.reported: list[tuple[str, bool]] = []
-        monkeypatch.setattr(
-            self.warm, "_report", lambda task, why, *, pushing: self.reported.append((why, pushing))
-        )
+    def __init__(self) -> None:
+        self.tasks = Tasks()
+        self.control = self.tasks.stdin()
+        self.control.sendall(NEWS.pack(READY, 0))
+        self.pids: list[int] = []
 
-    def run(self, work: Work, seconds: float = 20.0) -> float:
-        """Fork a task and wait for its end; return how long that took."""
-        began = time.monotonic()
-        pid = self.warm._start(TASK, lambda task, pipe: work(pipe))  # type: ignore[arg-type, return-value]
-        while pid in self.warm.running:
-            assert time.monotonic() - began < seconds, "its process was not ended"
-            self.warm._wait(0.05)
-        return time.monotonic() - began
+    def run(self, work: Work, ttl: float = 600.0) -> Answer:
+        """Let a task do something in answer to an order."""
+        thread = threading.Thread(target=self._serve, args=(work,), daemon=True)
+        thread.start()
+        try:
+            return self.tasks.run(ORDERED, ttl)
+        finally:
+            thread.join(timeout=20)
+            assert not thread.is_alive(), "its process was not ended"
+
+    def _serve(self, work: Work) -> None:
+        data, fds, _, _ = socket.recv_fds(self.control, ORDER.size, 1)
+        _, number = ORDER.unpack(data)
+        with Connection(fds[0]) as there:
+            if (pid := os.fork()) == 0:
+                try:
+                    read = [there.recv_bytes() for _ in range(len(ORDERED) + 1)]
+                    work(there) if read == [*ORDERED, END] else os._exit(99)
+                finally:
+                    os._exit(0)
+        self.pids.append(pid)
+        threading.Thread(target=self._kill, args=(pid,), daemon=True).start()
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(BrokenPipeError):  # the test closed it
+            self.control.sendall(NEWS.pack(number, os.waitstatus_to_exitcode(status)))
+
+    def _kill(self, pid: int) -> None:
+        self.control.settimeout(20)
+        try:
+            data = self.control.recv(ORDER.size)
+        except (TimeoutError, OSError):
+            return
+        if data and ORDER.unpack(data)[0] == KILL:
+            os.kill(pid, signal.SIGKILL)
+
+
+def write(there: Connection, *pieces: bytes) -> None:
+    """Write pieces of an answer."""
+    for piece in pieces:
+        there.send_bytes(piece)
 
 
 @pytest.fixture
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
-    made = Parent(tmp_path, monkeypatch)
+def parent() -> Iterator[Parent]:
+    made = Parent()
     yield made
-    for pid in made.warm.running:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    made.control.close()
 
 
-def test_what_is_told_is_read(parent: Parent) -> None:
-    def work(pipe: int) -> None:
-        tell = teller(pipe)
-        for told in (FIRST, Told(PUSHING), Told(DONE)):
-            tell(told)
-
-    parent.run(work)
-    assert parent.reported == []
-    assert parent.warm.trained == {7: 1}
-    assert parent.rounds.read_text().split() == ["{", '"7":', "1", "}"]
+def test_an_order_arrives_and_its_answer_is_read(parent: Parent) -> None:
+    answer = parent.run(lambda there: write(there, *GOOD))
+    assert (answer.head, answer.tree, answer.state) == (b"head", b"tree", b"more")
+    assert answer.objects == {NAME.decode(): b"body"}
 
 
-@pytest.mark.parametrize("told", [FIRST, Told(BEGUN, False, 2**64 - 1, 0.0), Told(PUSHING), Told(DONE)])
-def test_a_record_comes_back_as_it_was(told: Told) -> None:
-    there, here = os.pipe()
-    teller(here)(told)
-    assert read(os.read(there, 2 * RECORD.size)) == told
-    os.close(there)
-    os.close(here)
-
-
-@pytest.mark.parametrize(
-    ("last", "how"), [((), "exit code 3"), ((FIRST,), "exit code 3"), ((FIRST, Told(PUSHING)), "exit code 3")]
-)
-def test_how_a_process_ended_is_reported(parent: Parent, last: tuple[Told, ...], how: str) -> None:
-    def work(pipe: int) -> None:
-        for told in last:
-            teller(pipe)(told)
+@pytest.mark.parametrize("written", [(), GOOD[:1], GOOD[:3]])
+def test_how_a_process_ended_is_said(parent: Parent, written: tuple[bytes, ...]) -> None:
+    def work(there: Connection) -> None:
+        write(there, *written)
         os._exit(3)
 
-    for _ in range(20):  # its end and that of the pipe come one after the other
+    with pytest.raises(TaskFailedError, match="the ClientApp's process ended with exit code 3"):
         parent.run(work)
-    assert len(parent.reported) == 20
-    assert all(how in why for why, _ in parent.reported), parent.reported
-    assert {pushing for _, pushing in parent.reported} == {Told(PUSHING) in last}
 
 
-def _write(data: bytes) -> Work:
-    def work(pipe: int) -> None:
-        teller(pipe)(FIRST)
-        os.write(pipe, data)
-        time.sleep(600)
+def test_an_answer_counts_however_its_process_ends(parent: Parent) -> None:
+    def work(there: Connection) -> None:
+        write(there, *GOOD)
+        os._exit(3)
 
-    return work
+    assert parent.run(work).head == b"head"
 
 
-RECORDS: dict[str, bytes] = {
-    "an unknown kind": RECORD.pack(9, False, 0, 0.0),
-    "kind 0": bytes(RECORD.size),
-    "the first once more": RECORD.pack(BEGUN, True, 8, 600.0),
-    "backwards": RECORD.pack(DONE, False, 0, 0.0) + RECORD.pack(PUSHING, False, 0, 0.0),
-    "no time to live": RECORD.pack(PUSHING, False, 0, float("nan")),
-    "an endless one": RECORD.pack(PUSHING, False, 0, float("inf")),
-    "a negative one": RECORD.pack(PUSHING, False, 0, -1.0),
+BYTES: dict[str, bytes] = {
+    "a head of 1 GB": struct.pack("!i", 2**30),
+    "an endless head": struct.pack("!iQ", -1, 2**63),
+    "a long tree": struct.pack("!i", 0) + struct.pack("!i", tasks.TREE_BYTES + 1),
+    "a long object": struct.pack("!iii", 0, 0, 0) + struct.pack("!i", tasks.OBJECT_BYTES + 1),
     "text": b"done" * 1000,
+    "a pickle": pickle.dumps({"a": 1}) * 100,
 }
 
 
-@pytest.mark.parametrize("data", RECORDS.values(), ids=RECORDS)
-def test_a_process_that_tells_something_else_is_ended(parent: Parent, data: bytes) -> None:
-    assert parent.run(_write(data)) < 10
-    if data == RECORDS["backwards"]:
-        assert parent.reported == []  # it had said that it was done
-    else:
-        ((why, _),) = parent.reported
-        assert "told its parent" in why
-    assert parent.warm.trained == {7: 1}  # nobody counts for another run
-
-
-def test_a_pickle_is_not_executed(parent: Parent, tmp_path: Path) -> None:
-    trace = tmp_path / "was-here"
-    data = pickle.dumps(Evil(trace))
-    parent.run(_write(struct.pack("!I", len(data)) + data))  # a length before it, as other pipes have
-    parent.run(_write(data))
-    assert not trace.exists()
-    assert len(parent.reported) == 2
-
-
-def test_a_flood_takes_no_memory(parent: Parent) -> None:
-    def work(pipe: int) -> None:
-        signal.alarm(15)
-        while True:
-            os.write(pipe, b"\xff" * 65536)
-
-    most = []
-    hear = parent.warm._hear
-
-    def heard(pid: int) -> bool:
-        more = hear(pid)
-        most.append(len(parent.warm.running[pid].told))
-        return more
-
-    parent.warm._hear = heard  # type: ignore[method-assign]
-    assert parent.run(work) < 10
-    assert max(most) < RECORD.size
-
-
-def test_a_process_that_closes_the_pipe_and_lives_on_is_ended(parent: Parent) -> None:
-    def work(pipe: int) -> None:
-        os.close(pipe)
+@pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
+def test_a_process_that_writes_something_else_is_ended(parent: Parent, data: bytes) -> None:
+    def work(there: Connection) -> None:
+        os.write(there.fileno(), data)
         time.sleep(600)
 
-    assert parent.run(work) < 10
-    assert len(parent.reported) == 1
+    began = time.monotonic()
+    with pytest.raises(TaskFailedError, match="was ended: it wrote what is no reply"):
+        parent.run(work)
+    assert time.monotonic() - began < 10
+
+
+def test_half_a_piece_is_waited_for_until_its_messages_time_is_over(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(there: Connection) -> None:
+        os.write(there.fileno(), struct.pack("!i", 10) + b"half")
+        time.sleep(600)
+
+    monkeypatch.setattr(timing, "TASK_LATE_S", 0.2)
+    with pytest.raises(TaskFailedError, match="its message's time to live was over"):
+        parent.run(work, ttl=0.1)
+
+
+def test_a_flood_of_objects_ends_at_the_limit_of_a_reply(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(there: Connection) -> None:
+        write(there, b"", b"", b"")
+        while True:
+            there.send_bytes(NAME + b"x" * 1000)
+
+    monkeypatch.setattr(tasks, "REPLY_BYTES", 10_000)
+    with pytest.raises(TaskFailedError, match="expected at most 10000 bytes; got more"):
+        parent.run(work)
+
+
+def test_a_process_that_closes_the_socket_and_lives_on_is_ended(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(there: Connection) -> None:
+        there.close()
+        time.sleep(600)
+
+    monkeypatch.setattr(timing, "KILL_S", 0.5)
+    with pytest.raises(TaskFailedError, match="was killed by SIGKILL"):
+        parent.run(work)
+
+
+def test_one_past_its_time_to_live_is_ended(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "TASK_LATE_S", 0.2)
+    with pytest.raises(TaskFailedError, match="its message's time to live was over"):
+        parent.run(lambda there: time.sleep(600), ttl=0.1)
 
 
 def test_what_a_process_started_does_not_hide_its_end(parent: Parent, tmp_path: Path) -> None:
-    """A fork of the app has the pipe, too, and keeps it open."""
+    """A fork of the app has the socket, too, and keeps it open."""
     pids = tmp_path / "pid"
 
-    def work(pipe: int) -> None:
-        teller(pipe)(FIRST)
+    def work(there: Connection) -> None:
         if (child := os.fork()) == 0:
             time.sleep(600)
         pids.write_text(str(child))
-        teller(pipe)(Told(PUSHING))
+        write(there, *GOOD[:2])
         os._exit(5)
 
     try:
-        assert parent.run(work) < 10
-        ((why, pushing),) = parent.reported
-        assert ("exit code 5" in why, pushing) == (True, True)
+        with pytest.raises(TaskFailedError, match="exit code 5"):
+            parent.run(work)
     finally:
         os.kill(int(pids.read_text()), signal.SIGKILL)
+
+
+def test_without_its_parent_a_task_has_ended(parent: Parent) -> None:
+    def work(there: Connection) -> None:
+        time.sleep(600)
+
+    def end() -> None:
+        while not parent.pids:
+            time.sleep(0.01)
+        parent.control.shutdown(socket.SHUT_RDWR)
+        os.kill(parent.pids[0], signal.SIGKILL)
+
+    threading.Thread(target=end, daemon=True).start()
+    with pytest.raises(TaskFailedError, match="was killed with the parent of all tasks"):
+        parent.run(work)
+
+
+def test_the_parent_reads_nothing_that_a_task_writes() -> None:
+    """No module of the warm parent's own loop opens the task's socket or a pickle."""
+    code = "import sys, server_app.deploy.node.warm; print('pickle' in sys.modules, 'grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == "False"

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import zipfile
 from pathlib import Path
 
 import pytest
-from flwr.app import Context, Message, RecordDict
-from flwr.app.metadata import Metadata
-from flwr.proto.runtime_pb2 import AcquireTaskResponse
 
-from server_app.deploy.flower import forks
-from server_app.deploy.flower.task_process import Task
+from server_app.deploy.flower.warm import Task
 from server_app.deploy.node import policy
 from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
-from server_app.deploy.node.policy import Site, TaskRequest
+from server_app.deploy.node.policy import Site
 from task import timing
 from task.errors import RefusedError
 from tests.support.runtime import own_bundle
@@ -62,32 +57,24 @@ def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
     assert "cannot be read" in difference(content, HERE)
 
 
-def order(kind: str) -> TaskRequest:
-    """Return an order of run 7."""
-    meta = Metadata(7, "id", 1, 3, "", "1", 0.0, 600.0, kind)
-    message = Message(metadata=meta, content=RecordDict())  # type: ignore[call-overload]
-    return TaskRequest(message, Context(7, 3, {}, RecordDict(), {}))
+@pytest.mark.parametrize(("kind", "yes"), [("train", True), ("train.gradient", True), ("evaluate", False)])
+def test_what_counts_as_training(kind: str, yes: bool) -> None:
+    assert policy.trains(kind) is yes
 
 
-@pytest.mark.parametrize(("kind", "trains"), [("train", True), ("train.gradient", True), ("evaluate", False)])
-def test_what_counts_as_training(kind: str, trains: bool) -> None:
-    assert order(kind).trains is trains
-
-
-def test_the_number_of_rounds_is_limited_by_run() -> None:
-    site, one = Site(max_rounds=2), order("train")
-    policy.may_train(one, one.context, site, {7: 1, 8: 99}, installed=True)
+def test_the_number_of_rounds_is_limited() -> None:
+    site = Site(max_rounds=2)
+    policy.may_train(site, 1, installed=True)
     with pytest.raises(RefusedError, match="max-rounds = 2"):
-        policy.may_train(one, one.context, site, {7: 2}, installed=True)
+        policy.may_train(site, 2, installed=True)
 
 
 def test_another_apps_examples_cannot_be_counted() -> None:
-    one = order("train")
     for key in ("min-examples", "min-steps"):
         site = Site(apps="any", **{key.replace("-", "_"): 5})  # type: ignore[arg-type]
         with pytest.raises(RefusedError, match=f"{key} = 5; another app's cannot be counted"):
-            policy.may_train(one, one.context, site, {}, installed=False)
-        policy.may_train(one, one.context, site, {}, installed=True)  # the app itself counts
+            policy.may_train(site, 0, installed=False)
+        policy.may_train(site, 0, installed=True)  # the app itself counts
 
 
 @pytest.mark.parametrize(
@@ -129,34 +116,4 @@ def test_a_hook_that_cannot_be_run_says_no(tmp_path: Path) -> None:
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "hush" not in repr(Task("flwr-clientapp", "127.0.0.1:1", "hush"))
-
-
-def test_it_asks_at_once_when_there_is_news_and_seldom_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work, asked, now = tmp_path / "work", list[float](), [100.0]
-    monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
-    warm = forks.PreforkExecutor(forks.CLIENT, "127.0.0.1:1", Site(), work=work)
-
-    def ask(request: object) -> AcquireTaskResponse:
-        asked.append(now[0])
-        return AcquireTaskResponse()
-
-    def wait(pause_s: float) -> None:
-        now[0] += pause_s
-        if len(asked) == 3:
-            work.touch()
-        if now[0] > 100 + 2 * timing.TASK_NEWS_S:
-            raise StopIteration
-
-    monkeypatch.setattr(warm.client, "AcquireTask", ask)
-    monkeypatch.setattr(warm, "_wait", wait)
-    with pytest.raises(StopIteration):
-        warm.serve()
-    pauses = [round(b - a, 2) for a, b in itertools.pairwise(asked)]
-    assert pauses[:2] == [pytest.approx(timing.TASK_IDLE_S, abs=2 * timing.TASK_LOOK_S)] * 2
-    assert pauses[2] <= 2 * timing.TASK_LOOK_S
-    news = [p for p in pauses[3:] if p < 2 * timing.TASK_ASK_S]
-    assert len(news) == pytest.approx(timing.TASK_NEWS_S / timing.TASK_ASK_S, rel=0.5)
-    assert pauses[-1] == pytest.approx(timing.TASK_IDLE_S, abs=2 * timing.TASK_LOOK_S)
+    assert "hush" not in repr(Task("127.0.0.1:1", "hush"))

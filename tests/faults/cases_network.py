@@ -80,7 +80,7 @@ def cut_upload(rig: Rig) -> str:
     "calls with a good key, signed with other times",
     tests=(
         "tests/deploy/test_node.py::test_a_refused_time_is_explained",
-        "tests/deploy/test_node.py::test_it_says_why_the_supernode_ended",
+        "tests/deploy/test_node.py::test_a_refusal_is_said_with_its_reason",
     ),
 )
 def wrong_clock(rig: Rig) -> str:

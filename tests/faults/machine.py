@@ -17,7 +17,7 @@ from server_app.deploy.node.resource_limits import proportional_bytes
 
 STARTS_S = 120.0
 LOOK_S = 0.05
-ROLES = {"flower.superlink": "superlink", "flower.supernode": "supernode", "flower.warm": "warm"}  # by module
+ROLES = {"flower.superlink": "superlink", "flower.warm": "warm", "node.warm": "warm"}  # by module
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Machine:
         return self.process is not None and self.process.poll() is None
 
     def roles(self) -> dict[str, list[psutil.Process]]:
-        """Return its processes by role: supervisor, superlink or supernode, warm, task."""
+        """Return its processes by role: supervisor, superlink, warm, task."""
         found: dict[str, list[psutil.Process]] = {}
         if self.process is None:
             return found

@@ -95,9 +95,9 @@ def network_cut(fed: Federation, random: Random, name: str) -> Harm | None:
 # By kind of machine, with their weights: what is small happens more often.
 OF_NODES: dict[str, tuple[Fault, int]] = {
     "training killed": (process_killed("task"), 4),
-    "SuperNode or warm parent killed": (process_killed("supernode", "warm"), 4),
+    "warm parent of a node killed": (process_killed("warm"), 4),
     "node killed": (killed, 2),
-    "process of a node paused": (process_paused("supernode", "warm", "task"), 4),
+    "process of a node paused": (process_paused("supervisor", "warm", "task"), 4),
     "network of a node cut": (network_cut, 4),
 }
 OF_LINK: dict[str, tuple[Fault, int]] = {

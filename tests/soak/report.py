@@ -10,7 +10,7 @@ from typing import Any
 from tests.faults.federation import Federation
 
 FLAT = 0.05  # growth of memory from the first to the last quarter that still counts as none
-NAMES = {"task": "ServerApp", "warm": "warm SuperExec", "superlink": "SuperLink", "supernode": "SuperNode"}
+NAMES = {"task": "ServerApp", "warm": "warm parent", "superlink": "SuperLink", "supervisor": "supervisor"}
 
 
 @dataclass

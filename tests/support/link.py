@@ -87,9 +87,9 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
         "--superexec-auth-secret-file", str(kit.secret), "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     warm = [
-        sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-serverapp",
+        sys.executable, "-m", "server_app.deploy.flower.warm",
         "--runtime", f"127.0.0.1:{port}", "--root-certificates", str(kit.ca_certificate),
-        "--secret", str(kit.secret), "--preload", "server_app.app",
+        "--secret", str(kit.secret), "--tasks", str(kit.state / "tasks"),
     ]  # fmt: skip
     with Supervisor(kit.logs) as supervisor, closing(Control(kit)) as control:
         supervisor.add(Child("superlink", superlink, env))

@@ -1,4 +1,4 @@
-"""A SuperNode's Runtime API without a SuperLink behind it, and a warm SuperExec before it."""
+"""A node's exchange with a SuperLink that is none, and the warm parent that forks for its messages."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
 
 import psutil
 import pytest
-import uvicorn
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.message import remove_content_from_message
 from flwr.cli.build import build_fab_from_disk
-from flwr.supercore.constant import TaskType
+from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, run_to_proto
+from flwr.proto import message_pb2
+from flwr.proto.run_pb2 import Run as RunProto
 from flwr.supercore.fab import Fab
-from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.main import create_app
-from flwr.supernode.nodestate import NodeStateFactory
-from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
-from flwr.supernode.start_client_internal import _insert_message
 
-from server_app.deploy.flower.supernode import answer_for_the_dead
-from server_app.deploy.host.host import APP_DIR, free_port
+from server_app.deploy.host.host import APP_DIR
+from server_app.deploy.host.processes import SUPERVISOR
+from server_app.deploy.node.message_loop import MessageLoop
+from server_app.deploy.node.policy import Site
+from server_app.deploy.node.resource_limits import MemoryLimit
+from server_app.deploy.node.tasks import Tasks
 
 STARTS_S = 120.0
-RUN = 7
+RUN, NODE = 7, 3
 
 CRASHING = """
 import os, signal, sys, time
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
@@ -61,6 +64,12 @@ def answer(message, context):
     if how.startswith("allocates"):
         block = bytearray(int(how.split()[1]) * 2**20)
         block[::4096] = b"x" * len(block[::4096])
+    if how == "keeps":
+        context.state["mine"] = MetricRecord({"x": 2})
+    if how == "kept":
+        assert context.state["mine"]["x"] == 2
+    if how == "forgotten":
+        context.state["other"]
     return Message(RecordDict(), reply_to=message)
 
 @app.train()
@@ -111,22 +120,88 @@ def _bundle(folder: Path) -> bytes:
         return build_fab_from_disk(folder)
 
 
+class FakeLink:
+    """A SuperLink's Fleet API in this process: it has one run, hands out orders and takes the replies."""
+
+    def __init__(self, bundle: bytes) -> None:
+        self.fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
+        self.orders: Queue[Message] = Queue()
+        self.replies: Queue[Message] = Queue()
+        self.heard = 0.0
+        self._parts: dict[str, bytes] = {}
+
+    def activate(self) -> int:
+        return NODE
+
+    def beat(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def pull(self) -> tuple[message_pb2.Message, message_pb2.ObjectTree] | None:
+        try:
+            message = self.orders.get(timeout=0.1)
+        except Empty:
+            return None
+        message.metadata.__dict__["_message_id"] = message.object_id
+        self._parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        return message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+
+    def objects(self, run: int, tree: message_pb2.ObjectTree) -> list[tuple[str, bytes]]:
+        return list(self._parts.items())
+
+    def confirm(self, run: int, name: str) -> None:
+        pass
+
+    def run(self, run: int) -> RunProto:
+        made = Run.create_empty(run)
+        made.fab_id, made.fab_version, made.fab_hash = "tests/crashing", "1.0.0", self.fab.hash_str
+        made.series_id = RUN
+        return run_to_proto(made)
+
+    def bundle(self, run: RunProto) -> bytes:
+        return fab_to_proto(self.fab).SerializeToString()
+
+    def push(
+        self,
+        head: message_pb2.Message,
+        tree: message_pb2.ObjectTree,
+        contents: Callable[[str], bytes],
+        took_s: float,
+    ) -> None:
+        waiting = [tree]
+        while waiting:
+            part = waiting.pop()
+            assert hashlib.sha256(contents(part.object_id)).hexdigest() == part.object_id
+            waiting.extend(part.children)
+        self.replies.put(message_from_proto(head))
+
+
 @dataclass
 class Runtime:
-    """A Runtime API with one run."""
+    """A node whose SuperLink is a test."""
 
-    port: int
-    states: NodeStateFactory
-    fab: Fab
-    warm: subprocess.Popen[bytes]
+    link: FakeLink
+    tasks: Tasks
+    loop: MessageLoop
     log: Path
-    start: Callable[[], subprocess.Popen[bytes]]
+    env: Mapping[str, str]
+    warm: subprocess.Popen[bytes] = field(init=False)
 
-    def renew(self) -> None:
-        """Kill the warm SuperExec, and start another."""
+    def start(self) -> None:
+        """Start the warm parent."""
+        with self.log.open("ab") as out, self.tasks.stdin() as stdin:
+            self.warm = subprocess.Popen(
+                [sys.executable, "-m", "server_app.deploy.node.warm", "client_app.app"],
+                env=self.env, stdin=stdin.fileno(), stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        assert self.tasks.ready.wait(STARTS_S), self.log.read_text()
+
+    def stop(self) -> None:
+        """Kill the warm parent."""
         self.warm.kill()
         self.warm.wait()
-        self.warm = self.start()
 
     def ask(self, kind: str = "train", how: str = "", ttl: float = 600.0, within_s: float = 60.0) -> Message:
         """Send one message and return the reply, which may be an error; its content is not there."""
@@ -135,7 +210,6 @@ class Runtime:
 
     def order(self, kind: str = "train", how: str = "", ttl: float = 600.0) -> None:
         """Send one message."""
-        state = self.states.state()
         content = (
             RecordDict({"how": ConfigRecord({"how": how})})
             if how
@@ -144,91 +218,41 @@ class Runtime:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (("_run_id", RUN), ("_node_id", 1), ("_task_id", 1)):
                 patch.setattr(TaskIdentity, name, value)
-            message = Message(content, dst_node_id=3, message_type=kind, ttl=ttl)
-        _insert_message(message, state, self.states.objectstore_factory.store())
-        state.create_task(TaskType.CLIENT_APP, RUN, self.fab.hash_str)
+            self.link.orders.put(Message(content, dst_node_id=NODE, message_type=kind, ttl=ttl))
 
     def reply(self, within_s: float = 60.0) -> Message:
         """Return the reply."""
-        state = self.states.state()
-        deadline = time.monotonic() + within_s
-        while not (replies := state.get_messages(is_reply=True)):
-            assert time.monotonic() < deadline, self.log.read_text(errors="replace")[-3000:]
-            assert self.warm.poll() is None, self.log.read_text(errors="replace")[-3000:]
-            time.sleep(0.02)
-        assert len(replies) == 1
-        answered = replies[0].metadata
-        state.delete_messages(message_ids=[answered.message_id, answered.reply_to_message_id])
-        return replies[0]
+        try:
+            return self.link.replies.get(timeout=within_s)
+        except Empty:
+            raise AssertionError(self.log.read_text(errors="replace")[-3000:]) from None
 
     def children(self) -> list[psutil.Process]:
         """Return the processes of tasks."""
         return psutil.Process(self.warm.pid).children(recursive=True)
 
+    def wait_for_child(self) -> psutil.Process:
+        """Return the process of a task as soon as there is one."""
+        deadline = time.monotonic() + 20
+        while not (children := self.children()):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return children[0]
+
 
 @contextmanager
-def running_runtime(folder: Path, bundle: bytes, *options: str) -> Iterator[Runtime]:
-    """Serve a Runtime API that knows one run of a bundle, and start a warm SuperExec on it."""
-    secret = os.urandom(48)
-    (folder / "secret").write_bytes(secret)
-    stores = ObjectStoreFactory()
-    states = NodeStateFactory(objectstore_factory=stores)
-    state = states.state()
-    state.set_node_id(3)
-    fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
-    run = Run.create_empty(RUN)
-    run.fab_id, run.fab_version, run.fab_hash = "tests/crashing", "1.0.0", fab.hash_str
-    run.series_id = RUN
-    state.store_run(run)
-    state.store_fab(fab)
-    state.set_run_series_context(RUN, Context(RUN, 3, {}, RecordDict(), {}, RUN))
-    port = free_port()
-    config = uvicorn.Config(
-        create_app(states, secret),
-        host="127.0.0.1",
-        port=port,
-        log_level="warning",
-        ws="none",
-        lifespan="off",
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    log, ready = folder / "warm.log", folder / "ready"
-    env = os.environ | {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-
-    def start() -> subprocess.Popen[bytes]:
-        ready.unlink(missing_ok=True)
-        with log.open("ab") as out:
-            warm = subprocess.Popen(
-                [
-                    sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-clientapp",
-                    "--runtime", f"127.0.0.1:{port}", "--secret", str(folder / "secret"),
-                    "--ready", str(ready), "--tasks", str(folder / "tokens"), *options,
-                ],
-                env=env, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-        try:
-            deadline = time.monotonic() + STARTS_S
-            while not ready.exists():
-                assert warm.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
-        except AssertionError:
-            warm.kill()
-            raise
-        return warm
-
-    runtime = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InMemoryNodeState, "finish_task", InMemoryNodeState.finish_task)  # is put back
-        assert answer_for_the_dead()
-        try:
-            runtime = Runtime(port, states, fab, start(), log, start)
-            yield runtime
-        finally:
-            if runtime is not None:
-                runtime.warm.kill()
-                runtime.warm.wait()
-            server.should_exit = True
-            thread.join(timeout=10)
+def running_runtime(folder: Path, bundle: bytes, max_memory: int = 0, **site: Any) -> Iterator[Runtime]:
+    """Run a node whose SuperLink knows one run of a bundle; `site` says what its owner allows."""
+    link = FakeLink(bundle)
+    memory = MemoryLimit(max_memory) if max_memory else None
+    tasks = Tasks(memory)
+    loop = MessageLoop(link, tasks, Site(**site), {}, max_memory, folder / "rounds.json")  # type: ignore[arg-type]
+    home = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", SUPERVISOR: str(os.getpid())}
+    runtime = Runtime(link, tasks, loop, folder / "warm.log", os.environ | home)
+    runtime.start()
+    loop.start()
+    try:
+        yield runtime
+    finally:
+        loop.close()
+        runtime.stop()

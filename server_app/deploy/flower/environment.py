@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# Beyond what Flower documents: a node installs nothing, and a stock executor looks for tasks often.
-NODE = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
-
 
 def environment(home: Path) -> dict[str, str]:
     """Return the variables of a process that keeps its files in a folder and asks no other machine."""

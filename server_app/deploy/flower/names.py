@@ -191,9 +191,9 @@ CONTROL = Use(
     """,
 )
 
-TASKS = Use(
-    "a warm process that acquires tasks and forks for each.",
-    "no task is started: no round begins.",
+SERVER_APPS = Use(
+    "a warm process that acquires ServerApps and forks for each.",
+    "no ServerApp is started: no run begins.",
     """
         flwr.supercore.auth
             load_superexec_auth_secret(secret_file)
@@ -201,8 +201,6 @@ TASKS = Use(
             RuntimeVersionHttpInterceptor(component_name)
             SuperExecAuthHttpInterceptor(*, master_secret, protected_methods)
             RuntimeTokenHttpInterceptor(token)
-        flwr.supercore.protobuf.client
-            ProtobufClientInterceptor
         flwr.supercore.runtime.runtime_http_client
             "/flwr.proto.Runtime/AcquireTask"
         flwr.supercore.runtime
@@ -216,79 +214,88 @@ TASKS = Use(
             AcquireTaskRequest: supported_task_types agentapp_fab_hashes
             AcquireTaskResponse: task token
             PushTaskOutputRequest: context sub_status details clientapp_runtime
-        flwr.supernode.runtime.run_clientapp
-            pull_task_input(client)
-            push_message(client, message, context)
-            push_task_output(client, context, sub_status, details)
+        flwr.supercore.retry
+            make_simple_http_retry_invoker()
+        flwr.supercore.retry.grpc_retry
+            MAX_RETRY_DELAY = 20
+        flwr.supercore.retry.http_retry
+            MAX_RETRY_DELAY = 20
+        flwr.supercore.logger
+            mirror_output_to_queue(log_queue)
+        flwr.superlink.runtime.run_serverapp
+            run_serverapp(runtime_api_address, log_queue, token, ... 9ef2108a
+            install_from_fab(fab_file, install_dir=, skip_prompt=)
+        flwr.common.constant
+            SubStatus: COMPLETED=completed FAILED=failed STOPPED=stopped
+    """,
+)
+
+FLEET_CALLS = Use(
+    "a node's calls to the Fleet API.",
+    "a node reaches no SuperLink.",
+    """
+        flwr.proto.fleet_pb2_grpc
+            FleetStub(channel)
+        flwr.proto.fab_pb2
+            GetFabRequest: node hash_str run_id
+        flwr.proto.fleet_pb2
+            DeactivateNodeRequest: node_id
+        flwr.proto.heartbeat_pb2
+            SendNodeHeartbeatRequest: node heartbeat_interval
+        flwr.proto.message_pb2
+            Message: metadata content error
+        flwr.proto.node_pb2
+            Node: node_id
+        flwr.proto.run_pb2
+            GetRunRequest: node run_id
+        flwr.common.constant
+            SIGNATURE_HEADER = 'flwr-signature-bin'
+        flwr.common.serde
+            message_from_proto(message_proto)
+            message_to_proto(message)
+    """,
+)
+
+CLIENT_APPS = Use(
+    "running a ClientApp with a message of the Fleet API, and taking its reply apart.",
+    "a node answers every message with an error.",
+    """
+        flwr.proto.fab_pb2
+            Fab: hash_str content verifications
+        flwr.proto.recorddict_pb2
+            RecordDict: items
+        flwr.common.config
+            get_fused_config_from_fab(fab_file, run)
+        flwr.common.serde
+            fab_from_proto(fab)
+            recorddict_from_proto(recorddict_proto)
+            recorddict_to_proto(recorddict)
+            run_from_proto(run_proto)
+        flwr.supercore.inflatable.inflatable_object
+            get_all_nested_objects(obj)
+            get_object_tree(obj)
+            no_object_id_recompute()
+        flwr.supercore.inflatable.inflatable_utils
+            inflate_object_from_contents(object_id, object_contents, *, ... ba8271c4
         flwr.clientapp.utils
             get_load_client_app_fn(default_app_ref, app_path, multi_app)
         flwr.cli.install
             install_from_fab(fab_file, install_dir=, skip_prompt=)
         flwr.app.message
             remove_content_from_message(message)
-        flwr.supercore.heartbeat
-            HeartbeatSender(heartbeat_fn)
-            make_task_heartbeat_fn_http(client)
-        flwr.supercore.retry
-            make_simple_http_retry_invoker()
-        flwr.supercore.logger
-            mirror_output_to_queue(log_queue)
-        flwr.superlink.runtime.run_serverapp
-            run_serverapp(runtime_api_address, log_queue, token, ... 9ef2108a
-            install_from_fab(fab_file, install_dir=, skip_prompt=)
         flwr.supercore.run
             Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
-        flwr.common.constant
-            SubStatus: COMPLETED=completed FAILED=failed STOPPED=stopped
-    """,
-)
-
-SUPERNODE = Use(
-    "a SuperNode that answers at once, says why a link refuses it, and exits when it can do no work.",
-    "a node takes seconds for each message, and nobody sees why it does not connect.",
-    """
-        flwr.supernode.cli.flower_supernode
-            flower_supernode()
-        flwr.supernode.start_client_internal
-            time: module
-            "time.sleep(3)"
-            "time.sleep(0.5)"
-            _init_connection(transport, server_address, insecure, ... 05d32439
-            _make_fleet_connection_retry_invoker(max_retries=, max_wait_time=, connection_error_type=)
-        flwr.client.grpc_rere_client.connection
-            HeartbeatSender(heartbeat_fn)
-        flwr.supercore.heartbeat
-            HEARTBEAT_DEFAULT_INTERVAL = 30
-        flwr.supercore.retry.retry_invoker.RetryInvoker
-            should_giveup: attribute
-        flwr.supercore.retry.grpc_retry
-            MAX_RETRY_DELAY = 20
-        flwr.supercore.retry.http_retry
-            MAX_RETRY_DELAY = 20
-        flwr.supernode.nodestate.in_memory_nodestate
-            InMemoryNodeState(object_store)
-        flwr.supernode.nodestate.in_memory_nodestate.InMemoryNodeState
-            finish_task(self, task_id, sub_status, details)
-            get_tasks(self, *, task_ids=, run_ids=, statuses=, ... 17a382cf
-            lock_msg_store: attribute
-            msg_store: attribute
-            record_message_processing_start(self, message_id)
-            _store_error_replies(self, run_ids, error)
     """,
 )
 
 ENVIRONMENT = Use(
-    "processes that ask no other machine for updates, install nothing, and look for tasks often.",
-    "a process waits for a machine that it cannot reach, or for its task.",
+    "processes that ask no other machine for updates.",
+    "a process waits for a machine that it cannot reach.",
     """
         flwr.supercore.constant
             FLWR_DISABLE_UPDATE_CHECK = 'FLWR_DISABLE_UPDATE_CHECK'
-        flwr.common.constant
-            FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 'FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION'
-        flwr.supercore.superexec.run_superexec
-            _TASK_POLL_INTERVAL_ENV = 'FLWR_SUPEREXEC_TASK_POLL_INTERVAL'
     """,
 )
 
 LINK = (SUPERLINK, DELIVERY, FLEET)  # without these no SuperLink is started
-USES = (*LINK, GATE, ROUTINE, CONTROL, TASKS, SUPERNODE, ENVIRONMENT)
+USES = (*LINK, GATE, ROUTINE, CONTROL, SERVER_APPS, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT)

@@ -1,13 +1,11 @@
-"""The warm SuperExec: ``python -m server_app.deploy.flower.warm``, a parent that forks a process per task.
+"""The warm parent of ServerApps: ``python -m server_app.deploy.flower.warm``, a SuperExec that forks.
 
-Flower starts a Python process for every message, which imports torch, flwr and the app anew: seconds, each
-round, on each node. Here one parent has imported them, and forks. It stays single-threaded and does nothing
-in torch, so that a fork is safe, and it runs none of the app's code, so that it cannot be hurt by it. What
-happens to the process of a task is seen at once, since its end closes a pipe: if it has not pushed a reply
-itself, a fork of the parent pushes an error in its place. Through the pipe come records of fixed size only
-(`server_app.deploy.node.task_reports`).
+Flower starts a Python process for every run, which imports torch, flwr and the app: seconds. Here one parent
+has imported them, and forks. It stays single-threaded and does nothing in torch, so that a fork is safe, and
+it runs none of the app's code, so that it cannot be hurt by it. If a process ends without having reported
+how, a fork of the parent reports it.
 
-A task's token goes to its process by the fork; it is in no command line, no environment and no file.
+A task's token goes to its process by the fork; it is in no command line and no environment.
 """
 
 from __future__ import annotations
@@ -17,71 +15,215 @@ import gc
 import importlib
 import os
 import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import Queue
 
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
 from flwr.supercore.auth import load_superexec_auth_secret
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.logger import mirror_output_to_queue
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.flower.forks import CLIENT, SERVER, PreforkExecutor
 from server_app.deploy.flower.retries import retry_soon
-from server_app.deploy.host.processes import end_with_parent, say
-from server_app.deploy.node.policy import Site
-from server_app.deploy.node.resource_limits import MemoryLimit
-from task.storage.files import FILE
+from server_app.deploy.host.forks import Forks
+from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
+from server_app.deploy.node.app_integrity import difference, installed
+from task import timing
+from task.errors import RefusedError
+from task.storage.files import make_folder, private
+
+SERVER_APP = "flwr-serverapp"
+APP = "server_app.app"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that was acquired.
+
+    Attributes:
+        address: HOST:PORT of the Runtime API.
+        token: What its process proves itself with.
+        certificates: Root certificates of the Runtime API; None = plaintext, on loopback.
+    """
+
+    address: str
+    token: str = field(repr=False)
+    certificates: bytes | None = None
+
+    def report(self, why: str) -> None:
+        """Say, in the place of a process, how it ended."""
+        client = RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=self.certificates is None,
+            root_certificates=self.certificates,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name=SERVER_APP),
+                RuntimeTokenHttpInterceptor(token=self.token),
+            ],
+            retry_invoker=make_simple_http_retry_invoker(),
+        )
+        try:
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
+        except httpx.HTTPError as err:  # who gave the task may be another process by now
+            say(f"nobody waits for the task any more: {err}")
+
+
+class PreforkExecutor:
+    """Acquires the ServerApps of one Runtime API and runs each in a process of its own.
+
+    Args:
+        address: HOST:PORT of the Runtime API.
+        tokens: Folder for what proves that a task is this parent's. Whoever comes after a killed one
+            reports its tasks with it; else who gave them would wait a minute for a sign of life.
+        secret: The SuperExec secret.
+        certificates: Root certificates of the Runtime API; None = plaintext.
+    """
+
+    def __init__(self, address: str, tokens: Path, secret: bytes, certificates: bytes | None = None) -> None:
+        self.address, self.certificates, self._tokens = address, certificates, tokens
+        self._here = installed()
+        self._forks = Forks()
+        self.running: dict[int, Task] = {}  # by process id
+        method = {"/flwr.proto.Runtime/AcquireTask"}
+        self.client = RuntimeHttpClient.from_server_address(
+            server_address=address,
+            insecure=certificates is None,
+            root_certificates=certificates,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+                SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method),
+            ],
+        )
+        self.client._client.timeout = timing.TASK_ANSWER_S  # while it waits, it sees to nothing else
+        self._trouble = ""
+
+    def serve(self) -> None:
+        """Acquire and run tasks until the process is ended."""
+        self._inherit()
+        while True:
+            for pid, code in self._forks.wait(self._acquire()):
+                self._ended(pid, code)
+
+    def _acquire(self) -> float:
+        """Look for a task once and start it; return for how long to wait."""
+        try:
+            answer = self.client.AcquireTask(AcquireTaskRequest(supported_task_types=[SERVER_APP]))
+        except (httpx.HTTPError, ValueError) as err:
+            if str(err) != self._trouble:
+                say(f"no tasks: {self.address} does not answer as it should: {err}")
+                self._trouble = str(err)
+            return timing.TASK_RETRY_S
+        if self._trouble:
+            say(f"{self.address} answers again")
+            self._trouble = ""
+        if answer.HasField("task") and answer.token:
+            task = Task(self.address, answer.token, self.certificates)
+            pid = self._forks.fork(partial(server_task, task, self._here))
+            self.running[pid] = task
+            with open(self._tokens / str(pid), "w", opener=private, encoding="utf-8") as file:
+                file.write(task.token)
+        return timing.TASK_IDLE_S
+
+    def _ended(self, pid: int, code: int) -> None:
+        (self._tokens / str(pid)).unlink(missing_ok=True)
+        task = self.running.pop(pid, None)
+        if task is None or not code:  # it reported, or has been reported itself
+            return
+        how = how_it_ended(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        say(f"process {pid}: the ServerApp's process {how}; reporting it")
+        self._forks.fork(partial(task.report, f"the ServerApp's process {how}"))
+
+    def _inherit(self) -> None:
+        """Report the tasks of a parent that was killed, with which their processes ended."""
+        make_folder(self._tokens)
+        for path in sorted(self._tokens.iterdir()):
+            token = path.read_text("utf-8")
+            path.unlink()
+            if token:
+                say(f"process {path.name}: killed with its parent; reporting it")
+                task = Task(self.address, token, self.certificates)
+                why = "the process was killed with the parent of all tasks"
+                self._forks.fork(partial(task.report, why))
+
+
+def server_task(task: Task, here: Mapping[str, str]) -> None:
+    """Run a ServerApp in Flower's way, with the installed app.
+
+    Raises:
+        SystemExit: When it is over; with 0 if Flower has reported how it ended.
+    """
+    importlib.import_module("flwr.superlink.runtime.run_serverapp")
+    theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]
+    install, push = theirs.install_from_fab, RuntimeHttpClient.PushTaskOutput
+    reported = []
+
+    def checked(content: bytes, **options: object) -> Path:
+        if differs := difference(content, here):
+            say(f"audit: refused to serve: {differs}")
+            raise RefusedError(f"policy: this SuperLink runs its installed app only; {differs}")
+        return Path(install(content, **options))
+
+    def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
+        response = push(self, request)
+        reported.append(request)
+        return response
+
+    theirs.install_from_fab = checked  # type: ignore[attr-defined]
+    RuntimeHttpClient.PushTaskOutput = pushed  # type: ignore[assignment,method-assign]
+    lines: Queue[str | None] = Queue()
+    mirror_output_to_queue(lines)
+    try:
+        theirs.run_serverapp(
+            runtime_api_address=task.address,
+            log_queue=lines,
+            token=task.token,
+            insecure=task.certificates is None,
+            certificates=task.certificates,
+            runtime_dependency_install=False,
+        )
+    finally:
+        if reported:
+            sys.exit(0)
 
 
 def main() -> None:
-    """Start from the command line; see `server_app.deploy.node.serve`."""
+    """Start from the command line; see `server_app.deploy.link.serve`."""
     end_with_parent()
     retry_soon()
     args = _arguments()
     secret = load_superexec_auth_secret(args.secret)
+    if secret is None:
+        sys.exit(f"expected the SuperExec secret in {args.secret}; got none")
     certificates = Path(args.root_certificates).read_bytes() if args.root_certificates else None
     gc.disable()
-    for module in args.preload:
-        importlib.import_module(module)
+    importlib.import_module(APP)
     gc.collect()
     gc.freeze()
-    site = Site(
-        args.apps,
-        args.max_rounds,
-        args.min_examples,
-        args.min_steps,
-        args.may_train,
-        args.threads,
-        args.audit,
-    )
-    memory = MemoryLimit(args.max_memory) if args.max_memory else None
-    warm = PreforkExecutor(
-        args.kind, args.runtime, site, secret, certificates, memory, args.rounds, args.work, args.tasks
-    )
+    warm = PreforkExecutor(args.runtime, args.tasks, secret, certificates)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
-    say(f"warm: ready for {args.kind} tasks of {args.runtime}")
-    if args.ready:
-        args.ready.touch(FILE)
+    say(f"warm: ready for ServerApps of {args.runtime}")
     warm.serve()
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.warm", description=__doc__.split("\n")[0])
-    parser.add_argument("--kind", choices=(CLIENT, SERVER), required=True)
     parser.add_argument("--runtime", required=True, metavar="HOST:PORT", help="Runtime API")
     parser.add_argument("--root-certificates", help="of the Runtime API; without it: plaintext, on loopback")
-    parser.add_argument("--secret", help="file of the SuperExec secret")
+    parser.add_argument("--secret", required=True, help="file of the SuperExec secret")
     parser.add_argument(
-        "--preload", action="append", default=[], help="module to import before the first fork"
+        "--tasks", type=Path, required=True, help="folder for what proves that running tasks are its own"
     )
-    parser.add_argument("--apps", choices=("installed", "any"), default="installed")
-    parser.add_argument("--max-rounds", type=int, default=0)
-    parser.add_argument("--min-examples", type=int, default=0)
-    parser.add_argument("--min-steps", type=int, default=0)
-    parser.add_argument("--may-train", default="")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--max-memory", type=int, default=0, help="bytes")
-    parser.add_argument("--audit", type=Path, help="file to which refusals are appended")
-    parser.add_argument("--rounds", type=Path, help="file that counts the training messages by run")
-    parser.add_argument("--work", type=Path, help="file that is touched when there may be a task")
-    parser.add_argument("--tasks", type=Path, help="folder for what proves that running tasks are its own")
-    parser.add_argument("--ready", type=Path, help="file to touch when everything is imported")
     return parser.parse_args()
 
 

@@ -13,9 +13,7 @@ MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[3]
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
-TOKENS = "tasks"  # folder in a kit's state: the tokens of running tasks
-UNANSWERED = "no answer: "  # how a report begins of a task that ended before it began to answer
-WORK = "work"  # file that a SuperNode touches when it was given a message
+HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until there is an answer: seconds
 
 
 def place_of(folder: Path) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,7 +56,7 @@ class Child:
     health: Callable[[], str] = lambda: ""
     # Says in words how it ended, from the exit code and the end of its log.
     explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
-    begun: Callable[[int], None] = lambda pid: None  # called after each start, with the process id
+    stdin: Callable[[], socket.socket] | None = None  # makes its standard input, at each start; None = none
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0  # time.monotonic() of the last start
     due: float = 0.0  # when to start it again
@@ -173,13 +174,14 @@ class Supervisor:
             log.write(f"{_HEAD} {time.strftime('%Y-%m-%d %H:%M:%S')} {child.name}\n".encode())
             log.flush()
             env = os.environ | child.env | {MARK: self._mark_of(child), SUPERVISOR: str(os.getpid())}
-            child.process = subprocess.Popen(
-                list(child.command), env=env,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            with contextlib.ExitStack() as held:
+                stdin = held.enter_context(child.stdin()).fileno() if child.stdin else subprocess.DEVNULL
+                child.process = subprocess.Popen(
+                    list(child.command), env=env,
+                    stdin=stdin, stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
         child.started = time.monotonic()
         child.starts += 1
-        child.begun(child.process.pid)
 
     def _ended(self, child: Child, what: str) -> None:
         if time.monotonic() - child.started > timing.RECOVERED_S:

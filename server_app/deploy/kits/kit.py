@@ -55,9 +55,6 @@ class Kit:
     state = In("state")  # folder of what must survive a restart
     cache = In("cache")  # BOUQUET_CACHE of its processes: decoded data and the clients' state
     ca_certificate = In("ca.crt")  # certificate of the authority that vouches for the SuperLink
-    # The secret, raw bytes, that a SuperExec of this machine proves itself with. On the SuperLink's machine,
-    # callers of the Control API do so, too; see `proof`.
-    secret = In("superexec.secret")
 
     def environment(self) -> dict[str, str]:
         """Return what is added to the environment of its processes."""
@@ -79,6 +76,9 @@ class LinkKit(Kit):
     max_reply: int  # largest reply of a node, bytes
     max_rate: int  # messages that a node may send in a minute
 
+    # The secret, raw bytes, that the SuperExec of ServerApps proves itself with, and callers of the Control
+    # API; see `proof`.
+    secret = In("superexec.secret")
     server_certificate = In("server.crt")
     server_key = In("server.key")
     database = In("state/link.db")  # database of the SuperLink
@@ -129,7 +129,6 @@ class NodeKit(Kit):
 
     key = In("node.key")
     public_key = In("node.pub")
-    alive = In("state/alive")  # file that is touched after each successful exchange with the SuperLink
 
 
 def proof(secret: bytes) -> str:
@@ -155,17 +154,17 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
     kind = table.get("kind")
     if kind == "link":
         kit: LinkKit | NodeKit = _link_kit(folder, config, table)
-        files, private = ("ca.crt", "server.crt"), ("server.key", "superexec.secret")
+        public, private = ["ca.crt", "server.crt"], ["server.key", "superexec.secret"]
         if not (folder / "nodes").is_dir():
             raise _missing(folder / "nodes", "the folder of the nodes' public keys")
     elif kind == "node":
         kit = _node_kit(folder, config, table)
-        files, private = ("ca.crt", "node.pub"), ("node.key", "superexec.secret")
+        public, private = ["ca.crt", "node.pub"], ["node.key"]
     else:
         raise ConfigError(f'{config}: key "kind": expected "link" or "node"; got {kind!r}')
-    for name in (*files, *private):
+    for name in (*public, *private):
         _check_file(folder / name, private=name in private)
-    if (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:
+    if isinstance(kit, LinkKit) and (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:
         raise ConfigError(
             f"{kit.secret}: expected at least {LEAST_SECRET_BYTES} random bytes; got {size}. "
             f"Make a new one: head -c {SECRET_BYTES} /dev/urandom > {kit.secret}"

@@ -37,7 +37,8 @@ def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
         "server.key": key,
         "server.crt": sign(authority, authority / "ca.crt", key, link, days),
     }
-    _build(folder, _of_a_kit(templates.link_texts(link)) | files, "nodes", "revoked")
+    files["superexec.secret"] = secrets.token_bytes(SECRET_BYTES)
+    _build(folder, {**templates.link_texts(link), **files}, "nodes", "revoked")
 
 
 def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
@@ -47,7 +48,7 @@ def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
     """
     private, public = certificates.make_node_keys(folder.name)
     files = {"ca.crt": authority_certificate, "node.key": private, "node.pub": public}
-    _build(folder, _of_a_kit(templates.node_texts(folder.name, link)) | files)
+    _build(folder, {**templates.node_texts(folder.name, link), **files})
 
 
 def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: str, days: int) -> bytes:
@@ -70,16 +71,10 @@ def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: 
     )
 
 
-def _of_a_kit(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the texts of a kit as files, and a new secret."""
-    files = {name: text.encode() for name, text in texts.items()}
-    return files | {"superexec.secret": secrets.token_bytes(SECRET_BYTES)}
-
-
-def _build(folder: Path, files: Mapping[str, bytes], *folders: str) -> None:
+def _build(folder: Path, files: Mapping[str, str | bytes], *folders: str) -> None:
     with building(folder, MAKING) as temp:
         for name, data in files.items():
             with synced(temp / name) as file:
-                file.write(data)
+                file.write(data.encode() if isinstance(data, str) else data)
         for name in folders:
             make_folder(temp / name)

@@ -40,7 +40,7 @@ LINK_README = """\
 """
 
 NODE_README = """\
-1. This folder makes a machine the node {name} of {link}. Its *.key and *.secret are secret: mode 0600.
+1. This folder makes a machine the node {name} of {link}. Its node.key is secret: mode 0600.
 2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
 3. Start: bouquet node {kit} --data PATH, or as a service: \
 cp {kit}/bouquet-node.service /etc/systemd/system/ \

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
-from server_app.deploy.host.host import TOKENS, marked
+from server_app.deploy.host.host import marked
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
@@ -205,9 +205,9 @@ def superlink_command(kit: LinkKit) -> list[str]:
 def warm_command(kit: LinkKit) -> list[str]:
     """Return what starts the SuperExec of ServerApps."""
     return [
-        sys.executable, "-m", "server_app.deploy.flower.warm", "--kind", "flwr-serverapp",
-        "--runtime", kit.control, "--root-certificates", str(kit.ca_certificate),
-        "--secret", str(kit.secret), "--preload", "server_app.app", "--tasks", str(kit.state / TOKENS),
+        sys.executable, "-m", "server_app.deploy.flower.warm", "--runtime", kit.control,
+        "--root-certificates", str(kit.ca_certificate), "--secret", str(kit.secret),
+        "--tasks", str(kit.state / "tasks"),
     ]  # fmt: skip
 
 

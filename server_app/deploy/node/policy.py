@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-from flwr.app import Context, Message
 
 from server_app.deploy.host.processes import say
 from task import timing
@@ -28,7 +24,7 @@ class Site:
         min_steps: Fewest local steps that it is computed in, likewise.
         may_train: Program that is asked before each training task; "" = none.
         threads: Most threads of a task; 0 = no limit.
-        audit: File to which refusals are appended; None = only the log.
+        audit: File to which refusals are appended; "" = only the log.
     """
 
     apps: str = "installed"
@@ -37,38 +33,26 @@ class Site:
     min_steps: int = 0
     may_train: str = ""
     threads: int = 0
-    audit: Path | None = None
+    audit: str = ""
 
 
-@dataclass(frozen=True)
-class TaskRequest:
-    """What a task asks for: its message without the content, and of whom."""
-
-    message: Message
-    context: Context
-
-    @property
-    def trains(self) -> bool:
-        """Whether the message asks for training."""
-        return self.message.metadata.message_type.partition(".")[0] == "train"
+def trains(message_type: str) -> bool:
+    """Return whether a message of this type asks for training."""
+    return message_type.partition(".")[0] == "train"
 
 
-def may_train(
-    request: TaskRequest, context: Context, site: Site, trained: Mapping[int, int], *, installed: bool
-) -> None:
+def may_train(site: Site, trained: int, *, installed: bool) -> None:
     """Refuse a training that the site does not want.
 
     Args:
-        request: What is asked.
-        context: Its context.
         site: What is allowed.
-        trained: Training messages so far, by run.
+        trained: Training messages of this run so far.
         installed: Whether the run's app is the installed one.
 
     Raises:
         RefusedError: With the reason.
     """
-    if site.max_rounds and trained.get(context.run_id, 0) >= site.max_rounds:
+    if site.max_rounds and trained >= site.max_rounds:
         raise RefusedError(f"policy: max-rounds = {site.max_rounds} of this run are done")
     for key, least in (("min-examples", site.min_examples), ("min-steps", site.min_steps)):
         if least and not installed:
@@ -101,6 +85,6 @@ def ask(hook: str) -> None:
 def audit(site: Site, line: str) -> None:
     """Write down that something was refused."""
     say(f"audit: {line}")
-    if site.audit is not None:
+    if site.audit:
         with open(site.audit, "a", opener=private, encoding="utf-8") as file:
             print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)

@@ -1,0 +1,194 @@
+"""What runs in the process of one message: the app between the frames that come and those that go.
+
+The process is a fork of the warm parent. It reads its order from the socket, see
+`server_app.deploy.node.tasks`, and writes its answer there; it has no connection and no key.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import signal
+import socket
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from flwr.app import Context, Error, Message
+from flwr.app.message import remove_content_from_message
+from flwr.cli.install import install_from_fab
+from flwr.clientapp import ClientApp
+from flwr.clientapp.utils import get_load_client_app_fn
+from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import (
+    fab_from_proto,
+    message_to_proto,
+    recorddict_from_proto,
+    recorddict_to_proto,
+    run_from_proto,
+)
+from flwr.proto.fab_pb2 import Fab as FabProto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.proto.run_pb2 import Run as RunProto
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from server_app.deploy.host.processes import say
+from server_app.deploy.node.app_integrity import difference, forget
+from server_app.deploy.node.policy import Site, audit, may_train
+from server_app.deploy.node.resource_limits import MemoryLimit, spell
+from server_app.deploy.node.tasks import END, ID_BYTES
+from task.errors import BouquetError, RefusedError, WireError, public
+
+TASK_ID = 1  # a process serves one message
+
+
+@dataclass
+class _Received:
+    """What came through the socket; `kept` is what the app kept of this series of runs."""
+
+    settings: dict[str, Any]
+    run: Run
+    fab: Fab
+    kept: bytes
+    message: Message
+
+    @property
+    def site(self) -> Site:
+        """What the owner of this machine allows."""
+        return Site(**self.settings["site"])
+
+    @property
+    def context(self) -> Context:
+        """The context of the ClientApp."""
+        config = get_fused_config_from_fab(self.fab.content, self.run)
+        (state := RecordDictProto()).ParseFromString(self.kept)
+        return Context(
+            self.run.run_id, self.settings["node"], self.settings["node-config"],
+            recorddict_from_proto(state), config, self.run.series_id,
+        )  # fmt: skip
+
+
+def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
+    """Serve one message: the socket has the order, and gets the answer.
+
+    Args:
+        there: The socket.
+        own: The installed app.
+        here: Its files, as `server_app.deploy.node.app_integrity.installed` returned them.
+    """
+    pipe = Connection(there.detach())
+    task = _read(pipe)
+    TaskIdentity.task_id, TaskIdentity.run_id = TASK_ID, task.run.run_id
+    TaskIdentity.node_id = task.settings["node"]
+    limit = _limit_memory(task.settings["max-memory"])
+    message, site = task.message, task.site
+    kept = task.kept
+    try:
+        context = task.context
+        app = _admitted(task, own, here)
+        if site.threads:
+            _cap_threads(site.threads)
+        reply = app(message=message, context=context)
+        if not isinstance(reply, Message):
+            raise WireError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
+        kept = recorddict_to_proto(context.state).SerializeToString()
+    except BaseException as err:  # whatever the app does, its message gets an answer
+        why = _reason(err, limit)
+        if isinstance(err, RefusedError):
+            audit(site, f"refused {message.metadata.message_type} of run {task.run.run_id}: {err}")
+        else:
+            say(f"task of run {task.run.run_id} failed: {err if isinstance(err, BouquetError) else why}")
+        if not isinstance(err, BouquetError | SystemExit):
+            traceback.print_exception(err)  # into the node's own log
+        reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # half a reply would be worse than a late end
+    _write(pipe, reply, kept)
+
+
+def _read(pipe: Connection) -> _Received:
+    """Read an order: the settings, the run, its app, what the app kept, the message's head, its objects."""
+    settings = json.loads(pipe.recv_bytes())
+    (run := RunProto()).ParseFromString(pipe.recv_bytes())
+    (fab := FabProto()).ParseFromString(pipe.recv_bytes())
+    kept = pipe.recv_bytes()
+    (head := MessageProto()).ParseFromString(pipe.recv_bytes())
+    objects = {}
+    while (piece := pipe.recv_bytes()) != END:
+        objects[piece[:ID_BYTES].decode("ascii")] = piece[ID_BYTES:]
+    name = head.metadata.message_id
+    message = cast(Message, inflate_object_from_contents(name, objects))
+    message.metadata.__dict__["_message_id"] = name  # what its hash is of cannot hold it
+    return _Received(settings, run_from_proto(run), fab_from_proto(fab), kept, message)
+
+
+def _write(pipe: Connection, reply: Message, kept: bytes) -> None:
+    """Write an answer, and what the app keeps for the next message of its run."""
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        pipe.send_bytes(message_to_proto(remove_content_from_message(reply)).SerializeToString())
+        pipe.send_bytes(get_object_tree(reply).SerializeToString())
+        pipe.send_bytes(kept)
+        for name, part in get_all_nested_objects(reply).items():
+            pipe.send_bytes(name.encode() + part.deflate())
+    pipe.send_bytes(END)
+
+
+def _admitted(task: _Received, own: ClientApp, here: Mapping[str, str]) -> ClientApp:
+    """Return the ClientApp to run.
+
+    Raises:
+        RefusedError: The site does not allow it.
+    """
+    differs = difference(task.fab.content, here)
+    if differs and task.site.apps != "any":
+        raise RefusedError(
+            f'policy: this node runs its installed app only (apps = "installed"); '
+            f"the app of this run is not that: {differs}"
+        )
+    if task.settings["trains"]:
+        may_train(task.site, task.settings["trained"], installed=not differs)
+    if not differs:
+        return own
+    install_from_fab(task.fab.content, skip_prompt=True)
+    forget()
+    load = get_load_client_app_fn("", None, multi_app=True)
+    return load(task.run.fab_id, task.run.fab_version, task.fab.hash_str)
+
+
+def _limit_memory(most: int) -> str:
+    """Let this process use what is left of the node's memory; return the limit in words, "" for none."""
+    if not most:
+        return ""
+    data = MemoryLimit(most).data_limit()
+    resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+    return spell(most)
+
+
+def _cap_threads(most: int) -> None:
+    torch: Any = importlib.import_module("torch")
+    wanted = torch.set_num_threads
+    torch.set_num_threads = lambda n: wanted(min(n, most))
+    wanted(most)
+
+
+def _reason(err: BaseException, limit: str) -> str:
+    if isinstance(err, SystemExit):
+        code = err.code if isinstance(err.code, int | None) else "..."
+        return f"the ClientApp called sys.exit({code})"
+    text = public(err)
+    if limit and (isinstance(err, MemoryError) or "allocate memory" in str(err)):
+        return f"--max-memory: this task needs more than {limit}: {text}"
+    return text

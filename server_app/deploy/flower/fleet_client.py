@@ -1,0 +1,366 @@
+"""A node's calls to the Fleet API: signed protobufs over gRPC, tried again while the SuperLink is away.
+
+The messages are Flower's; what is done with them is not: no object is opened here, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import flwr.app
+import grpc
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
+from flwr.app import Error
+from flwr.common.constant import (
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    ErrorCode,
+)
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.message_pb2 import Message as Message
+from flwr.proto.message_pb2 import ObjectTree as ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest, Run
+from google.protobuf.message import DecodeError
+
+from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
+from task import timing
+from task.errors import ConfigError
+
+WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
+AT_ONCE = 2  # objects that are fetched or sent at a time
+LARGEST = 2**31 - 1  # bytes of a frame
+TRIES = 5  # of a call to a SuperLink that answers with an error of its own
+T = TypeVar("T")
+
+
+class NotLetInError(Exception):
+    """The SuperLink refuses this node: its key, its clock, or because it holds another process for it."""
+
+    def __init__(self, text: str, *, held: bool = False) -> None:
+        super().__init__(text)
+        self.held = held  # whether only the activation was refused
+
+
+class RefusedMessageError(Exception):
+    """The SuperLink takes, or gives, no more of a message, such as one of a run that has ended."""
+
+
+class FleetClient:
+    """The Fleet API of one SuperLink, for one node; its methods may be called by several threads.
+
+    Args:
+        address: HOST:PORT.
+        authority: Certificate file of the authority that vouches for the SuperLink.
+        key: File of the node's private key.
+        place: Said with each call: a SuperLink lets a process in at once that takes the place of one that
+            was killed there.
+        name: That the SuperLink's certificate must have; "" = the address.
+
+    Raises:
+        ConfigError: The key cannot be read.
+    """
+
+    def __init__(self, address: str, authority: Path, key: Path, place: str, name: str = "") -> None:
+        self.address, self._place, self._name = address, place, name
+        self._authority = authority.read_bytes()
+        self._key = _read_key(key)
+        self._public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self._node = Node()
+        self._lock = threading.Lock()
+        self._stamped = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self.heard = 0.0  # time.monotonic() of the last good answer
+        self._closed = threading.Event()
+        self._channel, self._stub = self._dial()
+
+    def _dial(self) -> tuple[grpc.Channel, FleetStub]:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", LARGEST),
+            ("grpc.max_receive_message_length", LARGEST),
+            # Where gRPC waits for up to two minutes, look for a lost SuperLink every few seconds.
+            ("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S)),
+            ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+        ]
+        if self._name:
+            options.append(("grpc.ssl_target_name_override", self._name))
+        channel = grpc.secure_channel(
+            self.address, grpc.ssl_channel_credentials(self._authority), options=options
+        )
+        return channel, FleetStub(channel)
+
+    def redial(self) -> None:
+        """Give the connection up and make a new one; calls that wait are made again on that."""
+        with self._lock:
+            old = self._channel
+            self._channel, self._stub = self._dial()
+        old.close()
+
+    def close(self) -> None:
+        """Tell the SuperLink that this node leaves, and end all calls."""
+        self._closed.set()
+        if self._node.node_id:
+            try:
+                request = DeactivateNodeRequest(node_id=self._node.node_id)
+                self._stub.DeactivateNode(request, timeout=timing.RECONNECT_S, metadata=self._signed())
+            except grpc.RpcError:
+                pass  # it is away, and will see that this node is silent
+        self._channel.close()
+
+    def activate(self) -> int:
+        """Say that this node is here; return its id at the SuperLink.
+
+        Raises:
+            NotLetInError: It is refused.
+        """
+        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=timing.BEAT_INTERVAL_S)
+        try:
+            self._node = Node(node_id=self._call("ActivateNode", request).node_id)
+        except RefusedMessageError as err:
+            raise NotLetInError(str(err), held=True) from err
+        return self._node.node_id
+
+    def beat(self) -> None:
+        """Send a heartbeat.
+
+        Raises:
+            NotLetInError: The SuperLink does not know this node any more.
+        """
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=timing.BEAT_INTERVAL_S)
+        if not self._call("SendNodeHeartbeat", request, timeout_s=timing.BEAT_ANSWER_S).success:
+            raise NotLetInError("the SuperLink does not know this node any more")
+
+    def pull(self) -> tuple[Message, ObjectTree] | None:
+        """Return a message without its content; None if there is none, at once or when one was waited for.
+
+        A SuperLink of ours holds the call until there is a message, for `timing.HOLD_S` at most.
+
+        Raises:
+            NotLetInError: See `beat`.
+        """
+        hold = ((HOLD_HEADER, f"{timing.HOLD_S:g}"),)
+        request = PullMessagesRequest(node=self._node)
+        answer = self._call("PullMessages", request, hold, timeout_s=timing.HELD_ANSWER_S)
+        if not answer.messages_list:
+            return None
+        return answer.messages_list[0], answer.message_object_trees[0]
+
+    def run(self, run: int) -> Run:
+        """Return the description of a run."""
+        found: Run = self._call("GetRun", GetRunRequest(node=self._node, run_id=run)).run
+        return found
+
+    def bundle(self, run: Run) -> bytes:
+        """Return the app of a run, as Flower's protobuf `Fab`."""
+        request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
+        return bytes(self._call("GetFab", request).fab.SerializeToString())
+
+    def objects(self, run: int, tree: ObjectTree) -> list[tuple[str, bytes]]:
+        """Return the content of a message: ids and contents.
+
+        Raises:
+            RefusedMessageError: One is not there.
+        """
+        names = list(dict.fromkeys(_names(tree)))
+        return list(zip(names, self._each(lambda name: self._object(run, name), names), strict=True))
+
+    def _object(self, run: int, name: str) -> bytes:
+        request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+        until = time.monotonic() + timing.PARTS_S
+        while True:
+            answer = self._call("PullObject", request)
+            if answer.object_found and answer.object_available:
+                return bytes(answer.object_content)
+            if not answer.object_found or time.monotonic() > until:
+                raise RefusedMessageError(f"object {name[:8]} of the message is not at the SuperLink")
+            self._closed.wait(timing.PART_FIRST_S)
+
+    def confirm(self, run: int, name: str) -> None:
+        """Say that a message is here, all of it."""
+        request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
+        self._call("ConfirmMessageReceived", request)
+
+    def push(self, head: Message, tree: ObjectTree, contents: Callable[[str], bytes], took_s: float) -> None:
+        """Send a reply, with the seconds that the app took.
+
+        Raises:
+            RefusedMessageError: The SuperLink does not want it.
+        """
+        answer = self._call(
+            "PushMessages",
+            PushMessagesRequest(
+                node=self._node, messages_list=[head], message_object_trees=[tree],
+                clientapp_runtime_list=[took_s],
+            ),
+        )  # fmt: skip
+
+        def send(name: str) -> None:
+            part = PushObjectRequest(
+                node=self._node, run_id=head.metadata.run_id, object_id=name,
+                object_content=contents(name), session_id=answer.session_id,
+            )  # fmt: skip
+            if not self._call("PushObject", part).stored:
+                raise RefusedMessageError("the SuperLink did not store a part of the reply")
+
+        wanted = set(answer.objects_to_push)
+        self._each(send, [name for name in dict.fromkeys(_names(tree)) if name in wanted])
+
+    def _each(self, call: Callable[[str], T], names: list[str]) -> list[T]:
+        if len(names) < AT_ONCE:
+            return [call(name) for name in names]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(call, names))
+
+    def _signed(self, *more: tuple[str, str]) -> list[tuple[str, str | bytes]]:
+        """Return the metadata of a call; no two have the same time, as each is accepted once."""
+        with self._lock:
+            now = datetime.datetime.now(tz=datetime.UTC)
+            self._stamped = max(now, self._stamped + datetime.timedelta(microseconds=1))
+            if self._stamped - now > datetime.timedelta(seconds=1):
+                self._stamped = now  # the clock was set back
+            stamp = self._stamped.isoformat()
+        signature = self._key.sign(stamp.encode("ascii"), ECDSA(hashes.SHA256()))
+        return [
+            (PUBLIC_KEY_HEADER, self._public), (TIMESTAMP_HEADER, stamp), (SIGNATURE_HEADER, signature),
+            (PLACE_HEADER, self._place), *more,
+        ]  # fmt: skip
+
+    def _call(
+        self, name: str, request: Any, more: Iterable[tuple[str, str]] = (), timeout_s: float | None = None
+    ) -> Any:
+        """Call the SuperLink, again and again while it is away."""
+        tries, pause_s = 0, float(timing.RETRY_FIRST_S)
+        while True:
+            stub = self._stub
+            try:
+                answer = getattr(stub, name)(request, timeout=timeout_s, metadata=self._signed(*more))
+            except (grpc.RpcError, ValueError) as err:  # ValueError: the channel was closed
+                if self._closed.is_set():
+                    raise RefusedMessageError("this node ends") from err
+                if isinstance(err, grpc.RpcError):
+                    tries += _is_answer(err, name, tries)
+            else:
+                self.heard = time.monotonic()
+                return answer
+            self._closed.wait(pause_s * random.uniform(0.5, 1))
+            pause_s = min(2 * pause_s, timing.RETRY_LONGEST_S)
+
+
+def _is_answer(err: grpc.RpcError, name: str, tries: int) -> bool:
+    """Return whether the SuperLink itself failed, and not only the way to it.
+
+    Raises:
+        NotLetInError: It refuses this node.
+        RefusedMessageError: It refuses this call, or has failed too often.
+    """
+    code, details = err.code(), str(err.details())
+    status = grpc.StatusCode
+    if code == status.UNAUTHENTICATED:
+        raise NotLetInError(_reason(details)) from err
+    if code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED, status.CANCELLED, status.ABORTED):
+        return False
+    if code == status.RESOURCE_EXHAUSTED and not name.startswith("Push"):
+        return False
+    if code in (status.UNKNOWN, status.INTERNAL, status.DATA_LOSS) and tries < TRIES:
+        return True
+    raise RefusedMessageError(f"the SuperLink says {code.name}: {_plain(details)}") from err
+
+
+def _plain(details: str) -> str:
+    """Return the text of an error, which may be in JSON."""
+    try:
+        return str(json.loads(details)["public_message"])
+    except (ValueError, KeyError, TypeError):
+        return details
+
+
+def _reason(details: str) -> str:
+    if details != WRONG_TIME:
+        return f"the SuperLink says: {_plain(details)}"
+    return (
+        f"this machine's clock, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, differs from the "
+        f"SuperLink's: it may be at most {SYSTEM_TIME_TOLERANCE} s ahead and {TIMESTAMP_TOLERANCE} s behind. "
+        "Set it right. Run NTP"
+    )
+
+
+def error_reply(order: Message, why: str) -> tuple[Message, dict[str, bytes]]:
+    """Return the head of an answer that says what went wrong with a message, and its only object."""
+    reply = flwr.app.Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message_from_proto(order))
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    return message_to_proto(reply), {reply.object_id: reply.deflate()}
+
+
+def read_reply(
+    head: bytes, tree: bytes, objects: Collection[str], order: Message
+) -> tuple[Message, ObjectTree]:
+    """Return head and tree of a reply, as the process of a task wrote them.
+
+    Raises:
+        ValueError: They are no reply to this order, or some of its objects are missing.
+    """
+    what = "the ClientApp's process wrote what is no reply"
+    try:
+        (reply := Message()).ParseFromString(head)
+        (parts := ObjectTree()).ParseFromString(tree)
+    except DecodeError as err:
+        raise ValueError(f"{what}: {err}") from None
+    asked, given = order.metadata, reply.metadata
+    expected = (asked.run_id, asked.dst_node_id, asked.src_node_id, asked.message_id, parts.object_id)
+    got = (given.run_id, given.src_node_id, given.dst_node_id, given.reply_to_message_id, given.message_id)
+    if got != expected:
+        raise ValueError(f"{what}: expected run, from, to, message and object {expected}; got {got}")
+    if missing := set(_names(parts)).difference(objects):
+        raise ValueError(f"{what}: {len(missing)} parts of it are missing")
+    return reply, parts
+
+
+def _names(tree: ObjectTree) -> Iterable[str]:
+    """Yield the ids of a tree's objects, children first."""
+    waiting = [tree]
+    found = []
+    while waiting:
+        node = waiting.pop()
+        found.append(node.object_id)
+        waiting.extend(node.children)
+    return reversed(found)
+
+
+def _read_key(path: Path) -> EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(path.read_bytes(), password=None)
+    except ValueError as err:
+        raise ConfigError(f"{path}: expected a private key in OpenSSH's format: {err}") from None
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: expected a key of an elliptic curve; got {type(key).__name__}")
+    return key

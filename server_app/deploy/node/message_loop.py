@@ -1,0 +1,192 @@
+"""A node's exchange with its SuperLink: fetch a message, have it served, send the answer; and the heartbeats.
+
+A message that this node has fetched and not answered when it ends is handed out again by a SuperLink of
+ours, so nothing of it is written to the disk here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.deploy.flower.fleet_client import (
+    FleetClient,
+    Message,
+    NotLetInError,
+    ObjectTree,
+    RefusedMessageError,
+    error_reply,
+    read_reply,
+)
+from server_app.deploy.host.processes import say
+from server_app.deploy.node.policy import Site, trains
+from server_app.deploy.node.tasks import TaskFailedError, Tasks
+from task import timing
+from task.storage.files import write_json
+
+RUNS = 4  # whose apps are kept
+SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
+
+
+@dataclass
+class _KnownRun:
+    """What is known of a run."""
+
+    description: bytes
+    bundle: bytes
+    series: int
+
+
+class MessageLoop:
+    """Serves the messages of one SuperLink, one after the other, in threads of its own.
+
+    Args:
+        client: The SuperLink's Fleet API.
+        tasks: Serve the messages.
+        site: What the owner of this machine allows.
+        node_config: What the app is told of this node.
+        max_memory: Most bytes of all processes of the node; 0 = no limit.
+        rounds: File in which the training messages of each run are counted.
+    """
+
+    def __init__(
+        self,
+        client: FleetClient,
+        tasks: Tasks,
+        site: Site,
+        node_config: Mapping[str, Any],
+        max_memory: int,
+        rounds: Path,
+    ) -> None:
+        self.client, self.tasks, self.site = client, tasks, site
+        self.refused = ""  # why the SuperLink does not let this node in, "" if it does
+        self.held = False  # whether that may be because it holds an earlier process for online
+        self._settings = {"site": asdict(site), "node-config": dict(node_config), "max-memory": max_memory}
+        self._rounds = rounds
+        self._trained: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError):
+            self._trained = json.loads(rounds.read_text("utf-8"))
+        self._runs: OrderedDict[int, _KnownRun] = OrderedDict()
+        self._kept: dict[int, bytes] = {}  # what apps keep, by series of runs
+        self._active = threading.Event()
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        for work in (self._serve, self._beat):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+
+    def close(self) -> None:
+        """Leave the SuperLink."""
+        self._over.set()
+        self.client.close()
+
+    def _serve(self) -> None:
+        pause_s = float(timing.RETRY_FIRST_S)
+        while not self._over.is_set():
+            try:
+                node = self.client.activate()
+                self.refused, pause_s = "", timing.RETRY_FIRST_S
+                self._settings["node"] = node
+                self._active.set()
+                self._pull()
+            except NotLetInError as err:
+                self.refused, self.held = str(err), err.held
+            except RefusedMessageError:
+                pass  # it ends
+            except Exception as err:  # of any kind: this thread must go on
+                say(f"node: {type(err).__name__}: {err}")
+            self._active.clear()
+            self._over.wait(pause_s)
+            pause_s = min(2 * pause_s, timing.RETRY_LONGEST_S)
+
+    def _beat(self) -> None:
+        while not self._over.wait(timing.BEAT_PAUSE_S if self._active.is_set() else timing.RETRY_FIRST_S):
+            if self._active.is_set():
+                with contextlib.suppress(NotLetInError, RefusedMessageError):  # the next call finds out
+                    self.client.beat()
+
+    def _pull(self) -> None:
+        """Fetch messages and serve them, until the SuperLink refuses this node.
+
+        Raises:
+            NotLetInError: It does.
+        """
+        silent_since = time.monotonic()
+        while not self._over.is_set():
+            asked = time.monotonic()
+            try:
+                found = self.client.pull()
+            except RefusedMessageError as err:
+                say(f"node: {err}")
+                found = None
+            if found is not None:
+                self._answer(*found)
+                silent_since = time.monotonic()
+            elif (now := time.monotonic()) - asked < timing.HOLD_S / 2:  # the SuperLink does not hold calls
+                pause_s = SHARE * (now - silent_since)
+                self._over.wait(min(max(pause_s, timing.PULL_FIRST_S), timing.PULL_LATER_S))
+
+    def _answer(self, message: Message, tree: ObjectTree) -> None:
+        """Serve a message and send what comes of it; an answer that nobody wants is dropped."""
+        about = message.metadata
+        try:
+            order = self._order(message, tree)
+            began = time.monotonic()
+            head, objects, answer_tree = self._serve_one(message, order)
+            self.client.push(head, answer_tree, objects.__getitem__, time.monotonic() - began)
+        except RefusedMessageError as err:
+            say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
+
+    def _order(self, message: Message, tree: ObjectTree) -> list[bytes]:
+        about = message.metadata
+        run = self._run(about.run_id)
+        objects = self.client.objects(about.run_id, tree)
+        self.client.confirm(about.run_id, about.message_id)
+        is_training, key = trains(about.message_type), str(about.run_id)
+        trained = self._trained.get(key, 0)
+        if is_training and self.site.max_rounds:
+            self._trained[key] = trained + 1
+            write_json(self._rounds, self._trained)
+        settings = self._settings | {"trains": is_training, "trained": trained}
+        kept = self._kept.get(run.series, b"")
+        pieces = [
+            json.dumps(settings).encode(),
+            run.description,
+            run.bundle,
+            kept,
+            message.SerializeToString(),
+        ]
+        return [*pieces, *(name.encode() + content for name, content in objects)]
+
+    def _run(self, run: int) -> _KnownRun:
+        if run not in self._runs:
+            found = self.client.run(run)
+            bundle = self.client.bundle(found)
+            self._runs[run] = _KnownRun(found.SerializeToString(), bundle, found.series_id)
+            while len(self._runs) > RUNS:
+                self._runs.popitem(last=False)
+        self._runs.move_to_end(run)
+        return self._runs[run]
+
+    def _serve_one(
+        self, message: Message, order: list[bytes]
+    ) -> tuple[Message, Mapping[str, bytes], ObjectTree]:
+        """Return head, objects and tree of the answer to a message; it has one however its task ends."""
+        about = message.metadata
+        try:
+            answer = self.tasks.run(order, about.ttl)
+            head, tree = read_reply(answer.head, answer.tree, answer.objects, message)
+        except (TaskFailedError, ValueError) as err:
+            say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
+            head, objects = error_reply(message, str(err))
+            return head, objects, ObjectTree(object_id=head.metadata.message_id)
+        self._kept[self._runs[about.run_id].series] = answer.state
+        return head, answer.objects, tree

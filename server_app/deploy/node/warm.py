@@ -1,0 +1,68 @@
+"""The warm parent of a node's tasks: ``python -m server_app.deploy.node.warm MODULE``.
+
+A new Python process for every message would import torch, flwr and the app: seconds, each round, on each
+node. This parent has imported them, and forks. It stays single-threaded and does nothing in torch, so that a
+fork is safe, and it reads nothing that a task writes, so that no app can hurt it: a task's message and reply
+go through a socket of its own between its process and the node's connection (`server_app.deploy.node.tasks`).
+
+Its standard input is a socket on which the connection orders, in records of fixed size, `START` with the
+task's socket, and `KILL`; it answers with `READY` once, and with each process's exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+
+from server_app.deploy.host.forks import Forks
+from server_app.deploy.host.processes import end_with_parent, say
+from server_app.deploy.node.app_integrity import OF_A_NODE, installed
+from server_app.deploy.node.tasks import KILL, NEWS, ORDER, READY
+
+
+def main() -> None:
+    """Import the app's module, then fork for each order until the connection closes its end."""
+    end_with_parent()
+    gc.disable()
+    app = importlib.import_module(sys.argv[1]).app
+    work = importlib.import_module("server_app.deploy.flower.client_task").run
+    gc.collect()
+    gc.freeze()
+    here = installed(OF_A_NODE)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
+    control, forks = socket.socket(fileno=os.dup(0)), Forks()
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # no task has the control socket
+    pids: dict[int, int] = {}
+    say("warm: ready for tasks")
+    control.sendall(NEWS.pack(READY, 0))
+    while True:
+        for pid, code in forks.wait(None, [control]):
+            number = pids.pop(pid)
+            control.sendall(NEWS.pack(number, code))
+        try:
+            data, fds, _, _ = socket.recv_fds(control, ORDER.size, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            continue
+        if not data:
+            return
+        kind, number = ORDER.unpack(data)
+        if kind == KILL:
+            for pid in [pid for pid, task in pids.items() if task == number]:
+                forks.kill(pid)
+            continue
+        with socket.socket(fileno=fds[0]) as task:
+
+            def serve(task: socket.socket = task) -> None:
+                control.close()
+                work(task, app, here)
+
+            pids[forks.fork(serve)] = number
+
+
+if __name__ == "__main__":
+    main()
