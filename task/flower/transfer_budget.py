@@ -32,8 +32,7 @@ def nothing(object_ids: list[str]) -> dict[str, bytes]:
 class Allowance:
     """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
 
-    The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched one by
-    one.
+    The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched.
     """
 
     def __init__(

@@ -120,6 +120,10 @@ RUNTIME = Use(
             TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
+        flwr.supercore.error
+            http_error_translator(request, call_next)
+        flwr.supercore.error.ApiErrorCode
+            INVALID_PROTOBUF_PAYLOAD
     """,
 )
 
