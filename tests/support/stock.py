@@ -39,10 +39,12 @@ class Stock:
     Attributes:
         home: Flower's home, with certificates, keys, the database and logs.
         env: Environment of the processes.
+        fleet: HOST:PORT of the Fleet API.
     """
 
     home: Path
     env: dict[str, str]
+    fleet: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def flower(self, command: str, *arguments: str) -> list[str]:
@@ -70,6 +72,22 @@ class Stock:
         if done.returncode:
             raise BouquetError(f"{command} {' '.join(arguments)}: {done.stdout[-2000:]}\n{self.logs()}")
         return done.stdout
+
+    def register(self, key: Path) -> None:
+        """Let a node with this public key in, once the SuperLink is up.
+
+        Raises:
+            BouquetError: It does not come up.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                self.call("flwr", "supernode", "register", str(key), "local")
+                return
+            except BouquetError:
+                if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes.values()):
+                    raise
+                time.sleep(1)
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -108,6 +126,7 @@ def stock(home: Path, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Stock]:
     link = Stock(home, env)
     port = free_port()
     fleet = free_port() if GRPC else port
+    link.fleet = f"127.0.0.1:{fleet}"
     ca_key, ca = make_authority(2)
     key = private_pem(make_key())
     certificate = make_server_certificate(ca_key, ca, key, "127.0.0.1", 1)
@@ -129,7 +148,7 @@ def stock(home: Path, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Stock]:
             private, public = make_node_keys(f"node-{i}")
             (home / f"node-{i}.key").write_bytes(private)
             (home / f"node-{i}.pub").write_bytes(public)
-            _retry(link, "flwr", "supernode", "register", str(home / f"node-{i}.pub"), "local")
+            link.register(home / f"node-{i}.pub")
             link.start(
                 f"supernode-{i}", "flower-supernode", "--superlink", f"127.0.0.1:{fleet}",
                 "--root-certificates", "ca.crt", "--auth-supernode-private-key", f"node-{i}.key",
@@ -139,19 +158,8 @@ def stock(home: Path, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Stock]:
         yield link
     finally:
         _stop(mark)
-
-
-def _retry(link: Stock, command: str, *arguments: str) -> None:
-    """Call until the SuperLink is up."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            link.call(command, *arguments)
-            return
-        except BouquetError:
-            if time.monotonic() > deadline or any(p.poll() is not None for p in link.processes.values()):
-                raise
-            time.sleep(1)
+        for process in link.processes.values():
+            process.wait(timeout=10)
 
 
 def _stop(mark: str) -> None:
