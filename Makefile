@@ -52,12 +52,9 @@ lint: setup  ## ruff, mypy --strict, codespell
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-# Another Flower than pyproject.toml asks for, in an environment of its own.
-compat: setup  ## deploy the app, untouched, on the newest Flower, and compare it with the simulation
-	test -x $(VENV)-newest/bin/python || $(PYTHON) -m venv $(VENV)-newest
-	echo 'flwr[simulation]>=1.41' > $(VENV)-newest/override.txt
-	$(BIN)/uv pip install --quiet --python $(VENV)-newest/bin/python --override $(VENV)-newest/override.txt --compile-bytecode --editable .
-	$(VENV)-newest/bin/python -m tests.compat
+# VERSIONS="1.39 1.42" for some; each in an environment of its own, .venv-compat/1.42
+compat: setup  ## simulation and federation on every Flower that pyproject.toml admits: one model
+	$(BIN)/python -m tests.compat $(VERSIONS)
 
 bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench.json and .png
 	$(BIN)/python -m tests.bench --work $(RUNS)/bench
@@ -76,8 +73,7 @@ soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about half an hour
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
 
 docs: setup  ## write the generated pages: the README's table, docs/composition.md
-	$(BIN)/python -c 'from pathlib import Path; from server_app.cli.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'
-	$(BIN)/python -c 'from pathlib import Path; from task.resolve.composition import markdown; Path("docs/composition.md").write_text(markdown())'
+	$(BIN)/python -m tests.pages
 
 clean:  ## remove the .venv and the caches of the tools
-	rm -rf $(VENV) $(VENV)-newest .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-compat .pytest_cache .mypy_cache .ruff_cache

@@ -5,8 +5,6 @@ release may change the rest. Only `task.flower` and `server_app.deploy.flower` u
 `server_app.deploy.flower.names` lists what is used by the processes of a deployment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import hashlib
@@ -20,6 +18,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 LETTERS = 56  # of a shape; a longer one ends with its hash
+NONE = "none"  # the shape of what is not there
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,8 @@ class Use:
         why: What they are used for.
         breaks: What happens without them.
         table: A module or class, below it, indented, its names and the shape of each, see `shape`. A text in
-            quotes is one that the module's source must contain.
+            quotes is one that the module's source must contain. Where supported versions differ, the shapes
+            stand one after the other with `` | `` between; ``none`` is that of a version without the name.
     """
 
     why: str
@@ -39,7 +39,7 @@ class Use:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The shapes by dotted path."""
+        """The shapes by dotted path, as the table has them."""
         found, owner = {}, ""
         for line in dedent(self.table).strip().splitlines():
             if not line.startswith(" "):
@@ -54,13 +54,16 @@ class Use:
 def changes(*uses: Use) -> list[str]:
     """Return a line for each name that this version of Flower lacks, or has in another shape."""
     return [
-        f"{path}: expected {expected.strip(' :=') or 'it'}; "
-        f"got {'none' if (found := shape(path)) is None else found.strip(' :=')}. "
-        f"Used for: {use.why} Without it: {use.breaks}"
+        f"{path}: expected {expected.strip(' :=').replace(' | ', ' or ') or 'it'}; "
+        f"got {found.strip(' :=')}. Used for: {use.why} Without it: {use.breaks}"
         for use in uses
         for path, expected in use.names.items()
-        if shape(path) != expected
+        if (found := NONE if (one := shape(path)) is None else one.strip()) not in _alternatives(expected)
     ]
+
+
+def _alternatives(expected: str) -> list[str]:
+    return [one.strip() for one in expected.split(" | ")]
 
 
 def shape(path: str) -> str | None:

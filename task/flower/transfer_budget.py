@@ -7,8 +7,6 @@ are replaced by such as count; in a version of Flower that is built otherwise th
 reply is measured when it is whole.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -32,12 +30,9 @@ def nothing(object_ids: list[str]) -> dict[str, bytes]:
 
 
 class Allowance:
-    """What is left for one reply; its parts are fetched by several threads.
+    """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
 
-    Args:
-        most_bytes: That it may have.
-        deadline: On the monotonic clock.
-        at_once: Returns contents of parts that need not be fetched one by one.
+    The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched.
     """
 
     def __init__(

@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
@@ -46,6 +45,7 @@ from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
 from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER, free_port
+from tests.faults.rawnode import Signer
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -162,7 +162,7 @@ class Served:
             self.state.create_node(NOOP_FLWR_AID, "", key, 30, name=name)
         sent: list[Any] = []
         channel = grpc.intercept_channel(
-            grpc.insecure_channel(self.address), NodeAuthClientInterceptor(private, public), _Recorder(sent)
+            grpc.insecure_channel(self.address), Signer((private, public)), _Recorder(sent)
         )
         peer = Peer(FleetStub(channel), key, sent=sent)
         if registered:
@@ -230,7 +230,7 @@ class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
 
 
 @cache
-def _empty_database() -> Path:
+def empty_database() -> Path:
     """Return a database of a SuperLink that was just set up, which takes a while."""
     database = Path(tempfile.mkdtemp(prefix="bouquet-")) / "link.db"
     atexit.register(shutil.rmtree, database.parent, ignore_errors=True)
@@ -244,7 +244,7 @@ def _empty_database() -> Path:
 def served(folder: Path, limits: Limits) -> Iterator[Served]:
     """Serve a Fleet API on loopback, with a run that runs."""
     database = str(folder / "link.db")
-    shutil.copyfile(_empty_database(), database)
+    shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
     state = factory.state()
     assert isinstance(state, SqlLinkState)

@@ -326,7 +326,17 @@ class KeepingState:
 
 
 class KeepingStore:
-    """An object store that keeps what it has; for Flower's own handlers."""
+    """An object store that keeps what it has, and its own factory; for Flower's own handlers."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery.state.object_store, name)
+
+    def store(self) -> KeepingStore:
+        """Return the store."""
+        return self
 
     def delete(self, object_id: str) -> None:
         """Keep it."""

@@ -24,9 +24,7 @@ from flwr.proto.message_pb2 import (
     PushObjectResponse,
 )
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
-from flwr.server.superlink.fleet.message_handler import message_handler
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.run import InvalidRunStatusException
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.arrivals import Inbox
@@ -48,7 +46,7 @@ class Fleet(FleetServicer):
     """
 
     def __init__(self, *, limiter: RateLimiter, delivery: Delivery, **theirs: Any) -> None:
-        super().__init__(**theirs)
+        super().__init__(**theirs | {"objectstore_factory": KeepingStore(delivery)})
         self._limiter, self._delivery = limiter, delivery
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
@@ -182,9 +180,11 @@ class Fleet(FleetServicer):
     ) -> Any:
         """Note nothing: what the node was told is kept until it has answered."""
         try:
-            return message_handler.confirm_message_received(request, self._delivery.state, KeepingStore())  # type: ignore[arg-type]
-        except InvalidRunStatusException as err:  # see PullObject
-            raise RefusedCallError(err.message, grpc.StatusCode.FAILED_PRECONDITION) from err
+            return super().ConfirmMessageReceived(request, context)
+        except FlowerError as err:
+            if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
+                raise
+            raise RefusedCallError(str(err), grpc.StatusCode.FAILED_PRECONDITION) from err  # see PullObject
 
 
 def _hold(context: grpc.ServicerContext) -> float:

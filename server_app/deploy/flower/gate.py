@@ -3,24 +3,15 @@
 Flower's Control API has no authentication of its own: whoever reaches the port could start runs with the
 rights of the link's account and turn nodes out for good. The Runtime API has, by a task's token or the
 SuperExec secret, so its calls pass; everything else but the health check needs the proof, whatever Flower
-serves there.
+serves there. Flower's HTTP Fleet API (1.40 and later) is closed to everybody: the limits on nodes and the
+delivery of messages are those of the gRPC one.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import Any
 
 from fastapi import FastAPI
-from flwr.supercore.error import http_error_translator
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.superlink.routers.control.middlewares import (
-    ControlAuthenticationMiddleware,
-    ControlEventLogMiddleware,
-    ControlLicenseMiddleware,
-    ControlSensitiveResponseMiddleware,
-)
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,21 +19,15 @@ from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError
 
-RUNTIME, HEALTH = "/v1/runtime/", "/health"
+RUNTIME, FLEET, HEALTH = "/v1/runtime/", "/v1/fleet/", "/health"
 REFUSED = (
     "expected a proof of the secret of the link's kit (superexec.secret); got none, or another's. "
     "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit"
 )
-# Flower's layers, the outermost first, and whether a call of the Runtime API needs them. Each costs a call,
+NO_FLEET = "nodes reach this link over gRPC, at the address in its kit.toml; it serves none over HTTP"
+# Layers that come with these look at the calls of their own API only. Each costs a call of the Runtime API,
 # of which a round has dozens, about a millisecond.
-LAYERS: dict[Any, bool] = {
-    ControlSensitiveResponseMiddleware: False,
-    BaseHTTPMiddleware: True,  # `http_error_translator`
-    ControlAuthenticationMiddleware: False,
-    ControlLicenseMiddleware: False,
-    ProtobufTranslationMiddleware: True,
-    ControlEventLogMiddleware: False,
-}
+OTHERS = ("flwr.superlink.routers.control.", "flwr.superlink.routers.fleet.")
 
 
 class Gate:
@@ -53,7 +38,7 @@ class Gate:
         calls: Serves some calls of the Runtime API in the application's place, with the same proofs.
 
     Raises:
-        ConfigError: The application has other layers than those that are known, or no secret.
+        ConfigError: The application has no secret.
     """
 
     def __init__(self, app: FastAPI, calls: RuntimeCalls | None = None) -> None:
@@ -73,6 +58,8 @@ class Gate:
         elif scope["path"].startswith(RUNTIME):
             scope["app"] = self._app
             way = self._runtime
+        elif scope["path"].startswith(FLEET):
+            way = PlainTextResponse(NO_FLEET, 404)
         elif scope["path"] == HEALTH or self._proves(scope):
             way = self._app
         await way(scope, receive, send)
@@ -83,24 +70,14 @@ class Gate:
 
 
 def runtime_stack(app: FastAPI) -> ASGIApp:
-    """Return the application without the layers that are for the Control API only.
-
-    Raises:
-        ConfigError: It has other layers than those that are known: which a call needs is not for us to guess.
-    """
+    """Return the application without the layers of other APIs; one that is not known to be theirs stays."""
     layers = app.user_middleware
-    names: list[Any] = [layer.cls for layer in layers]
-    translators = [
-        layer.kwargs for name, layer in zip(names, layers, strict=True) if name is BaseHTTPMiddleware
-    ]
-    if names != list(LAYERS) or translators != [{"dispatch": http_error_translator}]:
-        expected, got = (", ".join(getattr(n, "__name__", repr(n)) for n in x) for x in (LAYERS, names))
-        raise ConfigError(
-            f"this version of flwr cannot serve a federation: expected the HTTP layers {expected}; "
-            f"got {got}. Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
-        )
-    app.user_middleware = [layer for layer in layers if LAYERS[layer.cls]]
+    app.user_middleware = [layer for layer in layers if not _is_of_others(layer.cls)]
     try:
         return app.build_middleware_stack()
     finally:
         app.user_middleware = layers
+
+
+def _is_of_others(layer: object) -> bool:
+    return str(getattr(layer, "__module__", "")).startswith(OTHERS)

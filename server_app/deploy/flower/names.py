@@ -25,6 +25,7 @@ SUPERLINK = Use(
             database: attribute
         flwr.common.constant
             FLWR_INTERNAL_GRPC_CONTROL_API = 'FLWR_INTERNAL_GRPC_CONTROL_API'
+            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API' | none
     """,
 )
 
@@ -128,6 +129,10 @@ RUNTIME = Use(
             TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
+        flwr.supercore.error
+            http_error_translator(request, call_next)
+        flwr.supercore.error.ApiErrorCode
+            INVALID_PROTOBUF_PAYLOAD
     """,
 )
 
@@ -148,15 +153,12 @@ FLEET = Use(
             "request_deserializer"
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor.NodeAuthServerInterceptor
             intercept_service(self, continuation, handler_call_details)
-        flwr.server.superlink.fleet.message_handler.message_handler
-            confirm_message_received(request, state, store)
         flwr.supercore.error
-            ApiErrorCode: NO_FEDERATION_MANAGEMENT_SUPPORT=1 ... 494be104
             FlowerError(code, message, public_details=)
+        flwr.supercore.error.ApiErrorCode
+            FLEET_RUN_STATUS_NOT_ALLOWED
         flwr.supercore.error.FlowerError
             code: attribute
-        flwr.supercore.run
-            InvalidRunStatusException(message)
         flwr.proto.fleet_pb2
             ActivateNodeRequest: public_key heartbeat_interval
             PullMessagesRequest: node message_ids
@@ -186,15 +188,9 @@ GATE = Use(
     "a proof of the kit's secret before the Control API, which has no authentication of its own.",
     "whoever reaches the port can start runs, or `bouquet link` does not start.",
     """
-        flwr.supercore.error
-            http_error_translator(request, call_next)
-        flwr.supercore.protobuf.translation
-            ProtobufTranslationMiddleware(app, dispatch=)
-        flwr.superlink.routers.control.middlewares
-            ControlSensitiveResponseMiddleware(app, dispatch=)
-            ControlAuthenticationMiddleware(app, dispatch=)
-            ControlLicenseMiddleware(app)
-            ControlEventLogMiddleware(app, dispatch=)
+        flwr.superlink.routers
+            control: module
+            fleet: module | none
     """,
 )
 
@@ -225,7 +221,7 @@ CONTROL = Use(
         flwr.proto.control_pb2
             ListNodesRequest: no fields
             ListNodesResponse: nodes_info now
-            ListRunsRequest: run_id limit
+            ListRunsRequest: run_id limit | : run_id limit skip
             ListRunsResponse: run_dict now
             RegisterNodeRequest: public_key location name
             RegisterNodeResponse: node_id
@@ -294,11 +290,10 @@ FLEET_CALLS = Use(
     "a node's calls to the Fleet API.",
     "a node reaches no SuperLink.",
     """
-        flwr.proto.fleet_pb2_grpc
-            FleetStub(channel)
         flwr.proto.fab_pb2
             GetFabRequest: node hash_str run_id
         flwr.proto.fleet_pb2
+            DESCRIPTOR
             DeactivateNodeRequest: node_id
         flwr.proto.heartbeat_pb2
             SendNodeHeartbeatRequest: node heartbeat_interval

@@ -17,11 +17,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import grpc
+from alembic.util import CommandError
 from fastapi import FastAPI
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
@@ -47,7 +49,14 @@ stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
 PLACES = "places.json"  # beside the database
-ROUTINE = ("ControlServicer.ListRuns", "ControlServicer.ListNodes")  # asked every other second
+# Lines that fill the log or mislead: what the link asks every other second; from 1.40 on, Flower's HTTP
+# Fleet API, to which the gate lets no node, where the link's nodes come over gRPC.
+ROUTINE = (
+    "ControlServicer.ListRuns",
+    "ControlServicer.ListNodes",
+    "Starting the SuperLink Fleet HTTP API",
+    "The `--fleet-api-address` argument is deprecated",
+)
 
 
 def patch(limits: Limits) -> None:
@@ -59,7 +68,7 @@ def patch(limits: Limits) -> None:
     if changed := changes(*LINK):
         raise ConfigError(
             f"this version of flwr cannot serve a federation: {' '.join(changed)} "
-            "Install the version that Bouquet names: pip install 'flwr>=1.39,<1.40'"
+            "Install a version that Bouquet names: pip install 'flwr>=1.39,<1.43'"
         )
     run_fleet = stock._run_fleet_api_grpc_rere
     deliveries: list[Delivery] = []  # one, once the SuperLink has started
@@ -173,7 +182,7 @@ class _Uvicorn:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return str(record.msg) not in ROUTINE
+    return not str(record.msg).startswith(ROUTINE)
 
 
 def _sweep(delivery: Delivery) -> None:
@@ -186,7 +195,11 @@ def _sweep(delivery: Delivery) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the SuperLink until a signal ends it."""
+    """Run the SuperLink until a signal ends it.
+
+    Raises:
+        ConfigError: This version of Flower is built otherwise, or its database is a newer one's.
+    """
     end_with_parent()
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
     parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
@@ -195,8 +208,15 @@ def main(arguments: Sequence[str]) -> None:
     patch(Limits(ours.max_reply, ours.max_rate))
     logger.addFilter(_is_news)
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
+    os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] = "1"  # the one Fleet API of 1.39; on demand from 1.40 on
     sys.argv = ["flower-superlink", *theirs]
-    stock.flower_superlink()
+    try:
+        stock.flower_superlink()
+    except CommandError as err:
+        raise ConfigError(
+            f"expected a database of flwr {version('flwr')} or older; got a newer one's ({err}). Install "
+            "that version again, or move state/link.db away: nodes are then enrolled anew, and runs go on"
+        ) from err
 
 
 if __name__ == "__main__":
