@@ -17,7 +17,9 @@ from typing import Any, Generic, TypeVar
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
+from server_app.deploy.flower import objects
 from task import timing
 
 logger = logging.getLogger("flwr")
@@ -133,7 +135,8 @@ def economise(state: SqlLinkState) -> Traffic:
     node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)
     statuses, store, trees = state.get_run_status, state.object_store, _Trees()
-    preregister, find_tree, delete = store.preregister, store.get_object_tree, store.delete
+    assert isinstance(store, SqlObjectStore)  # as the state is in a database
+    preregister, find_tree = store.preregister, store.get_object_tree
 
     def running(run_id: int) -> Any:
         status = statuses({run_id}).get(run_id)
@@ -157,7 +160,9 @@ def economise(state: SqlLinkState) -> Traffic:
         return changed
 
     def register(run_id: int, object_tree: ObjectTree) -> list[str]:
-        missing = preregister(run_id, object_tree)
+        missing = objects.register(store, run_id, object_tree)
+        if missing is None:
+            missing = preregister(run_id, object_tree)
         trees.keep(object_tree)
         return missing
 
@@ -165,8 +170,8 @@ def economise(state: SqlLinkState) -> Traffic:
         return trees.get(object_id) or find_tree(object_id)
 
     def forget_object(object_id: str) -> None:
-        trees.drop(object_id)
-        delete(object_id)
+        for gone in objects.remove(store, object_id):
+            trees.drop(gone)
 
     traffic = Traffic(state.store_traffic)
     vars(state).update(

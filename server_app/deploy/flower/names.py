@@ -101,6 +101,15 @@ ECONOMY = Use(
             store_traffic(self, run_id, *, bytes_sent, bytes_recv)
         flwr.supercore.object_store.ObjectStore
             preregister(self, run_id, object_tree)
+        flwr.supercore.object_store.sql_object_store
+            SqlObjectStore: _MUTATION_LOCK_ID=mutation
+        flwr.supercore.object_store.sql_object_store.SqlObjectStore
+            _mutation_session(self)
+            dialect_insert(self, table)
+        flwr.supercore.state.schema.objectstore_models
+            StoredObject: object_id content is_available ref_count
+            ObjectChild: parent_id child_id
+            RunObject: run_id object_id
     """,
 )
 
