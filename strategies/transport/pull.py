@@ -3,11 +3,13 @@
 Flower's grid fetches the replies to a list of messages one after the other. Of one whose parts are not all
 there it waits for the rest, in the middle of the list, for as long as the upload may take, and an error in
 one loses all of the list. So here each reply is asked for by itself, in a thread that is left behind when it
-is stuck, and what goes wrong is that message's own.
+is stuck, and what goes wrong is that message's own. Our link says which replies are there, and holds the
+question until one is; any other SuperLink is polled.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -19,7 +21,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from task import timing
-from task.flower.grid import ends_the_run, is_superlink_error
+from task.flower.grid import answered, ends_the_run, is_superlink_error
 from task.flower.transfer_budget import Allowance, granted
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
@@ -91,6 +93,8 @@ class OneByOne:
         self._change = threading.Condition()
         self._worker: threading.Thread | None = None  # the one that asks; others are stuck
         self._since = 0.0  # when it began to ask for what it asks for
+        self._asks = True  # until the SuperLink cannot say which replies are there
+        self._asking = False
         self._closed = False
         self._began = time.monotonic()
 
@@ -100,6 +104,8 @@ class OneByOne:
             new = [i for i in ids if i not in self._wanted]
             self._wanted.update(new)
             self._ids.extend(new)
+            if new and self._asking:
+                self._since = -math.inf  # the question that is held is not about these: another asks
             self._change.notify()
 
     def drop(self, message_id: str) -> None:
@@ -151,8 +157,13 @@ class OneByOne:
                 if not self._ids:
                     self._worker = None
                     return
-                if left <= 0:
-                    left, swept = len(self._ids), 0.0
+            if left <= 0:
+                left, swept = self._first_the_answered(), 0.0
+            with self._change:
+                if self._closed or self._worker is not me:
+                    return
+                if left <= 0 or not self._ids:
+                    continue
                 message_id = self._ids.popleft()
                 if message_id not in self._wanted:
                     left -= 1
@@ -173,6 +184,35 @@ class OneByOne:
                     pause = min(max(timing.REPLY_FIRST_S, SHARE * (now - self._began)), timing.REPLY_LATER_S)
                     self._change.wait(max(pause, REST * swept))
                     left = 0
+
+    def _first_the_answered(self) -> int:
+        """Put what is answered at the front, waiting for the first; return how many to ask for.
+
+        Those are all where the SuperLink cannot say which are answered; also where the question fails, since
+        asking for each meets the same error and takes it for what it is.
+        """
+        began = time.monotonic()
+        with self._change:
+            if not self._asks:
+                return len(self._ids)
+            self._asking, self._since = True, began + timing.ANSWERED_S
+            wanted = [i for i in self._ids if i in self._wanted]
+        try:
+            found = answered(self.grid, wanted, timing.ANSWERED_S)
+        except Exception:
+            return len(wanted)
+        finally:
+            with self._change:
+                self._asking = False
+        with self._change:
+            if found is None:
+                self._asks = False
+                return len(self._ids)
+            first = [i for i in self._ids if i in found]
+            self._ids = deque(first + [i for i in self._ids if i not in found and i in self._wanted])
+            if not first:  # a link that holds no more questions says so at once
+                self._change.wait(max(began + timing.REPLY_LATER_S - time.monotonic(), 0.0))
+            return len(first)
 
     def _ask(self, message_id: str) -> bool:
         """Ask for a reply; return whether to ask again."""

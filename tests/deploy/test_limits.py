@@ -90,7 +90,7 @@ def test_a_head_that_is_sent_again_buys_no_more_bytes(link: Served) -> None:
     first, *rest = sorted(head.objects_to_push, key=lambda i: -len(objects[i]))
     assert node.push_object(link.run, head.session_id, first, objects[first])
     again = node.push_head(reply)
-    node.push(foreign, small())  # to a message that it was not sent
+    refused(grpc.StatusCode.PERMISSION_DENIED, lambda: node.push(foreign, small()))
     refused(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         lambda: node.push_object(link.run, again.session_id, rest[0], objects[rest[0]]),
@@ -120,7 +120,8 @@ def test_a_reply_in_another_nodes_name_is_refused(link: Served, caplog: pytest.L
     (got,) = victim.pull()
     refused(grpc.StatusCode.PERMISSION_DENIED, lambda: node.push(got, small(), src=victim.id), "whose key")
     assert "in its own name" in caplog.text
-    node.push(got, small())  # in its own, to a message that it was not sent: not stored
+    refused(grpc.StatusCode.PERMISSION_DENIED, lambda: node.push(got, small()), "to another")
+    assert f"it answers a message to node {victim.id}" in caplog.text
     assert link.replies(order) == []
     victim.push(got, small())
     assert link.replies(order)[0].metadata.src_node_id == victim.id

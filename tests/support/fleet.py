@@ -21,7 +21,7 @@ from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
@@ -40,10 +40,11 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
-from server_app.deploy.host.host import PLACE_HEADER, free_port
+from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER, free_port
 from tests.faults.rawnode import Signer
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
@@ -71,6 +72,17 @@ class Peer:
     def pull(self) -> list[Any]:
         """Return the messages that the node is given."""
         return list(self.stub.PullMessages(PullMessagesRequest(node=self.node)).messages_list)
+
+    def hold(self, seconds: float | str) -> Any:
+        """Ask for messages, and let the link hold the call; return its future."""
+        metadata = [(HOLD_HEADER, str(seconds))]
+        return self.stub.PullMessages.future(PullMessagesRequest(node=self.node), metadata=metadata)
+
+    def pull_object(self, run: int, object_id: str) -> bytes | None:
+        """Return an object, None if there is none for the node."""
+        request = PullObjectRequest(node=self.node, run_id=run, object_id=object_id)
+        found = self.stub.PullObject(request)
+        return bytes(found.object_content) if found.object_found else None
 
     def confirm(self, order: Any) -> None:
         self.stub.ConfirmMessageReceived(
@@ -139,6 +151,7 @@ class Served:
     address: str
     run: int
     task: Any
+    token: str
     _rest: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
@@ -240,8 +253,10 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     )
     task_id = state.get_run_info(run_ids=[run])[0].primary_task_id
     assert task_id is not None
-    assert state.claim_task(task_id)
+    token = state.claim_task(task_id)
+    assert token
     assert state.activate_task(task_id)
+    economise(state)
     delivery = Delivery(state)
     limiter = RateLimiter(
         limits,
@@ -262,7 +277,7 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     finally:
         stock.FleetServicer = theirs
     try:
-        yield Served(state, delivery, limiter, address, run, state.get_tasks(task_ids=[task_id])[0])
+        yield Served(state, delivery, limiter, address, run, state.get_tasks(task_ids=[task_id])[0], token)
     finally:
         server.stop(grace=0).wait()
 

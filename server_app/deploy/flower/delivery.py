@@ -15,25 +15,28 @@ A client that trains twice for one round gives the same answer twice; only one o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
 from flwr.app import Error, Metadata
 from flwr.app.message import make_message
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID, ErrorCode
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.constant import NodeStatus
+from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS, NodeStatus
 from flwr.supercore.date import now
+from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
 from flwr.supercore.state.schema.objectstore_models import StoredObject
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
+from server_app.deploy.flower.arrivals import Arrivals, object_ids
 from task import timing
 
 logger = logging.getLogger("flwr")
@@ -50,6 +53,7 @@ class Delivery:
 
     def __init__(self, state: SqlLinkState) -> None:
         self.state = state
+        self.arrivals = Arrivals(state)
         self._orders: Counter[str] = Counter()  # how often each was handed out again
         self._lock = threading.Lock()
 
@@ -125,6 +129,7 @@ class Delivery:
         reply.metadata.__dict__["_message_id"] = reply.object_id
         if self.state.store_message_res(reply) is not None:
             self.state._store_generated_message(reply)
+            self.arrivals.answered(order, node)
 
     def refuse(self, node: int, reason: str) -> None:
         """Drop what a node is uploading, and answer with an error in its place."""
@@ -163,6 +168,8 @@ class Delivery:
 
     def owns(self, node: int, session_id: str) -> bool:
         """Return whether an upload is that of a reply of this node."""
+        if (uploader := self.arrivals.uploader(session_id)) is not None:
+            return uploader == node
         with self.state.session() as session:
             owner = session.scalar(
                 select(MessageRes.src_node_id)
@@ -199,6 +206,28 @@ class Delivery:
                 self.state._cleanup_push_session(session_id, cleanup_messages=True)
         return wanted - {order for order, _, _ in partial}
 
+    def ready(self, orders: Collection[str], run: int) -> set[str]:
+        """Return the orders of a run to which there is all of a reply, or will be an error in its place."""
+        order, root, upload = MessageIns, ObjectPushSessionRoot, ObjectPushSession
+        with self.state.session() as session:
+            waiting = session.scalars(
+                select(order.message_id)
+                .join(Node, Node.node_id == order.dst_node_id)
+                .join(MessageRes, MessageRes.reply_to_message_id == order.message_id, isouter=True)
+                .join(root, root.root_object_id == MessageRes.message_id, isouter=True)
+                .join(upload, upload.session_id == root.session_id, isouter=True)
+                .where(
+                    order.message_id.in_(orders),
+                    order.run_id == uint64_to_int64(run),
+                    order.created_at + order.ttl > now().timestamp(),
+                    Node.status != NodeStatus.UNREGISTERED,
+                    Node.online_until >= now().timestamp(),
+                    MessageRes.message_id.is_(None)
+                    | ((upload.pending_count > 0) & (upload.expires_at > now())),
+                )
+            ).all()
+        return set(orders) - set(waiting)
+
     def reopen_replies(self, orders: Iterable[str]) -> None:
         """Hand out again the replies that the ServerApp asks for although it was given them."""
         given = MessageRes.reply_to_message_id.in_(set(orders)) & (MessageRes.delivered_at != "")
@@ -222,6 +251,23 @@ class Delivery:
         if order:
             self.forget({order})
 
+    def addressee(self, order: str) -> tuple[int | None, bool]:
+        """Return the node that an order is for, None if there is none, and whether a reply is stored."""
+        with self.state.session() as session:
+            row = session.execute(
+                select(MessageIns.dst_node_id, MessageRes.message_id)
+                .join(MessageRes, MessageRes.reply_to_message_id == MessageIns.message_id, isouter=True)
+                .where(MessageIns.message_id == order)
+            ).first()
+        return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
+
+    def recall(self, node: int) -> None:
+        """Let the node's inbox know what an earlier process handed out."""
+        inbox = self.arrivals.inbox(node)
+        for order in self._unanswered(node):
+            with contextlib.suppress(NoObjectInStoreError):
+                inbox.had(order, object_ids(self.state.object_store.get_object_tree(order)))
+
     def answered(self, orders: set[str]) -> set[str]:
         """Return those orders to which a reply is stored."""
         with self.state.session() as session:
@@ -231,7 +277,12 @@ class Delivery:
         return {order for order in found if order}
 
     def sweep(self) -> None:
-        """Delete what nobody will ask for any more: orders whose time is up, replies to them, objects."""
+        """Delete what nobody will ask for any more: orders whose time is up, replies to them, objects.
+
+        If the clock was set back, what was to end at a time that is now far away ends as soon as else.
+        """
+        self.arrivals.prune()
+        self._forget_the_future()
         with self.state.session() as session:
             old = session.execute(
                 select(MessageIns.message_id, MessageRes.message_id)
@@ -247,6 +298,14 @@ class Delivery:
             for _, reply in old:
                 if reply:
                     self.state.object_store.delete(reply)
+
+    def _forget_the_future(self) -> None:
+        upload, latest = ObjectPushSession, now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+        online = now().timestamp() + HEARTBEAT_PATIENCE * Node.heartbeat_interval
+        with self.state.session() as session:
+            session.execute(update(Node).where(Node.online_until > online + 1).values(online_until=online))
+            late = upload.expires_at > latest + timedelta(seconds=1)
+            session.execute(update(upload).where(late).values(expires_at=latest))
 
 
 class KeepingState:

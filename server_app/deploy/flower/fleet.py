@@ -27,9 +27,10 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
+from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
 from server_app.deploy.flower.limits import MAX_OBJECTS, RateLimiter, RefusedCallError
-from server_app.deploy.host.host import PLACE_HEADER
+from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
 from task import timing
 
 logger = logging.getLogger("flwr")
@@ -72,12 +73,40 @@ class Fleet(FleetServicer):
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node what it shall do, also if it was given it before and has not done it.
 
-        Not before all of it is here: the node would look for the rest no more than once a second.
+        Not before all of it is here: the node would look for the rest no more than once a second. A call that
+        asks for it (`HOLD_HEADER`) is held until there is something; a newer call of the node ends it.
         """
-        self._delivery.reopen_orders(request.node.node_id)
-        if self._delivery.comes(request.node.node_id):
-            return PullMessagesResponse()
-        return super().PullMessages(request, context)
+        node, arrivals = request.node.node_id, self._delivery.arrivals
+        inbox = arrivals.inbox(node)
+        turn = inbox.enter()
+        response = self._look(request, context, inbox, turn)
+        hold_s = _hold(context)
+        if response.messages_list or not hold_s:
+            return response
+        with arrivals.holding() as may_wait:
+            if may_wait and context.add_callback(lambda: inbox.leave(turn)):
+                until = time.monotonic() + hold_s
+                while not response.messages_list and inbox.wait(turn, until):
+                    response = self._look(request, context, inbox, turn)
+        return response
+
+    def _look(
+        self, request: PullMessagesRequest, context: grpc.ServicerContext, inbox: Inbox, turn: int
+    ) -> PullMessagesResponse:
+        """Ask the database for a message, if there may be one."""
+        node = request.node.node_id
+        with inbox.looking:
+            if not inbox.worth_a_look(turn):
+                return PullMessagesResponse()
+            before, sure = inbox.whole(), inbox.known
+            if not sure or inbox.unanswered:
+                self._delivery.reopen_orders(node)
+            if not sure and self._delivery.comes(node):
+                inbox.incomplete()
+                return PullMessagesResponse()
+            response: PullMessagesResponse = super().PullMessages(request, context)
+            inbox.looked(before, response)
+            return response
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Take the head of a reply that the node gives in its own name."""
@@ -99,14 +128,20 @@ class Fleet(FleetServicer):
                 f"{metadata.src_node_id}",
                 grpc.StatusCode.PERMISSION_DENIED,
             )
+        addressee, is_answered = self._delivery.addressee(metadata.reply_to_message_id)
+        if addressee not in (node, None):
+            self._limiter.say(node, f"reply refused: it answers a message to node {addressee}")
+            raise RefusedCallError(
+                "expected a reply to a message to this node; got one to a message to another",
+                grpc.StatusCode.PERMISSION_DENIED,
+            )
         if _more_than(MAX_OBJECTS, request.message_object_trees):
             text = f"expected at most {MAX_OBJECTS} objects in a reply; got more"
             logger.warning("%s: reply refused: %s", self._limiter.sender(node), text)
             self._delivery.answer(metadata.reply_to_message_id, node, text)
             raise RefusedCallError(text)
-        is_new = not self._delivery.answered({metadata.reply_to_message_id})
         response = super().PushMessages(request, context)
-        if is_new and response.objects_to_push:  # not for a head that is sent again, nor for one not stored
+        if not is_answered and response.objects_to_push:  # not for a head that comes again
             self._limiter.begin_reply(node)
         return response
 
@@ -121,12 +156,18 @@ class Fleet(FleetServicer):
         return response
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node a part of a message.
+        """Give a node a part of a message that it has to answer; of others it is told that they do not exist.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
         SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
         more work. Told that the part does not exist, it gives the message up.
         """
+        node, inbox = request.node.node_id, self._delivery.arrivals.inbox(request.node.node_id)
+        if not inbox.has(request.object_id):
+            self._delivery.recall(node)
+            if not inbox.has(request.object_id):
+                self._limiter.say(node, "PullObject refused: it is no part of a message to this node")
+                return PullObjectResponse(object_found=False, object_available=False)
         try:
             return super().PullObject(request, context)
         except FlowerError as err:
@@ -144,6 +185,15 @@ class Fleet(FleetServicer):
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
             raise RefusedCallError(str(err), grpc.StatusCode.FAILED_PRECONDITION) from err  # see PullObject
+
+
+def _hold(context: grpc.ServicerContext) -> float:
+    """Return for how many seconds a call is to be held."""
+    try:
+        wanted = float(get_metadata_str(context.invocation_metadata(), HOLD_HEADER) or 0)
+    except ValueError:
+        return 0.0
+    return min(wanted, timing.HELD_S) if wanted > 0 else 0.0
 
 
 def _more_than(most: int, trees: Iterable[ObjectTree]) -> bool:

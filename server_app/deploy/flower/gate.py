@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError
 
@@ -34,16 +35,17 @@ class Gate:
 
     Args:
         app: The application.
+        calls: Serves some calls of the Runtime API in the application's place, with the same proofs.
 
     Raises:
         ConfigError: The application has no secret.
     """
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, calls: RuntimeCalls | None = None) -> None:
         secret = getattr(app.state, "superexec_auth_secret", None)
         if not isinstance(secret, bytes) or not secret:
             raise ConfigError("expected --isolation process and --superexec-auth-secret-file FILE; got none")
-        self._app, self._runtime = app, runtime_stack(app)
+        self._app, self._runtime, self._calls = app, runtime_stack(app), calls
         self._header = f"Bearer {proof(secret)}".encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,6 +53,8 @@ class Gate:
         way: ASGIApp = PlainTextResponse(REFUSED, 401, {"WWW-Authenticate": "Bearer"})
         if scope["type"] == "lifespan":
             way = self._app
+        elif self._calls and scope["path"] in self._calls.paths and scope["method"] == "POST":
+            way = self._calls
         elif scope["path"].startswith(RUNTIME):
             scope["app"] = self._app
             way = self._runtime

@@ -7,7 +7,7 @@ It has no limit on size, count or rate. `RateLimiter` stands before its check of
 * the frames of one reply add up to at most ``max-reply`` bytes; a reply that grows larger is dropped and an
   error that says so is put in its place, so that the round does not wait for the rest of it;
 * replies come at most ``max-rate`` times a minute, other calls at `CALLS_PER_S`: who is faster is made to
-  wait, and refused if that is not enough;
+  wait, and refused if that is not enough, or if `SLOWED_CALLS` wait already;
 * at most `CONCURRENT` calls of one node are served at a time;
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
@@ -55,6 +55,7 @@ SMALL_BYTES = 64 * 1024  # of a frame of somebody who is not registered
 MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
 PLACE_LETTERS = 64
 CONCURRENT = 8
+SLOWED_CALLS = 200  # that wait at a time, of the thousand threads of Flower's gRPC server
 CALLS_PER_S = 100.0
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
 OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
@@ -195,6 +196,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         self._senders: dict[int, Sender] = {}
         self._lock = threading.Lock()
         self._began = time.monotonic()
+        self._slowed = 0
         self._said: dict[tuple[str, str], float] = {}
         self._places = places or Places()
 
@@ -205,6 +207,10 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
                 self._senders[node] = Sender(key, self._name_of(node), self.limits, self._began)
                 self._senders[node].place = self._places.of(self._senders[node].fingerprint)
             return self._senders[node]
+
+    def say(self, node: int, text: str) -> None:
+        """Log what a node did, but not the same all the time."""
+        self._say(str(self.sender(node)), text)
 
     def begin_reply(self, node: int) -> None:
         """Let a node upload the objects of a reply that was accepted."""
@@ -247,7 +253,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
                 raise RefusedCallError("this key is not registered", grpc.StatusCode.UNAUTHENTICATED)
             yield  # Flower's own refusal has a code that nodes know
             return
-        sender = self.sender(node, key)
+        sender, came = self.sender(node, key), time.monotonic()
         if sender.is_replay(stamp):
             self._say(str(sender), f"{method} refused: the same call came before")
             raise RefusedCallError(
@@ -267,17 +273,31 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
             raise RefusedCallError(f"expected at most {rate}; got more")
         try:
             if wait_s:
-                time.sleep(wait_s)
+                self._slow_down(sender, method, wait_s)
             if method == PUSH_OBJECT:
                 self._count(node, sender, size)
             yield
-            sender.heard = time.monotonic()
+            sender.heard = max(sender.heard, came)  # a held call says nothing about the time since then
             if sender.place != (place := place[:PLACE_LETTERS]):
                 sender.place = place
                 self._places.keep(sender.fingerprint, place)
         finally:
             with sender.lock:
                 sender.calls -= 1
+
+    def _slow_down(self, sender: Sender, method: str, wait_s: float) -> None:
+        """Let a call wait, if not too many wait already: others need the threads."""
+        with self._lock:
+            may = self._slowed < SLOWED_CALLS
+            self._slowed += may
+        if not may:
+            self._say(str(sender), f"{method} refused: {SLOWED_CALLS} calls wait already")
+            raise RefusedCallError("too many calls wait already")
+        try:
+            time.sleep(wait_s)
+        finally:
+            with self._lock:
+                self._slowed -= 1
 
     def _count(self, node: int, sender: Sender, size: int) -> None:
         """Count the bytes of a reply, and end it if they are too many."""

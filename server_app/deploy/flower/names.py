@@ -25,7 +25,8 @@ SUPERLINK = Use(
             database: attribute
         flwr.common.constant
             FLWR_INTERNAL_GRPC_CONTROL_API = 'FLWR_INTERNAL_GRPC_CONTROL_API'
-            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API' | none
+            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API'
+            FLWR_INTERNAL_GRPC_FLEET_API none
     """,
 )
 
@@ -43,14 +44,22 @@ DELIVERY = Use(
             session(self)
             store_message_res(self, message)
             delete_messages(self, message_ins_ids)
+            store_message_and_object_tree(self, message, object_tree, session_id)
+            store_object(self, run_id, session_id, object_id, object_content)
+            delete_node(self, owner_aid, node_id)
             get_node_id_by_public_key(self, public_key)
             get_node_info(self, *, node_ids=, owner_aids=, statuses=)
             deactivate_node(self, node_id)
             object_store: property
             _cleanup_push_session(self, session_id, *, cleanup_messages)
             _store_generated_message(self, message)
+        flwr.supercore.object_store
+            NoObjectInStoreError(message)
         flwr.supercore.object_store.ObjectStore
             delete(self, object_id)
+            get_object_tree(self, object_id)
+        flwr.supercore.inflatable.inflatable_object
+            iterate_object_tree(tree)
         flwr.supercore.state.schema.corestate_models
             ObjectPushSession: session_id run_id expires_at pending_count
             ObjectPushSessionRoot: session_id root_object_id
@@ -66,6 +75,7 @@ DELIVERY = Use(
             uint64_to_int64(unsigned)
         flwr.supercore.constant
             NodeStatus: REGISTERED=registered ONLINE=online ... b21b8a38
+            OBJECT_PUSH_SESSION_TTL_SECONDS = 180
         flwr.supercore.date
             now()
         flwr.app.message
@@ -76,7 +86,45 @@ DELIVERY = Use(
             _message_id: attribute
         flwr.common.constant
             SUPERLINK_NODE_ID = 1
+            HEARTBEAT_PATIENCE = 2
             ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
+    """,
+)
+
+ECONOMY = Use(
+    "answers of the SuperLink's state that hold for a moment, and traffic that is written each second.",
+    "each call costs the SuperLink three times as much.",
+    """
+        flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
+            get_task_by_token(self, token)
+            get_run_status(self, run_ids)
+            finish_task(self, task_id, sub_status, details)
+            store_traffic(self, run_id, *, bytes_sent, bytes_recv)
+        flwr.supercore.object_store.ObjectStore
+            preregister(self, run_id, object_tree)
+    """,
+)
+
+RUNTIME = Use(
+    "the Runtime API's calls of a round without Flower's layers, and a question that is held.",
+    "`bouquet link` does not start.",
+    """
+        flwr.superlink.servicer.runtime.runtime_handlers
+            push_messages(request, state, task)
+            pull_object(request, state, task)
+            get_nodes(request, state, task)
+        flwr.proto.runtime_pb2
+            PullAppMessagesRequest: message_ids
+            PushAppMessagesRequest: messages_list message_object_trees
+            GetNodesRequest: no fields
+        flwr.supercore.error
+            http_error_translator(request, call_next)
+        flwr.supercore.error.ApiErrorCode
+            INVALID_PROTOBUF_PAYLOAD
+        flwr.supercore.constant
+            TASK_TOKEN_HEADER = 'flwr-task-token'
+        flwr.supercore.dependencies.task
+            authenticate_task(request, token, state)
     """,
 )
 
@@ -134,7 +182,8 @@ GATE = Use(
     """
         flwr.superlink.routers
             control: module
-            fleet: module | none
+            fleet: module
+            fleet none
     """,
 )
 
@@ -165,7 +214,8 @@ CONTROL = Use(
         flwr.proto.control_pb2
             ListNodesRequest: no fields
             ListNodesResponse: nodes_info now
-            ListRunsRequest: run_id limit | : run_id limit skip
+            ListRunsRequest: run_id limit
+            ListRunsRequest: run_id limit skip
             ListRunsResponse: run_dict now
             RegisterNodeRequest: public_key location name
             RegisterNodeResponse: node_id
@@ -297,5 +347,5 @@ ENVIRONMENT = Use(
     """,
 )
 
-LINK = (SUPERLINK, DELIVERY, FLEET)  # without these no SuperLink is started
+LINK = (SUPERLINK, DELIVERY, ECONOMY, RUNTIME, FLEET)  # without these no SuperLink is started
 USES = (*LINK, GATE, ROUTINE, CONTROL, SERVER_APPS, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT)

@@ -31,10 +31,12 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
+from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
 from server_app.deploy.flower.names import LINK
+from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.processes import end_with_parent
 from task import timing
 from task.errors import ConfigError
@@ -69,6 +71,7 @@ def patch(limits: Limits) -> None:
             "Install a version that Bouquet names: pip install 'flwr>=1.39,<1.43'"
         )
     run_fleet = stock._run_fleet_api_grpc_rere
+    deliveries: list[Delivery] = []  # one, once the SuperLink has started
 
     class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]
         """Puts the parts together once the state is there, and before anything is served."""
@@ -77,7 +80,9 @@ def patch(limits: Limits) -> None:
             state = self.state_factory.state()
             if not isinstance(state, SqlLinkState):
                 raise ConfigError("expected --database FILE, in which messages survive; got none")
+            self.traffic = economise(state)
             delivery = Delivery(state)
+            deliveries.append(delivery)
             delivery.survive()
             places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
             limiter = RateLimiter(
@@ -99,7 +104,14 @@ def patch(limits: Limits) -> None:
             gc.collect()
             gc.freeze()  # the modules' objects stay; a collection need not look at them
 
-    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn))
+        def shutdown(self) -> None:
+            for delivery in deliveries:
+                delivery.arrivals.close()
+                self.traffic.write()
+            super().shutdown()
+
+    calls = RuntimeCalls(lambda: deliveries[0])
+    vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn, calls))
 
 
 def serve_fleet(
@@ -160,13 +172,13 @@ class _Http(HttpToolsProtocol):
 class _Uvicorn:
     """uvicorn with the gate before the application; it does not wait for open streams without limit."""
 
-    def __init__(self, theirs: ModuleType) -> None:
-        self._theirs = theirs
+    def __init__(self, theirs: ModuleType, calls: RuntimeCalls) -> None:
+        self._theirs, self._calls = theirs, calls
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
-        self._theirs.run(app=Gate(app), http=_Http, ws="none", **options)
+        self._theirs.run(app=Gate(app, self._calls), http=_Http, ws="none", **options)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

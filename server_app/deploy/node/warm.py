@@ -22,6 +22,7 @@ from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, say
 from server_app.deploy.node.app_integrity import OF_A_NODE, installed
 from server_app.deploy.node.tasks import KILL, NEWS, ORDER, READY
+from task.config.read import read_config
 
 
 def main() -> None:
@@ -30,6 +31,7 @@ def main() -> None:
     gc.disable()
     app = importlib.import_module(sys.argv[1]).app
     work = importlib.import_module("server_app.deploy.flower.client_task").run
+    read_config({})  # what it imports and keeps is read by every task
     gc.collect()
     gc.freeze()
     here = installed(OF_A_NODE)

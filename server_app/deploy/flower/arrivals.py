@@ -1,0 +1,334 @@
+"""What has arrived for whom, in memory: a held call is answered at once, and a vain look costs no database.
+
+The database has the messages. Here stands what this process saw of them: which are whole, which are on their
+way, and which a node has and did not answer. Nothing is lost with it: for what a new SuperLink does not know
+yet, and now and then in any case, the database is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Metadata
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+from task import timing
+
+HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
+UNKNOWN = ""  # in place of a message's id: one that was on its way when this process began
+
+
+class Inbox:
+    """The messages to one node. A call of the node takes a turn; a newer one ends it."""
+
+    def __init__(self) -> None:
+        self.looking = threading.Lock()  # held by who asks the database
+        self._change = threading.Condition()
+        self._turn = 0
+        self._open = True
+        self._known = False  # whether these sets are complete
+        self._whole: set[str] = set()  # and not handed out
+        self._coming: dict[str, float] = {}  # not whole yet, and since when on the monotonic clock
+        self._out: dict[str, frozenset[str]] = {}  # handed out and not answered, and the parts of each
+        self._looked_at = 0.0
+
+    def enter(self) -> int:
+        """Begin a call, and end the one before it; return its turn."""
+        with self._change:
+            self._turn += 1
+            self._change.notify_all()
+            return self._turn
+
+    def leave(self, turn: int) -> None:
+        """End a call: whoever made it is gone."""
+        with self._change:
+            self._turn += self._turn == turn
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """End all calls, those to come too."""
+        with self._change:
+            self._open = False
+            self._change.notify_all()
+
+    def worth_a_look(self, turn: int) -> bool:
+        """Return whether there may be something for a call."""
+        with self._change:
+            old = time.monotonic() - self._looked_at > timing.INBOX_S
+            return self._goes_on(turn) and (self._may() or (old and not self._coming))
+
+    def wait(self, turn: int, until: float) -> bool:
+        """Hold a call until there may be something for it; return whether there may.
+
+        Args:
+            turn: The call.
+            until: On the monotonic clock.
+        """
+        with self._change:
+            while self._goes_on(turn) and not self._may() and (left := until - time.monotonic()) > 0:
+                due = [since + timing.PARTS_S - time.monotonic() for since in self._coming.values()]
+                self._change.wait(max(min(left, *due, left), 0.0))
+            return self._goes_on(turn) and self._may()
+
+    def _goes_on(self, turn: int) -> bool:
+        return self._open and self._turn == turn
+
+    def _may(self) -> bool:
+        late = time.monotonic() - timing.PARTS_S
+        for order in [order for order, since in self._coming.items() if since <= late]:
+            del self._coming[order]  # the node sees for itself that it cannot have it
+            self._whole.add(order)
+        # Of several the database gives the oldest, be it whole or not.
+        return not self._coming and (not self._known or bool(self._whole or self._out))
+
+    def stored(self, order: str, *, whole: bool) -> None:
+        """Note a message to the node, of which parts may be missing."""
+        with self._change:
+            if whole:
+                self._coming.pop(order, None)
+                self._whole.add(order)
+                self._change.notify_all()
+            else:
+                self._coming[order] = time.monotonic()
+
+    def answered(self, order: str) -> None:
+        """Note that all of the answer to a message is here."""
+        with self._change:
+            self._out.pop(order, None)
+
+    def forget(self) -> None:
+        """Let the next look ask the database for all."""
+        with self._change:
+            self._known = False
+            self._coming.pop(UNKNOWN, None)
+            self._change.notify_all()
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing but what is known here can be for the node."""
+        return self._known
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the node has what it did not answer."""
+        return bool(self._out)
+
+    def whole(self) -> frozenset[str]:
+        """Return the messages that a look should find."""
+        with self._change:
+            return frozenset(self._whole)
+
+    def incomplete(self) -> None:
+        """Note that a look found a message of which parts are missing."""
+        with self._change:
+            self._coming[UNKNOWN] = time.monotonic()
+
+    def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
+        """Note what a look found; `before` is what `whole` was before it."""
+        with self._change:
+            self._looked_at = time.monotonic()
+            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                order = message.metadata.message_id
+                self._whole.discard(order)
+                self._out[order] = object_ids(tree)
+            if not found.messages_list:
+                self._whole -= before
+                self._out.clear()
+                self._known = True
+
+    def has(self, object_id: str) -> bool:
+        """Return whether an object is part of what the node has and did not answer."""
+        with self._change:
+            return any(object_id in parts for parts in self._out.values())
+
+    def had(self, order: str, parts: frozenset[str]) -> None:
+        """Note a message that the node was handed by an earlier process."""
+        with self._change:
+            self._out.setdefault(order, parts)
+
+
+def object_ids(tree: ObjectTree) -> frozenset[str]:
+    """Return the ids of a message and of all its parts."""
+    return frozenset(node.object_id for node in iterate_object_tree(tree))
+
+
+@dataclass
+class _Upload:
+    """Messages that are pushed together, each with the objects of it that are missing."""
+
+    missing: dict[str, set[str]] = field(default_factory=dict)
+    metadata: dict[str, Metadata] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False)
+class Question:
+    """A ServerApp's question which of its messages are answered; it is waited for in an event loop."""
+
+    wanted: frozenset[str]
+    loop: asyncio.AbstractEventLoop
+    found: set[str] = field(default_factory=set)
+    rung: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ring(self) -> None:
+        """End the wait; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the wait with it
+            self.loop.call_soon_threadsafe(self.rung.set)
+
+
+class Arrivals:
+    """Watches a SuperLink's state for what arrives.
+
+    Args:
+        state: Its methods that store messages and objects, and end nodes, also report here.
+    """
+
+    def __init__(self, state: SqlLinkState) -> None:
+        self._inboxes: dict[int, Inbox] = {}
+        self._uploads: dict[str, _Upload] = {}  # by session
+        self._questions: set[Question] = set()
+        self._lock = threading.Lock()
+        self._free = HELD_CALLS
+        vars(state).update(
+            store_message_and_object_tree=self._store(state.store_message_and_object_tree),
+            store_object=self._put(state.store_object),
+            delete_node=self._delete(state.delete_node),
+            deactivate_node=self._deactivate(state.deactivate_node),
+        )
+
+    def inbox(self, node: int) -> Inbox:
+        """Return what is known of the messages to a node."""
+        with self._lock:
+            return self._inboxes.setdefault(node, Inbox())
+
+    @contextmanager
+    def holding(self) -> Iterator[bool]:
+        """Yield whether one call more may be held; it is counted while the block lasts."""
+        with self._lock:
+            may = self._free > 0
+            self._free -= may
+        try:
+            yield may
+        finally:
+            with self._lock:
+                self._free += may
+
+    def close(self) -> None:
+        """End all held calls."""
+        with self._lock:
+            inboxes, questions = list(self._inboxes.values()), list(self._questions)
+        for inbox in inboxes:
+            inbox.close()
+        for question in questions:
+            question.ring()
+
+    @contextmanager
+    def asking(self, question: Question) -> Iterator[None]:
+        """Report to a question what arrives."""
+        with self._lock:
+            self._questions.add(question)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._questions.discard(question)
+
+    def answered(self, order: str, node: int) -> None:
+        """Note that all of the answer of a node to a message is here."""
+        self.inbox(node).answered(order)
+        with self._lock:
+            asked = [question for question in self._questions if order in question.wanted]
+        for question in asked:
+            question.found.add(order)
+            question.ring()
+
+    def uploader(self, session: str) -> int | None:
+        """Return which node uploads in a session; None if this process does not know it."""
+        with self._lock:
+            upload = self._uploads.get(session)
+            return next((data.src_node_id for data in upload.metadata.values()), None) if upload else None
+
+    def prune(self) -> None:
+        """Forget uploads that no one goes on with."""
+        with self._lock:
+            old = time.monotonic() - timing.UPLOAD_S
+            for session in [session for session, upload in self._uploads.items() if upload.began < old]:
+                del self._uploads[session]
+
+    def _store(self, theirs: Callable[..., tuple[bool, list[str]]]) -> Callable[..., tuple[bool, list[str]]]:
+        def store(message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
+            stored, missing = theirs(message, object_tree, session_id)
+            if stored:
+                data = message.metadata
+                if missing:
+                    with self._lock:
+                        upload = self._uploads.setdefault(session_id, _Upload())
+                        upload.missing[data.message_id] = set(missing)
+                        upload.metadata[data.message_id] = data
+                self._note(data, whole=not missing)
+            return stored, missing
+
+        return store
+
+    def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
+        def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
+            stored = theirs(run_id, session_id, object_id, object_content)
+            if stored:
+                self._took(session_id, object_id)
+            return stored
+
+        return put
+
+    def _took(self, session: str, object_id: str) -> None:
+        with self._lock:
+            upload = self._uploads.get(session)
+            whole = []
+            for message, missing in upload.missing.items() if upload else ():
+                missing.discard(object_id)
+                whole += [] if missing else [message]
+            for message in whole if upload else ():
+                assert upload is not None
+                del upload.missing[message]
+            if upload and not upload.missing:
+                del self._uploads[session]
+        for message in whole:
+            assert upload is not None
+            self._note(upload.metadata[message], whole=True)
+        if upload is None:  # it began before this process did
+            with self._lock:
+                inboxes, questions = list(self._inboxes.values()), list(self._questions)
+            for inbox in inboxes:
+                inbox.forget()
+            for question in questions:
+                question.ring()
+
+    def _note(self, data: Metadata, *, whole: bool) -> None:
+        if not data.reply_to_message_id:
+            self.inbox(data.dst_node_id).stored(data.message_id, whole=whole)
+        elif whole:
+            self.answered(data.reply_to_message_id, data.src_node_id)
+
+    def _delete(self, theirs: Callable[..., None]) -> Callable[..., None]:
+        def delete_node(owner_aid: str, node_id: int) -> None:
+            theirs(owner_aid, node_id)
+            self.inbox(node_id).close()  # for good: ids are not used again
+
+        return delete_node
+
+    def _deactivate(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
+        def deactivate_node(node_id: int) -> bool:
+            done = theirs(node_id)
+            self.inbox(node_id).enter()
+            return done
+
+        return deactivate_node

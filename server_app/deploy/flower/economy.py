@@ -1,0 +1,178 @@
+"""What the SuperLink need not ask its database at each call.
+
+Flower asks at each call which node has the key, whether the run runs, and whose task has the token, and adds
+up traffic: half of all transactions. Here such an answer holds for a moment, unless this process, which alone
+writes the database, changes it; traffic is added up in memory and written each second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+
+from task import timing
+
+logger = logging.getLogger("flwr")
+
+RUNNING = "running"  # as the Control API has it; another word costs no more than questions
+MOST_ANSWERS = 10_000
+MOST_OBJECTS = 200_000  # in the trees that are remembered
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """A question whose answers hold for a moment.
+
+    Args:
+        ask: The question; an answer of None is not remembered.
+        for_s: Seconds for which an answer holds.
+    """
+
+    def __init__(self, ask: Callable[[K], V | None], for_s: float) -> None:
+        self._ask, self._for_s = ask, for_s
+        self._answers: dict[K, tuple[V, float]] = {}
+        self._asking = threading.Lock()
+
+    def __call__(self, key: K) -> V | None:
+        """Return the answer."""
+        if (known := self._known(key)) is not None:
+            return known
+        with self._asking:  # the others wait for the one who asks
+            if (known := self._known(key)) is not None:
+                return known
+            answers, asked_at = self._answers, time.monotonic()
+            answer = self._ask(key)
+            if answer is None:
+                answers.pop(key, None)
+            else:
+                if len(answers) >= MOST_ANSWERS:
+                    answers.clear()
+                answers[key] = answer, asked_at + self._for_s  # into what `forget` may have replaced by now
+            return answer
+
+    def _known(self, key: K) -> V | None:
+        found = self._answers.get(key)
+        return found[0] if found is not None and found[1] > time.monotonic() else None
+
+    def forget(self) -> None:
+        """Ask again, whatever the question."""
+        self._answers = {}
+
+
+class _Trees:
+    """The trees of objects that were registered, the newest of them."""
+
+    def __init__(self) -> None:
+        self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
+        self._objects = 0
+        self._lock = threading.Lock()
+
+    def keep(self, tree: ObjectTree) -> None:
+        size = sum(1 for _ in iterate_object_tree(tree))
+        with self._lock:
+            self._drop(tree.object_id)
+            self._trees[tree.object_id] = tree, size
+            self._objects += size
+            while self._objects > MOST_OBJECTS:
+                self._drop(next(iter(self._trees)))
+
+    def get(self, root: str) -> ObjectTree | None:
+        found = self._trees.get(root)
+        return found[0] if found else None
+
+    def drop(self, root: str) -> None:
+        with self._lock:
+            self._drop(root)
+
+    def _drop(self, root: str) -> None:
+        _, size = self._trees.pop(root, (None, 0))
+        self._objects -= size
+
+
+class Traffic:
+    """Adds up the traffic of runs, and writes it each second; one that is killed loses the last."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self._sums: dict[int, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._written_at = time.monotonic()
+
+    def __call__(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        """Count."""
+        with self._lock:
+            sent, received = self._sums.get(run_id, (0, 0))
+            self._sums[run_id] = sent + bytes_sent, received + bytes_recv
+            due = time.monotonic() - self._written_at > timing.TRAFFIC_S
+        if due:
+            self.write()
+
+    def write(self) -> None:
+        """Write what was counted."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+            self._written_at = time.monotonic()
+        for run_id, (sent, received) in sums.items():
+            try:
+                self._write(run_id, bytes_sent=sent, bytes_recv=received)
+            except Exception as err:  # such as a run that was deleted, or a locked database
+                logger.warning("traffic of run %d is not counted: %s", run_id, err)
+
+
+def economise(state: SqlLinkState) -> Traffic:
+    """Let a state ask its database less; return what is to be written when the SuperLink ends."""
+    node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
+    task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)
+    statuses, store, trees = state.get_run_status, state.object_store, _Trees()
+    preregister, find_tree, delete = store.preregister, store.get_object_tree, store.delete
+
+    def running(run_id: int) -> Any:
+        status = statuses({run_id}).get(run_id)
+        return status if status is not None and status.status == RUNNING else None
+
+    status_of = Remembered(running, timing.RUN_STATE_S)
+
+    def get_run_status(run_ids: set[int]) -> dict[int, Any]:
+        if len(run_ids) == 1 and (status := status_of(next(iter(run_ids)))) is not None:
+            return {next(iter(run_ids)): status}
+        return statuses(run_ids)
+
+    def changing(method: Callable[..., Any], *answers: Remembered[Any, Any]) -> Callable[..., Any]:
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            finally:
+                for answer in answers:
+                    answer.forget()
+
+        return changed
+
+    def register(run_id: int, object_tree: ObjectTree) -> list[str]:
+        missing = preregister(run_id, object_tree)
+        trees.keep(object_tree)
+        return missing
+
+    def get_object_tree(object_id: str) -> ObjectTree:
+        return trees.get(object_id) or find_tree(object_id)
+
+    def forget_object(object_id: str) -> None:
+        trees.drop(object_id)
+        delete(object_id)
+
+    traffic = Traffic(state.store_traffic)
+    vars(state).update(
+        get_node_id_by_public_key=node_of, get_task_by_token=task_of, get_run_status=get_run_status,
+        delete_node=changing(state.delete_node, node_of),
+        finish_task=changing(state.finish_task, task_of, status_of), store_traffic=traffic,
+    )  # fmt: skip
+    vars(store).update(preregister=register, get_object_tree=get_object_tree, delete=forget_object)
+    return traffic

@@ -1,0 +1,121 @@
+"""The calls of the Runtime API that a round consists of, without the layers that Flower puts around them.
+
+Flower's application takes such a call through five middlewares and as many threads; it then costs ten times
+what the handler itself costs, and a round has dozens of them. Here a call is read, its token is checked and
+its handler called in one thread. Errors become the answers that Flower makes of them. The version of the
+caller is not checked again: it was when it acquired its task.
+
+And there is one question of ours, `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
+whose reply, or an error in its place, is there to be pulled. It marks nothing as delivered. It is held until
+there is one; it waits in the event loop and takes no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest, PushAppMessagesRequest
+from flwr.supercore.constant import TASK_TOKEN_HEADER
+from flwr.supercore.dependencies.task import authenticate_task
+from flwr.supercore.error import ApiErrorCode, FlowerError, http_error_translator
+from flwr.superlink.servicer.runtime import runtime_handlers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server_app.deploy.flower.arrivals import Question
+from server_app.deploy.flower.delivery import Delivery
+from task import timing
+from task.flower.grid import ANSWERED
+
+THREADS = 32
+HELD_QUESTIONS = 64  # at a time; further ones are answered at once
+CALLS: dict[str, tuple[str, Any]] = {
+    "/v1/runtime/push-messages": ("push_messages", PushAppMessagesRequest),
+    "/v1/runtime/push-object": ("push_object", PushObjectRequest),
+    "/v1/runtime/pull-messages": ("pull_messages", PullAppMessagesRequest),
+    "/v1/runtime/pull-object": ("pull_object", PullObjectRequest),
+    "/v1/runtime/confirm-message-received": ("confirm_message_received", ConfirmMessageReceivedRequest),
+    "/v1/runtime/get-nodes": ("get_nodes", GetNodesRequest),
+}
+
+
+class RuntimeCalls:
+    """Serves these calls.
+
+    Args:
+        delivery: Returns who knows, once the SuperLink has started.
+    """
+
+    paths = frozenset((*CALLS, ANSWERED))
+
+    def __init__(self, delivery: Callable[[], Delivery]) -> None:
+        self._delivery = delivery
+        self._held = 0
+        self._threads = ThreadPoolExecutor(THREADS, "runtime")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        request = Request(scope, receive)
+        try:
+            response = await http_error_translator(request, self._answer)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        body, path = await request.body(), request.url.path
+        if path == ANSWERED:
+            answer = await self._which(request, body)
+        else:
+            answer = await self._in_thread(self._handle, request, body, *CALLS[path])
+        return Response(answer.SerializeToString(), media_type="application/protobuf")
+
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+    def _handle(self, request: Request, body: bytes, name: str, kind: Any) -> Any:
+        state = self._delivery().state
+        task = authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
+        return getattr(runtime_handlers, name)(_parse(kind, body), state, task)
+
+    async def _which(self, request: Request, body: bytes) -> PullAppMessagesRequest:
+        token = request.headers.get(TASK_TOKEN_HEADER)
+        task = await self._in_thread(authenticate_task, request, token, self._delivery().state)
+        asked = _parse(PullAppMessagesRequest, body)
+        try:
+            hold_s = float(request.query_params.get("hold", "0"))
+        except ValueError:
+            hold_s = 0.0
+        found = await self.which(frozenset(asked.message_ids), task.run_id, min(hold_s, timing.ANSWERED_S))
+        return PullAppMessagesRequest(message_ids=sorted(found))
+
+    async def which(self, wanted: frozenset[str], run: int, hold_s: float) -> set[str]:
+        """Return which messages are answered; if none is, once one is or after the time."""
+        delivery = self._delivery()
+        question = Question(wanted, asyncio.get_running_loop())
+        with delivery.arrivals.asking(question):
+            found: set[str] = await self._in_thread(delivery.ready, wanted, run)
+            if found or self._held >= HELD_QUESTIONS:
+                return found
+            self._held += 1
+            try:
+                await asyncio.wait_for(question.rung.wait(), hold_s)
+            except TimeoutError:
+                return set()
+            finally:
+                self._held -= 1
+        return question.found or await self._in_thread(delivery.ready, wanted, run)
+
+
+def _parse(kind: Any, body: bytes) -> Any:
+    try:
+        return kind.FromString(body)
+    except Exception as err:  # protobuf's own
+        raise FlowerError(
+            ApiErrorCode.INVALID_PROTOBUF_PAYLOAD, f"expected {kind.__name__}; got {err}"
+        ) from err
