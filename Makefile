@@ -73,8 +73,7 @@ soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about half an hour
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
 
 docs: setup  ## write the generated pages: the README's table, docs/composition.md
-	$(BIN)/python -c 'from pathlib import Path; from server_app.cli.catalogue import with_table; p = Path("README.md"); p.write_text(with_table(p.read_text()))'
-	$(BIN)/python -c 'from pathlib import Path; from task.resolve.composition import markdown; Path("docs/composition.md").write_text(markdown())'
+	$(BIN)/python -m tests.pages
 
 clean:  ## remove the .venv and the caches of the tools
 	rm -rf $(VENV) $(VENV)-compat .pytest_cache .mypy_cache .ruff_cache

@@ -1,7 +1,5 @@
 """The ClientApp: registers, trains and evaluates the clients that a message names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -10,9 +8,9 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.measure import query_clients
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
@@ -38,10 +36,9 @@ def phases() -> dict[str, str]:
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
     """Return a ClientApp.
 
-    Args:
-        run_config: Keys that take the place of the context's, for `server_app.engines.simulate`, which has no
-            run config. They make it a simulation.
-        simulation: Whether the run and the clients are one user's, on one machine; see `client_app.owner`.
+    Keys of `run_config` take the place of the context's and make it a simulation: for
+    `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
+    are one user's, on one machine; see `client_app.owner`.
     """
     fixed = dict(run_config or {})
     simulation = simulation or bool(fixed)

@@ -5,8 +5,6 @@ clients of the run's partition. Of a partition a node can train every client, si
 the data; nodes with one state folder therefore form a pool and stand in for each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -24,6 +22,7 @@ from client_app.owner import SIMULATION, Owner
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
+from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, only, state_of
@@ -35,21 +34,12 @@ from task.wire.layouts import Forms
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class OneClient:
-    """The only client of a node that brings its own data: a partition of which all rows are its own."""
+class OneClient(Partition):
+    """The only client of a node that brings its own data: all rows are its own."""
 
-    name: str
-    dataset: Dataset
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The one name."""
-        return (self.name,)
-
-    def num_train(self) -> np.ndarray:
-        """Training examples, int64 [1]."""
-        return np.array([self.dataset.num_train], np.int64)
+    def __init__(self, name: str, dataset: Dataset) -> None:
+        train, test = np.split(np.arange(len(dataset.y)), [dataset.num_train])
+        super().__init__(Owners.from_lists((name,), [train], [test]), {})
 
     def index(self, name: str) -> int:
         """Return 0, or refuse another client.
@@ -57,20 +47,9 @@ class OneClient:
         Raises:
             DataError: This node does not host that client.
         """
-        if name != self.name:
-            raise DataError(f"client {name}: this node hosts {self.name} only")
+        if name not in self.names:
+            raise DataError(f"client {name}: this node hosts {self.names[0]} only")
         return 0
-
-    def train(self, client: int) -> np.ndarray:
-        """All training rows."""
-        return np.arange(self.dataset.num_train)
-
-    def test(self, client: int) -> np.ndarray:
-        """All test rows."""
-        return np.arange(self.dataset.num_train, len(self.dataset.y))
-
-
-Clients = Partition | OneClient
 
 
 @dataclass(frozen=True)
@@ -79,7 +58,7 @@ class Node:
 
     config: Config
     dataset: Dataset
-    clients: Clients
+    clients: Partition
     pool: str
     share: tuple[int, int]
     device: torch.device

@@ -19,9 +19,6 @@ In a simulation the run and the clients are one user's on one machine, so that t
 hears everything. What runs a simulation says so; every other process is a node.
 """
 
-from __future__ import annotations
-
-import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +31,8 @@ from task.config.sections import TrainConfig
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
+from task.text import logger
 
-logger = logging.getLogger("flwr")  # its lines go to the node's own log
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")

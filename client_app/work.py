@@ -1,7 +1,5 @@
 """What a node does for the clients that a message names: train them, or measure models on their test data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -25,7 +23,6 @@ from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
-from task.numerics.seeds import rng_for, seed_for
 from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import messages as wire
 
@@ -159,7 +156,7 @@ class Training:
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
+            [seeds.rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
             [k.get("personal", {}) for k in kept] if entry.private else (),
             frozenset(node.parts().private),
         )
@@ -179,7 +176,7 @@ class Training:
             # What trains together draws nothing; dropout and the like are of clients that train alone.
             stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
             if not program.stacks:
-                torch.manual_seed(seed_for(node.config.seed, seeds.TORCH, order.round, cohort[0]))
+                torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, order.round, cohort[0]))
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)
             solver.begin(task)
@@ -247,7 +244,7 @@ def _own(
     task, solver, kept = training.task(Single(model), [client], [rows], epochs, server_round)
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed_for(node.config.seed, seeds.TORCH, server_round, client))
+        torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, server_round, client))
         for stage in training.stages:
             stage.start(task, [client], kept, server_round)
         solver.personalise(task)

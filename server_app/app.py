@@ -1,8 +1,5 @@
 """The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
 
-from __future__ import annotations
-
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,9 +28,8 @@ from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.numerics.arrays import state_of
 from task.resolve.contract import contract_of, model_of, parts_of
+from task.text import logger
 from task.wire import messages as wire
-
-logger = logging.getLogger("flwr")
 
 app = ServerApp()
 
@@ -77,12 +73,9 @@ def run(
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
-    Args:
-        grid: Where the nodes are.
-        config: The run.
-        rounds_over: Called when no message will be sent any more, before the results are written.
-        overlap: Evaluate centrally while the next round trains.
-        wait_s: How long to wait for another run that writes into the result folder.
+    `rounds_over` is called when no message will be sent any more, before the results are written. With
+    `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
+    folder is waited for up to `wait_s`.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.

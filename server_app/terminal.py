@@ -5,8 +5,6 @@ are no markup and colons no emoji, and what would steer the terminal is shown as
 from `rich.text.Text` and styles only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,11 +16,7 @@ from task.text import plain
 
 
 class Terminal(Console):
-    """A console without markup, emoji codes and control characters.
-
-    Args:
-        options: Of `rich.console.Console`.
-    """
+    """A console of rich without markup, emoji codes and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})

@@ -18,8 +18,6 @@ A node tells its errors to the server. What only the node's own log may say stan
 `local(...)`: values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import os
@@ -38,7 +36,6 @@ class BouquetError(Exception):
     """Base of all errors that Bouquet raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the whole text."""
         return _MARKS.sub("", super().__str__())
 
     @property
@@ -58,9 +55,7 @@ class DataError(BouquetError):
 class WireError(BouquetError):
     """A message lacks a field, has one too many, or one with an unusable value.
 
-    Args:
-        message: The whole sentence.
-        field: Name of the field at fault, as in the catalogue ("" if the message as a whole is).
+    `field` is its name, as in the catalogue; "" if the message as a whole is at fault.
     """
 
     def __init__(self, message: str, field: str = "") -> None:
@@ -69,13 +64,7 @@ class WireError(BouquetError):
 
 
 class FieldError(WireError):
-    """One field of one client's reply failed its check.
-
-    Args:
-        field: Name of the field, ``record/array`` for an array.
-        expected: What was expected of it.
-        got: What came.
-    """
+    """One field of one client's reply failed its check; an array's is ``record/array``."""
 
     def __init__(self, field: str, expected: str, got: str) -> None:
         super().__init__(f"field {field!r}: expected {expected}; got {got}", field)

@@ -1,7 +1,5 @@
 """Names of clients that follow a pattern, so that a population of a million takes no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
@@ -9,11 +7,7 @@ _PREFIX = "client-"
 
 
 class ClientNames(Sequence[str]):
-    """``client-0`` .. ``client-9`` and the like, padded with zeros and so sorted, made when asked for.
-
-    Args:
-        count: How many, at least 1.
-    """
+    """``client-0`` .. ``client-9`` and the like, padded with zeros and so sorted, made when asked for."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,8 +1,9 @@
-"""Text from outside, made fit to be shown."""
+"""Text from outside, made fit to be shown; and where we write."""
 
-from __future__ import annotations
-
+import logging
 import unicodedata
+
+logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 KEPT = frozenset("\n\t")
 # Characters that turn the direction of writing; others of their category join letters of some scripts.

@@ -8,8 +8,6 @@ counts under pytest only, so that no deployment is slowed down or sped up by acc
 `fixed`, and so is what must exceed it: they are never scaled.
 """
 
-from __future__ import annotations
-
 import os
 
 TEST_SCALE = "BOUQUET_TEST_TIME_SCALE"
@@ -26,10 +24,10 @@ class Timing(float):
     """
 
     waits_for: str
-    above: tuple[Timing, ...]
+    above: "tuple[Timing, ...]"
     fixed: bool
 
-    def __new__(cls, seconds: float, waits_for: str, *above: Timing, fixed: bool = False) -> Timing:
+    def __new__(cls, seconds: float, waits_for: str, *above: "Timing", fixed: bool = False) -> "Timing":
         """Make one."""
         new = super().__new__(cls, seconds)
         new.waits_for, new.above = waits_for, above

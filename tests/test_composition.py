@@ -8,9 +8,10 @@ import pytest
 
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, Choice, markdown
+from task.resolve.composition import CHOICES, Choice
 from task.resolve.validate import check_names
 from task.spec.algorithms import ALGORITHMS
+from tests.pages import composition
 from tests.support.federation import play, write_owners
 from tests.test_contract import config
 
@@ -56,4 +57,4 @@ def test_what_does_not_is_refused_with_the_reason(name: str, choice: Choice, own
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / "docs/composition.md").read_text() == markdown(), "run make docs"
+    assert (ROOT / "docs/composition.md").read_text() == composition(), "run make docs"

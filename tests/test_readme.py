@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from server_app.cli.catalogue import with_table
 from server_app.cli.main import app
 from task.config.read import flatten, knobs, recipes
+from tests.pages import with_table
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,8 +14,6 @@ scope      how long, and whose
 All of it goes through files, so that any process of a node may answer the next phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace

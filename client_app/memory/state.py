@@ -8,12 +8,12 @@ wrong result. A whole file that is another client's, algorithm's, run's or model
 it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
-made of that round or of later ones. So a save leaves earlier versions next to the new one, all that a resume
-from a checkpoint could still ask for, and no more (`client_app.memory.versions`). `StateStore.load` gives the
-newest one that is older than the round to train; `StateStore.save` drops those of the abandoned rounds.
+made of that round or of later ones. So a save leaves earlier versions next to the new one, as
+``<client>@<round>.safetensors``: all that a resume from a checkpoint could still ask for, and no more. Each
+file names the one that it was made from, and only this chain counts: after a crash there may be versions of
+rounds that a resume has abandoned. `StateStore.load` gives the newest one that is older than the round to
+train; `StateStore.save` drops those of the abandoned rounds.
 """
-
-from __future__ import annotations
 
 import os
 import platform
@@ -28,11 +28,79 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from client_app.memory.versions import beside, chain_of, set_aside, version_of
 from task.errors import StateError, local, reason
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
+from task.storage.files import replacing
 from task.storage.locks import HeldError, locked
+
+
+def version_of(path: Path, server_round: int) -> Path:
+    """Return the file of a round's version; `path` is the present file."""
+    return path.with_name(f"{path.stem}@{server_round}{SUFFIX}")  # safe names have no "@"
+
+
+def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
+    """Return the rounds of the present file and of the versions that led to it, the newest first.
+
+    The second value is the round where the chain breaks off, 0 = nowhere. If that version is damaged and
+    a backup is put in its place, those before it count again.
+    `path` is the present file and `present` its header, None if it is not there.
+    """
+    if present is None:
+        return [], 0
+    chain, previous = [present.round], present.previous
+    while previous:
+        try:
+            header = read_header(version_of(path, previous))
+        except (OSError, ValueError, StateError):
+            return chain, previous
+        if header.round != previous:
+            return chain, previous
+        chain.append(previous)
+        previous = header.previous
+    return chain, 0
+
+
+def beside(path: Path) -> tuple[list[int], list[Path]]:
+    """Return the rounds of a file's versions, and the temporary folders that killed saves left next to it."""
+    pattern = re.compile(rf"(\.)?{re.escape(path.stem)}(?:@([0-9]+))?{re.escape(SUFFIX)}(\.[^.]+)?")
+    rounds, leftovers = [], []
+    with suppress(OSError):  # no folder: the save makes it, or says why not
+        for name in os.listdir(path.parent):
+            match = pattern.fullmatch(name)
+            if match and match[1] and match[3]:
+                leftovers.append(path.with_name(name))  # as `task.storage.files.replacing` names them
+            elif match and match[2] and not match[1] and not match[3]:
+                rounds.append(int(match[2]))
+    return rounds, leftovers
+
+
+@contextmanager
+def set_aside(path: Path, server_round: int | None) -> Iterator[None]:
+    """Give the present file its version's name too; if the block fails, all is as it was before.
+
+    `server_round` is the file's round, None if there is no present file.
+    """
+    if server_round is None:
+        try:
+            yield
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return
+    version = version_of(path, server_round)
+    try:
+        os.link(path, version)
+    except OSError:  # no hard links here, or a save that was killed has left a file of that name
+        with replacing(version) as temp:
+            shutil.copyfile(path, temp)
+    try:
+        yield
+    except BaseException:
+        os.replace(version, path)
+        version.unlink(missing_ok=True)  # both were names of one file still
+        raise
 
 
 @dataclass(frozen=True)
@@ -122,7 +190,7 @@ class StateStore:
         algorithm: str,
         run: str = "",
         before: int | None = None,
-        like: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        like: Mapping[str, NamedArrays] | None = None,
         void: Collection[int] = (),
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
@@ -194,7 +262,7 @@ def _error(path: Path, client: str, what: str) -> StateError:
 
 
 def _check_form(
-    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, Mapping[str, np.ndarray]]
+    path: Path, client: str, fields: Mapping[str, Arrays], like: Mapping[str, NamedArrays]
 ) -> None:
     """Refuse state of another model."""
     for field, wanted in like.items():

@@ -21,8 +21,6 @@ The two points are measured without dropout and with fixed statistics, so that t
 keeps one for three rounds, to have both points on one minibatch.)
 """
 
-from __future__ import annotations
-
 import time
 
 import torch
@@ -36,10 +34,8 @@ FIELD = "local-model"
 SMALLEST_DISTANCE = 1e-10
 
 
-class AdaptiveTauSolver(Solver):
+class AdaptiveTauSolver(Solver, name="adaptive-tau"):
     """Plain SGD that measures how smooth its loss is."""
-
-    name = "adaptive-tau"
 
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w)."""

@@ -29,15 +29,12 @@ Buffers are never mixed: w^p has those of the client's own core model, its train
 with w_i. Each step reads all core models twice, once for w^p and once for <g, w_j>: N models as one matrix.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import Finished
+from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
@@ -48,10 +45,8 @@ def coefficient(r: int, L: int) -> float:
     return (math.cos(math.pi * r / L) + 1) / 2 if r < L else 0.0
 
 
-class AppleSolver(OwnModelSolver):
+class AppleSolver(OwnModelSolver, name="apple"):
     """SGD on the client's core model and on its relationships, within the mixture."""
-
-    name = "apple"
 
     def begin(self, task: LocalTask) -> None:
         """Lay the core models side by side."""

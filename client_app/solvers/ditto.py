@@ -22,18 +22,13 @@ A client that is new, or lost its state, begins with v_k = w^t, in the paper wit
 selected keep their v_k. With ``ala = true`` what ALA made of w^t stands for it, also in the proximal term.
 """
 
-from __future__ import annotations
-
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import proximal
+from client_app.solvers.sgd import OwnModelSolver, proximal
 from client_app.training.loop import LocalTask, Terms, train
 from task.numerics.arrays import Arrays
 
 
-class DittoSolver(OwnModelSolver):
+class DittoSolver(OwnModelSolver, name="ditto"):
     """SGD on the client's own model, held at the received one; then plain SGD on the global one."""
-
-    name = "ditto"
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train v_k, then w_k."""

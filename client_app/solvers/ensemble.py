@@ -14,14 +14,12 @@ An evaluation measures the vote of all members on the client's test data; before
 member, the client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch.nn.functional import nll_loss
 
-from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Single
 from task.numerics.arrays import Arrays
@@ -29,10 +27,8 @@ from task.numerics.evaluate import BATCH
 from task.wire import messages as wire
 
 
-class EnsembleSolver(OwnModelSolver):
+class EnsembleSolver(OwnModelSolver, name="ensemble"):
     """Plain SGD on the client's member; the members vote."""
-
-    name = "ensemble"
 
     def begin(self, task: LocalTask) -> None:
         """Start from the kept member."""

@@ -15,18 +15,13 @@ Each round begins at u_i, so that the w_i that is kept is for evaluation alone: 
 rounds is its last w_i, and the run's initial model before the first. Neutral value of the pull: lambda = 0.
 """
 
-from __future__ import annotations
-
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import proximal
+from client_app.solvers.sgd import OwnModelSolver, proximal
 from client_app.training.loop import LocalTask, Terms
 from task.errors import WireError
 
 
-class FedAMPSolver(OwnModelSolver):
+class FedAMPSolver(OwnModelSolver, name="fedamp"):
     """SGD from the cloud model, held at it."""
-
-    name = "fedamp"
 
     def begin(self, task: LocalTask) -> None:
         """Start from u_i.

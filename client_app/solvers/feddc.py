@@ -21,8 +21,6 @@ g_k at a wrong scale once eta_t decays or work is uneven; here both are the clie
 is |a|_1, as in `client_app.solvers.scaffold`.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.fednova import step_weights
@@ -30,10 +28,8 @@ from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, Terms, per_client
 
 
-class FedDCSolver(Solver):
+class FedDCSolver(Solver, name="feddc"):
     """SGD with the gradient corrected, and pulled to the received model less the drift."""
-
-    name = "feddc"
 
     def begin(self, task: LocalTask) -> None:
         """Form alpha / v_k, and g / v_k - g_k + alpha / v_k (h_k - w^t)."""

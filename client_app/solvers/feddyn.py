@@ -17,18 +17,14 @@ A client that is new, or lost its state, begins with g_k = 0, as all do in the p
 Neutral value: alpha = 0 is plain SGD, and g_k stays 0.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms
 
 
-class FedDynSolver(Solver):
+class FedDynSolver(Solver, name="feddyn"):
     """SGD on the dynamically regularised objective."""
-
-    name = "feddyn"
 
     def begin(self, task: LocalTask) -> None:
         """Take up g_k."""

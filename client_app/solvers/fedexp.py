@@ -3,16 +3,12 @@
 Local steps as in FedAvg; ``square-norm``, |w_k - w^t|^2 over all parameters together, goes up with w_k.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, norms
 
 
-class FedExPSolver(Solver):
+class FedExPSolver(Solver, name="fedexp"):
     """Plain SGD that also measures how far it went."""
-
-    name = "fedexp"
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k and |w_k - w^t|^2."""

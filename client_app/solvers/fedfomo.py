@@ -28,34 +28,28 @@ absolute values); the mixture is of parameters and buffers, in float64, rounded 
 A client that is new, or lost its state, begins with the run's initial model as theta and theta_i.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
-from client_app.solvers.sgd import Finished
+from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
-from task.numerics.seeds import rng_for
 
 
-class FedFomoSolver(OwnModelSolver):
+class FedFomoSolver(OwnModelSolver, name="fedfomo"):
     """Steps towards the models that are better for the client, then plain SGD."""
-
-    name = "fedfomo"
 
     def begin(self, task: LocalTask) -> None:
         """Weigh the models that came, mix, and set the validation examples aside."""
         assert self.order is not None
         (client,) = self.order.clients
         data, n = task.examples, len(task.examples.y)
-        order = rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
+        order = seeds.rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
         size = max(int(n * self.config.fedfomo.validation), 1)
         held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
         trained = task.received | self.kept[0].get("personal", {})

@@ -16,8 +16,6 @@ proximal mu      a_s = (1 - eta mu)^(tau-s);  (1 - (1 - eta mu)^tau) / (eta mu)
 Variable local work: tau_k follows from the client's examples and from the epochs of the message (stragglers).
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.sgd import Finished, Solver, proximal
@@ -42,10 +40,8 @@ def step_weights(task: LocalTask, mu: float = 0.0) -> list[float]:
     return [step_weight(s, task.config.momentum, task.lr * mu) for s in steps]
 
 
-class FedNovaSolver(Solver):
+class FedNovaSolver(Solver, name="fednova"):
     """SGD whose whole update is divided by the weight of its steps."""
-
-    name = "fednova"
 
     def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""

@@ -17,17 +17,13 @@ Variable local work: the number of epochs comes with the message (stragglers).
 Neutral value: mu = 0 is FedAvg.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms, full_gradient, norms
 from client_app.training.programs import Dense
 
 
-class FedProxSolver(Solver):
+class FedProxSolver(Solver, name="fedprox"):
     """SGD on the proximal objective."""
-
-    name = "fedprox"
 
     def begin(self, task: LocalTask) -> None:
         """Measure the received model, for gamma and for the adaptive mu."""

@@ -21,16 +21,12 @@ Neutral value: without a head, ``personal.layers = 0``, there is no first phase,
 layers are the head there is no second one.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, train
 
 
-class FedRepSolver(Solver):
+class FedRepSolver(Solver, name="fedrep"):
     """SGD on the head, then on the body."""
-
-    name = "fedrep"
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
         """Train the two parts one after the other; a part without parameters has no phase."""

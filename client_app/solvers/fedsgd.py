@@ -3,18 +3,13 @@
 g_k = grad F_k(w^t), the gradient of the mean loss over all n_k local examples.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
 from task.wire import messages as wire
 
 
-class FedSGDSolver(Solver):
+class FedSGDSolver(Solver, name="fedsgd", trains=False):
     """Computes the full local gradient and uploads it as ``gradient``."""
-
-    name = "fedsgd"
-    trains = False
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return g_k and F_k(w^t)."""

@@ -19,17 +19,12 @@ would train the client: with its learning rate, its batches and, under ``local-s
 Neutral value: with mu = 0 the global model is FedAvg's.
 """
 
-from __future__ import annotations
-
 from client_app.solvers.sgd import Solver, proximal
 from client_app.training.loop import LocalTask, Terms, train
 
 
-class FineTuneSolver(Solver):
+class FineTuneSolver(Solver, name="fine-tune", adapts=True):
     """SGD, perhaps with a proximal term; the same once more before a model is measured."""
-
-    name = "fine-tune"
-    adapts = True
 
     def terms(self, task: LocalTask) -> Terms:
         """Return mu w - mu w^t."""

@@ -21,8 +21,6 @@ With ``weight-decay`` lambda the objective is F_k(w) + lambda/2 |w|^2, whose sec
 w.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -33,17 +31,12 @@ from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.wire import messages as wire
 
 
-class GradientSolver(FedSGDSolver):
+class GradientSolver(FedSGDSolver, name="gradient", training=False):
     """The full local gradient, deterministic: the exchange before the training."""
 
-    name = "gradient"
-    training = False
 
-
-class CountingSolver(GradientSolver):
+class CountingSolver(GradientSolver, name="feature-counts"):
     """The same with the counts of the features."""
-
-    name = "feature-counts"
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return g_k, phi_k and the client's part of omega."""
@@ -63,11 +56,8 @@ def frequency(task: LocalTask) -> np.ndarray:
     return np.stack([(part.reshape(len(part), -1) != 0).double().mean(0).cpu().numpy() for part in parts])
 
 
-class FSVRGSolver(Solver):
+class FSVRGSolver(Solver, name="fsvrg", training=False):
     """Variance-reduced steps."""
-
-    name = "fsvrg"
-    training = False
 
     def begin(self, task: LocalTask) -> None:
         """Put g and n_k into tensors."""
@@ -96,10 +86,8 @@ class FSVRGSolver(Solver):
         return loss, Dense(step)
 
 
-class FSVRGSparseSolver(FSVRGSolver):
+class FSVRGSparseSolver(FSVRGSolver, name="fsvrg-sparse"):
     """With the differences scaled by how rare a feature is here and elsewhere."""
-
-    name = "fsvrg-sparse"
 
     def begin(self, task: LocalTask) -> None:
         """Compute S_k."""

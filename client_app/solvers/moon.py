@@ -26,8 +26,6 @@ so do all with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``trai
 mu l_con in a client's second round; compare accuracies with FedAvg's, not losses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -44,10 +42,8 @@ from task.wire.checks import check_arrays
 SHORTEST = 1e-8  # |z| that a cosine divides by, at least
 
 
-class MoonSolver(Solver):
+class MoonSolver(Solver, name="moon"):
     """SGD on the supervised and the model-contrastive loss."""
-
-    name = "moon"
 
     def begin(self, task: LocalTask) -> None:
         """Compute what the models that stand still make of the clients' examples.
@@ -128,12 +124,9 @@ class MoonSolver(Solver):
 
 
 def contrastive(z: torch.Tensor, directions: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return l_con of each example.
+    """Return l_con of each example, from its features [..., f], differentiable.
 
-    Args:
-        z: Features [..., f], differentiable.
-        directions: z / |z| of the model to come near, then of those to keep away from, [..., 1 + m, f].
-        temperature: tau.
+    `directions` are z / |z| of the model to come near, then of those to keep away from, [..., 1 + m, f].
     """
     unit = normalize(z, dim=-1, eps=SHORTEST).unsqueeze(-2)
     scores = (unit * directions).sum(-1) / temperature

@@ -26,8 +26,6 @@ training examples; its gradient is that of evaluation (no dropout, buffers at re
 that is new adapts the global model as all do. alpha = 0 is FedAvg that trains on the second halves.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import torch
@@ -40,11 +38,8 @@ from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
-class PerFedAvgSolver(Solver):
+class PerFedAvgSolver(Solver, name="per-fedavg", adapts=True):
     """SGD on the loss after one step."""
-
-    name = "per-fedavg"
-    adapts = True
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return f(w~; D') and the meta-gradient."""

@@ -22,20 +22,16 @@ received model. Momentum and weight decay, if any, are those of the steps of w. 
 before the K steps of the batch. Running statistics follow theta and go up as well.
 """
 
-from __future__ import annotations
-
 import torch
 
-from client_app.solvers.own_model import OwnModelSolver
+from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.numerics.arrays import Arrays
 
 
-class PFedMeSolver(OwnModelSolver):
+class PFedMeSolver(OwnModelSolver, name="pfedme"):
     """Steps towards the minimum of the proximal objective, which w follows."""
-
-    name = "pfedme"
 
     def begin(self, task: LocalTask) -> None:
         """Start theta at w^t."""

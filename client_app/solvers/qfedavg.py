@@ -15,8 +15,6 @@ h_k / L         ``lipschitz``          a_k (1 + q eta_t |Dw_k|^2 / F_k)         
 See ``strategies/rules/qfedavg.py`` for the unit and the limits of a_k.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -30,10 +28,8 @@ from task.wire import messages as wire
 LARGEST = EXPONENT * math.log(2)  # of log a_k, so that it can be added: with more the round is not used
 
 
-class QFedAvgSolver(Solver):
+class QFedAvgSolver(Solver, name="qfedavg"):
     """Plain SGD whose update goes up weighted by the loss before."""
-
-    name = "qfedavg"
 
     def begin(self, task: LocalTask) -> None:
         """Measure F_k(w^t)."""
@@ -62,11 +58,8 @@ class QFedAvgSolver(Solver):
         return {"loss-before": self._losses, "lipschitz": h}
 
 
-class QFedSGDSolver(QFedAvgSolver):
+class QFedSGDSolver(QFedAvgSolver, name="qfedsgd", trains=False):
     """Computes the full local gradient and uploads it weighted by the loss."""
-
-    name = "qfedsgd"
-    trains = False
 
     def begin(self, task: LocalTask) -> None:
         """Do nothing: loss and gradient are taken in one pass."""

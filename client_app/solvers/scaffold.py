@@ -23,8 +23,6 @@ and divides by K, so that its control variates are up to 1/(1 - rho) gradients.)
 A client that is new, or lost its state, begins with c_i = 0, as all do in the paper.
 """
 
-from __future__ import annotations
-
 import torch
 
 from client_app.solvers.fednova import step_weights
@@ -33,10 +31,8 @@ from client_app.training.loop import LocalTask, Terms, full_gradient, per_client
 from client_app.training.programs import Tensors
 
 
-class ScaffoldSolver(Solver):
+class ScaffoldSolver(Solver, name="scaffold"):
     """SGD with the gradient corrected by c - c_i."""
-
-    name = "scaffold"
 
     def begin(self, task: LocalTask) -> None:
         """Form c - c_i, and with option I the gradient of the received model."""

@@ -24,8 +24,6 @@ During the loop clients with fewer steps drop out of the end: ``task.params`` an
 with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fits any K.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -49,17 +47,11 @@ _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 class Solver:
     """Plain SGD; the base of every other solver."""
 
-    name: ClassVar[str] = "sgd"
-    """What catalogue entries call it."""
-
-    trains: ClassVar[bool] = True
-    """Whether the loop takes local steps at all."""
-
+    name: ClassVar[str] = "sgd"  # what catalogue entries call it
+    trains: ClassVar[bool] = True  # whether the loop takes local steps at all
+    # Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves.
     training: ClassVar[bool] = True
-    """Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves."""
-
-    adapts: ClassVar[bool] = False
-    """Whether `personalise` needs the client's training data."""
+    adapts: ClassVar[bool] = False  # whether `personalise` needs the client's training data
 
     config: Config
     scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
@@ -67,6 +59,12 @@ class Solver:
     kept: Sequence[Mapping[str, Arrays]]  # of each client, by field; empty where it keeps nothing or is new
     per_client: Sequence[PerClient] = ()  # of each client, what it alone gets, by record and name
     order: wire.TrainOrder | None = None  # the message, for what only few solvers need
+
+    def __init_subclass__(cls, **given: str | bool) -> None:
+        """Take the name, and what is otherwise than in plain SGD."""
+        for key, value in given.items():
+            assert hasattr(cls, key), key
+            setattr(cls, key, value)
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
@@ -98,11 +96,9 @@ class Solver:
         return []
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
-        """Return what goes up and what is kept, for each client.
+        """Return what goes up and what is kept, for each client, once ``task.params`` are the w_k.
 
-        Args:
-            task: The training that was done; its parameters are the w_k.
-            stats: What the loop measured.
+        `stats` are what the loop measured.
         """
         return self.updates(task, stats)
 
@@ -118,13 +114,8 @@ class Solver:
     ) -> Finished:
         """Put together what `finish` returns, from sequences with an element for each client.
 
-        Args:
-            task: The training that was done.
-            stats: What the loop measured; none without a loop.
-            model: Whether w_k goes up, and its private part is kept.
-            up: Further records that go up, by name.
-            scalars: Further numbers that go up, by name.
-            keep: Further records that are kept, by name.
+        With `model`, w_k goes up and its private part is kept. `up`, `scalars` and `keep` are further records
+        and numbers by name.
         """
         finished: Finished = []
         states = task.states() if model else [{}] * task.clients
@@ -157,3 +148,16 @@ class Solver:
 def proximal(task: LocalTask, mu: float) -> Terms:
     """Return mu w - mu w^t, the terms of the gradient of mu/2 |w - w^t|^2."""
     return [(mu, task.params), (-mu, task.start)] if mu else []
+
+
+class OwnModelSolver(Solver):
+    """SGD that keeps the client's own model; a client that is new has what it starts from in its place."""
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return what plain SGD does; keep the client's own model."""
+        return self.updates(task, stats, keep={"personal": self.own_models(task)})
+
+    def personalise(self, task: LocalTask) -> None:
+        """Take the kept model."""
+        starts = task.own or [{}] * task.clients
+        task.load([fields.get("personal", start) for fields, start in zip(self.kept, starts, strict=True)])

@@ -1,7 +1,5 @@
 """What stands around the clients' training: the registry of stages, by their names in the catalogue."""
 
-from __future__ import annotations
-
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack

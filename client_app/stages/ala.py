@@ -29,11 +29,10 @@ not move while W_i is learnt, so what they make of the examples is computed once
 the received ones, and layers with two ways behave as in evaluation: nothing is drawn and no statistic moves.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -47,36 +46,22 @@ from client_app.training.programs import Batch, Perceptron, Program, Single, Ten
 from task.config.knobs import FedALAConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import rng_for
 from task.wire import messages as wire
 
 CHUNK = 32  # examples that go through the lower layers at once; few, so that activations stay in the cache
 
 
+@dataclass
 class AdaptiveAggregation:
-    """What ALA does in one round, for the clients of a cohort.
+    """What ALA does in one round, for the clients of a cohort."""
 
-    Args:
-        config: The knobs.
-        top: Names of the shared parameters that have weights W, those of the last layers; perhaps none.
-        kept: What each client kept.
-        rngs: Of each client: draw its s %.
-        initial: The run's initial model, at least its shared part.
-    """
+    config: FedALAConfig
+    top: Sequence[str]  # names of the shared parameters that have weights W, those of the last layers
+    kept: Sequence[Mapping[str, Arrays]]  # by client
+    rngs: Sequence[np.random.Generator]  # of each client: draw its s %
+    initial: Arrays  # the run's initial model, at least its shared part
 
-    def __init__(
-        self,
-        config: FedALAConfig,
-        top: Sequence[str],
-        kept: Sequence[Mapping[str, Arrays]],
-        rngs: Sequence[np.random.Generator],
-        initial: Arrays,
-    ) -> None:
-        self.config = config
-        self.top = top
-        self.kept = kept
-        self.rngs = rngs
-        self.initial = initial
+    def __post_init__(self) -> None:
         self._next: list[dict[str, Arrays]] = []
 
     def apply(self, task: LocalTask) -> None:
@@ -172,7 +157,7 @@ class ALA(Stage):
     ) -> None:
         """Mix the received model with each client's own."""
         config, top = self.node.config, self.node.parts().top
-        rngs = [rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
+        rngs = [seeds.rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
         self._mixing = AdaptiveAggregation(config.fedala, top, kept, rngs, self.node.initial())
         self._mixing.apply(task)
 

@@ -27,8 +27,6 @@ nodes of one partition do, the round(fraction K) clients with the lowest draws a
 of its own knows one client, which is malicious if its draw is below the fraction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +38,9 @@ import torch
 
 from client_app.stages.stage import Outcome, Stage
 from task.config.knobs import Config
-from task.config.sections import AttackConfig
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, rng_for
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import base_of
 
@@ -64,9 +60,48 @@ class Attack(Stage):
         return torch.where(flipped, flip_labels(y, self.node.dataset.num_classes), y)
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """Replace the uploads of the malicious."""
-        parameters, config = self.node.parts().trainable, self.node.config
-        return corrupt(outcomes, self._malicious(), self.order, self.entry, parameters, config)
+        """Pass on the clients' uploads as they come, with those of the malicious replaced."""
+        kind, bad = self.node.config.attack.kind, self._malicious()
+        benign, waiting = _Moments(self.node.parts().trainable), []
+        for client, outcome in outcomes:
+            if isinstance(outcome, Exception) or kind in ("none", "label-flip"):
+                yield client, outcome
+            elif client not in bad:
+                if kind == "little-is-enough":
+                    benign.add(outcome.arrays)
+                yield client, outcome
+            elif kind == "little-is-enough":
+                waiting.append((client, outcome))
+            else:
+                yield client, self._alone(client, outcome)
+        for client, upload in waiting:
+            if benign.count < 2:
+                wanted = "two benign clients on the node, to know what passes for benign"
+                yield client, FieldError("", wanted, str(benign.count))
+            else:
+                s = self.node.config.attack.scale or z_max(benign.count + len(waiting), len(waiting))
+                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s))
+
+    def _alone(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
+        """Return the upload of a malicious client that needs to know nobody else's."""
+        config, parameters = self.node.config, self.node.parts().trainable
+        kind, rng = config.attack.kind, rng_for(config.seed, ATTACK, self.order.round, client)
+        s = config.attack.scale or DEFAULT_SCALE[kind]
+        out: dict[str, Arrays] = {}
+        records = {r.name: r for r in self.entry.up}
+        for field, arrays in upload.arrays.items():
+            bases = base_of(records[field], self.order.arrays, parameters)
+            assert bases is not None  # else the attack was refused before round 1
+            out[field] = dict(arrays)
+            for name in (n for n in parameters if n in arrays):
+                a = arrays[name]
+                base = bases[name].astype(np.float64) if name in bases else 0.0
+                if kind == "gaussian":
+                    sent = base + s * rng.standard_normal(a.shape)
+                else:
+                    sent = base + (s if kind == "scale" else -s) * (a - base)
+                out[field][name] = sent.astype(a.dtype)
+        return replace(upload, arrays=out)
 
     def _malicious(self) -> frozenset[str]:
         return malicious(self.node.config, tuple(self.node.clients.names))
@@ -87,69 +122,6 @@ def malicious(config: Config, names: tuple[str, ...]) -> frozenset[str]:
 def flip_labels(y: torch.Tensor, classes: int) -> torch.Tensor:
     """Return C - 1 - y; padding (negative targets) stays."""
     return torch.where(y >= 0, classes - 1 - y, y)
-
-
-def corrupt(
-    outcomes: Iterable[Outcome],
-    bad: frozenset[str],
-    order: wire.TrainOrder,
-    entry: Algorithm,
-    parameters: Sequence[str],
-    config: Config,
-) -> Iterator[Outcome]:
-    """Pass on the clients' uploads as they come, with those of the malicious replaced.
-
-    `outcomes` are those of one node's clients, `bad` the malicious among them, `parameters` the names of the
-    model's.
-    """
-    attack = config.attack
-    benign, waiting = _Moments(parameters), []
-    for client, outcome in outcomes:
-        if isinstance(outcome, Exception) or attack.kind in ("none", "label-flip"):
-            yield client, outcome
-        elif client not in bad:
-            if attack.kind == "little-is-enough":
-                benign.add(outcome.arrays)
-            yield client, outcome
-        elif attack.kind == "little-is-enough":
-            waiting.append((client, outcome))
-        else:
-            rng = rng_for(config.seed, ATTACK, order.round, client)
-            yield client, _alone(outcome, order, entry, parameters, attack, rng)
-    for client, upload in waiting:
-        if benign.count < 2:
-            wanted = "two benign clients on the node, to know what passes for benign"
-            yield client, FieldError("", wanted, str(benign.count))
-        else:
-            s = attack.scale or z_max(benign.count + len(waiting), len(waiting))
-            yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s))
-
-
-def _alone(
-    upload: wire.ClientUpdate,
-    order: wire.TrainOrder,
-    entry: Algorithm,
-    parameters: Sequence[str],
-    attack: AttackConfig,
-    rng: np.random.Generator,
-) -> wire.ClientUpdate:
-    """Return the upload of a malicious client that needs to know nobody else's."""
-    s = attack.scale or DEFAULT_SCALE[attack.kind]
-    out: dict[str, Arrays] = {}
-    records = {r.name: r for r in entry.up}
-    for field, arrays in upload.arrays.items():
-        bases = base_of(records[field], order.arrays, parameters)
-        assert bases is not None  # else the attack was refused before round 1
-        out[field] = dict(arrays)
-        for name in (n for n in parameters if n in arrays):
-            a = arrays[name]
-            base = bases[name].astype(np.float64) if name in bases else 0.0
-            if attack.kind == "gaussian":
-                sent = base + s * rng.standard_normal(a.shape)
-            else:
-                sent = base + (s if attack.kind == "scale" else -s) * (a - base)
-            out[field][name] = sent.astype(a.dtype)
-    return replace(upload, arrays=out)
 
 
 def z_max(n: int, m: int) -> float:

@@ -1,13 +1,60 @@
-"""The loss of the received model, sent up with every training: what Oort selects clients by."""
+"""Losses of the received model over clients' own training examples, for the policies that select by them."""
 
-from __future__ import annotations
+import math
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Sequence
+import torch
+from torch.nn.functional import cross_entropy
 
-from client_app.measure import losses, received_model
+from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
+from client_app.training.programs import Single
+from task.numerics.evaluate import BATCH
+from task.spec.entry import Algorithm
+from task.spec.selections import LOSS
 from task.spec.stages import LOSS_RMS
+from task.wire import messages as wire
+
+
+def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> dict[str, float]:
+    """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
+
+    Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.evaluate`.
+    """
+    total, squares, count = 0.0, 0.0, 0
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for xb, yb in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
+            each = cross_entropy(model(xb), yb, reduction="none").double()  # 0 where the target is -100
+            total += float(each.sum())
+            squares += float(each.square().sum())
+            count += int((yb >= 0).sum())
+    model.train(was_training)
+    n = max(count, 1)
+    return {LOSS.name: total / n, LOSS_RMS.name: math.sqrt(squares / n), wire.NUM_EXAMPLES: count}
+
+
+def query_clients(
+    node: Node, entry: Algorithm, order: wire.TrainOrder
+) -> Iterator[tuple[str, wire.ClientUpdate | Exception]]:
+    """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
+    names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
+    model = received_model(node, order)
+    for client in order.clients:
+        try:
+            found = losses(model, *node.data(client, "train"))
+            yield client, wire.ClientUpdate({}, {name: found[name] for name in names})
+        except Exception as err:
+            yield client, err
+
+
+def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
+    """Return this process's model with the received arrays."""
+    model = node.model()
+    Single(model).load(order.arrays[wire.ARRAYS], 1)
+    return model
 
 
 class Loss(Stage):

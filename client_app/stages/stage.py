@@ -13,8 +13,6 @@ Clients that train together are a cohort; `start` and `finish` of one come in pa
 client between rounds it declares as a record of the contract (`task.spec.stages`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch

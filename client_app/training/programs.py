@@ -16,14 +16,11 @@ On one CPU thread a perceptron's client gets the same bytes whatever K is and wh
 test holds it to that. A convolution in groups is rounded otherwise for another K, by some 1e-7.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -31,10 +28,9 @@ from torch.nn.functional import conv2d, cross_entropy
 
 from task.models.layer_split import last_linear
 from task.models.layers import Conv2d
-from task.numerics.arrays import Arrays, state_of, trainable_names
+from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
 
 Tensors = list[torch.Tensor]
-State = Mapping[str, np.ndarray]
 
 
 @dataclass
@@ -115,13 +111,10 @@ class Program(ABC):
         """Names of the parameters, in the model's order."""
 
     @abstractmethod
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
-        """Return fresh parameters [K, ...] that hold the received model.
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
+        """Return fresh parameters [K, ...] that hold the whole `received` model.
 
-        Args:
-            received: The whole model by name.
-            clients: K.
-            own: For each client, what it has instead of the received arrays: its personal part.
+        `own` is, for each client, what it has instead of received arrays: its personal part.
         """
 
     @abstractmethod
@@ -140,10 +133,7 @@ class Program(ABC):
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
 
-        Args:
-            params: Where to take it.
-            batch: On what.
-            frozen: Names of parameters whose part of it is not wanted: what stands there means nothing.
+        What stands for the parameters named in `frozen` means nothing.
         """
 
     @abstractmethod
@@ -169,11 +159,9 @@ def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
 class Single(Program):
     """Any model, one client at a time, through autograd.
 
-    In training, running statistics move if the given parameters lie in the memory of those that `load`
-    returned; at other points, such as w^t, they stay as they are, and there are no others to compute with.
-
-    Args:
-        model: Its parameters are the tensors that `load` returns, so that the common step calls it as it is.
+    `load` returns the model's own parameters, so that the common step calls it as it is. In training, running
+    statistics move if the given parameters lie in their memory; at other points, such as w^t, they stay as
+    they are, and there are no others to compute with.
     """
 
     stacks: ClassVar[bool] = False
@@ -184,7 +172,7 @@ class Single(Program):
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
 
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
         state = {**received, **own[0]} if own else received
         with torch.no_grad():
@@ -260,7 +248,7 @@ class Layers(Program):
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
         return plain and all(linear + ungrouped + flat)
 
-    def load(self, received: State, clients: int, own: Sequence[State] = ()) -> Tensors:
+    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return K copies of the received parameters, with each client's personal ones in their place."""
         given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
         params = [t.expand(clients, *t.shape).clone() for t in given]
@@ -361,9 +349,8 @@ STACK_GPU = 128
 def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
     """Return the program for a model and the most clients that it should take at once.
 
-    Args:
-        model: The model; a `Single` program trains this very instance.
-        stack: Run-config key ``stack``: 0 = as many as pay, 1 = one client after another through autograd.
+    A `Single` program trains this very instance. `stack` is the run-config key: 0 = as many as pay, 1 = one
+    client after another through autograd.
     """
     kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
     if kind is None or not isinstance(model, nn.Sequential):

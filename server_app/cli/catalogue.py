@@ -1,6 +1,4 @@
-"""The catalogue for people: terminal table, JSON, and the table of the README."""
-
-from __future__ import annotations
+"""The catalogue for people: its rows, the terminal's tables, JSON; `tests.pages` makes the README's of it."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -12,8 +10,6 @@ from rich.table import Table
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.record import Record, Scalar
-
-BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
 
 
 def as_dict() -> dict[str, Any]:
@@ -46,7 +42,6 @@ PRIVATE = {
     "twin": "local extractor, head",
     "all": "all",
 }
-HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps"]
 
 
 def rows(personal: bool) -> list[list[str]]:
@@ -87,23 +82,3 @@ def _terminal(title: str, lines: list[list[str]], last: list[str]) -> Table:
         wire = f"down: {down}\nup: {up}" + (f" ({reduce})" if reduce else "") + f"\nclient keeps: {keeps}"
         table.add_row(f"{name}\n{key}", paper, wire, *rest)
     return table
-
-
-def markdown_table() -> str:
-    """Return the catalogue as the README shows it."""
-    one = _markdown([*HEAD, "FedAvg at"], rows(False))
-    own = _markdown([*HEAD, "never leaves the client", "a new client begins with"], rows(True))
-    return f"One global model:\n\n{one}\n\nThe clients' own models, and what they are compared with:\n\n{own}"
-
-
-def _markdown(head: list[str], lines: list[list[str]]) -> str:
-    text = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    text += ["| " + " | ".join([r[0], f"`{r[1]}`", *r[2:]]) + " |" for r in lines]
-    return "\n".join(text)
-
-
-def with_table(text: str) -> str:
-    """Return the README's text with the table between its two marks replaced."""
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{markdown_table()}\n{END}{tail}"

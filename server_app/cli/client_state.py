@@ -1,7 +1,5 @@
 """What the clients of this machine keep from round to round, run by run, for `bouquet state`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a data set is, where it comes from and who owns which part of it, for `bouquet data`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Commands of a deployment: ``provision``, ``link``, ``node``, ``status``, ``monitor``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated
@@ -117,6 +115,10 @@ def node(
     may_train: Annotated[
         str, typer.Option(help="Program to run before each training; exit code 0 allows it.")
     ] = "",
+    http: Annotated[
+        bool,
+        typer.Option("--http", help="The Fleet API is HTTP: a stock SuperLink of Flower 1.40 or later."),
+    ] = False,
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_node_kit
@@ -131,6 +133,7 @@ def node(
         threads,
         read_rate(bandwidth) if bandwidth else 0.0,
         str(Path(may_train).resolve()) if may_train else "",
+        http,
     )
     with sigterm_is_ctrl_c():
         try:

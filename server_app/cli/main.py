@@ -1,7 +1,5 @@
 """The command line: ``bouquet``."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Commands that run a federation: ``run``, ``federation``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Commands that list and show: ``algorithms``, ``recipes``, ``data``, ``report``, ``compare``, ``state``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,6 @@ What `make federation` runs. It is the README's deployment in small: the same co
 ports, with kits in a temporary folder. At the end, or at Ctrl-C, all of it is stopped.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ The ServerApp runs in the main thread, so that Ctrl-C reaches it; the engine in 
 This module imports all that a run needs, torch included.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ own, and its end is the end of that pipe. Messages go through it as pickles: bot
 user, with the same modules, so a worker could do nothing to the driver by them that it could not do anyway.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

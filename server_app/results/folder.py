@@ -18,8 +18,6 @@ lines at their end, and a resumed run cuts them back to its checkpoint. All JSON
 infinity become null.
 """
 
-from __future__ import annotations
-
 import datetime
 import importlib.metadata
 import json
@@ -58,17 +56,12 @@ class RunFolder:
         self.path = Path(path)
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunFolder:
-        """Make the folder of a run that starts, or take the one of a run that is resumed.
+    def create(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> "RunFolder":
+        """Make the folder of a run that starts, or take the one of a run to `resume`; then `truncate` it.
 
-        `server_app.run.naming` chooses the folder: one without a run that has begun, or that of the
-        run to resume.
-
-        Args:
-            path: The folder, runs-dir/run-name.
-            config: What config.json is to hold: under "run" every run-config key with its value.
-                "seed", "started", "id" and "environment" are added where they are missing.
-            resume: Continue the run, which may be finished, to lengthen it. Call `truncate` next.
+        `server_app.run.naming` chooses it: one without a run that has begun, or that of the run to resume,
+        which may be finished. `config` is what config.json is to hold: under "run" every run-config key with
+        its value; "seed", "started", "id" and "environment" are added where they are missing.
 
         Raises:
             ConfigError: The folder cannot be made.

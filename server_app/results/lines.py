@@ -6,8 +6,6 @@ file was cut or replaced. A damaged line hides no other: `read_lines` names it a
 leaves it out. Where no line may be missing, `RunFolder.rounds` and `RunFolder.clients` raise instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -3,8 +3,6 @@
 Rows are those of rounds.jsonl and clients.jsonl. Numbers that were not measured have no point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate

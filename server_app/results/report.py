@@ -4,8 +4,6 @@ It is made from the result folder alone, at the end of a run or at any later tim
 was stopped or is still going. An app bundle ships no HTML or CSS file, so all of the report is in Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +86,10 @@ def _page(
     done = len([row for row in rounds if row["round"] > 0])
     state = "finished" if finished else f"unfinished, {done} round{'s' * (done != 1)} done"
     started = f"started {config['started']}, " if config.get("started") else ""
+    drawn = [([svg.draw(plot)] if plot.series else [], plot.note) for plot in plots]
+    figures = [
+        element("figure", None, *picture, element("figcaption", None, note)) for picture, note in drawn
+    ]
     quarantined = [entry for row in rounds for entry in row.get("quarantined") or []]
     head = element(
         "head", None,
@@ -103,7 +105,7 @@ def _page(
         element("p", {"class": "soft"}, started + state),
         _table(headline(result)),
         element("h2", None, "Plots"),
-        element("div", {"class": "plots"}, *map(_figure, plots)),
+        element("div", {"class": "plots"}, *figures),
         element("h2", None, "Quarantined replies"),
         *_quarantined(quarantined),
         element("h2", None, "Configuration"),
@@ -112,11 +114,6 @@ def _page(
         _table((config.get("environment") or {}).items()),
     )  # fmt: skip
     return element("html", {"lang": "en"}, head, body)
-
-
-def _figure(plot: Plot) -> Element:
-    drawn = [svg.draw(plot)] if plot.series else []
-    return element("figure", None, *drawn, element("figcaption", None, plot.note))
 
 
 def _quarantined(entries: Sequence[Row]) -> Iterable[Element]:

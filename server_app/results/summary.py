@@ -5,8 +5,6 @@ those of the central evaluation where it has one. A personalised run has none, b
 result; there they are the clients' on their own test data, weighted by examples.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from array import array
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from server_app.results.lines import Row
-from task.numerics.metrics import crossing, rounds_to_target, spread, weighted_mean
+from task.numerics.metrics import crossing, spread, weighted_mean
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -40,8 +38,8 @@ def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
 class Scores:
     """Accuracies of clients in one round, and how many test examples are behind each."""
 
-    accuracy: array[float] = field(default_factory=lambda: array("d"))
-    examples: array[float] = field(default_factory=lambda: array("d"))
+    accuracy: "array[float]" = field(default_factory=lambda: array("d"))
+    examples: "array[float]" = field(default_factory=lambda: array("d"))
 
     @property
     def weighted_mean(self) -> float:
@@ -128,7 +126,7 @@ def summarise(
         "train_loss": _number(_last(rounds, "train_loss").get("train_loss")),
         "client_accuracy": _number(local.get("client_accuracy")),
         "client_loss": _number(local.get("client_loss")),
-        "rounds_to_target": {str(t): rounds_to_target(number, accuracy, t) for t in goals},
+        "rounds_to_target": {str(t): crossing(number, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
         "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
         "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},

@@ -4,8 +4,6 @@ Drawings and pages are trees of `xml.etree.ElementTree`, which escapes every tex
 from `STYLE` by class, so a page follows the reader's light or dark theme; sizes are pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

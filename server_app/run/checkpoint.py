@@ -7,8 +7,6 @@ that state has not proved itself (`strategies.engine.recovery`) the file of the 
 a checkpoint valid; a crash before that leaves the one before.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Central evaluation: the global model on the global test set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

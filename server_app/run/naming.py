@@ -1,7 +1,5 @@
 """Which folder a run takes: a run is never renamed, and never written over unless the user says so."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import shutil

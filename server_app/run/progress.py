@@ -1,7 +1,5 @@
 """What a terminal shows of a run: a live bar, or one plain line a round, and the closing table."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 import sys

@@ -1,8 +1,7 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -19,9 +18,8 @@ from task.wire.messages import RejectedReply
 class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
-    Args:
-        every: Rounds between checkpoints; 0 = only after the last.
-        resume: Whether to continue from the folder's checkpoint.
+    There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
+    folder's checkpoint.
     """
 
     def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:
@@ -75,11 +73,7 @@ class Recorder(Journal):
 
     def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
         """Write down who takes part and who does not, when that has changed."""
-        rows = [
-            {"node": str(n.node), "clients": n.clients, "examples": n.examples, "version": n.version}
-            for n in nodes
-        ]
-        others = [{"node": str(n.node), "name": n.name, "reason": n.reason} for n in left_out]
+        rows, others = ([asdict(n) | {"node": str(n.node)} for n in some] for some in (nodes, left_out))
         if [rows, others] != self.nodes:
             self.folder.write_nodes(rows, others)
             self.nodes = [rows, others]

@@ -4,8 +4,6 @@ The kernel lets go of the lock when the process ends, however it ends. Who finds
 what holds it may be a ServerApp that is about to end because its SuperLink has given up on it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Arguments of a ``Strategy``: fields of the server's config, also by Flower's names."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

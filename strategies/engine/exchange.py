@@ -14,9 +14,6 @@ exchange watches who is online, and sends an order again
 The first answer to any copy of an order counts, and no other.
 """
 
-from __future__ import annotations
-
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +28,9 @@ from task import timing
 from task.errors import NodesError
 from task.flower.messages import ErrorCode, set_reply_to
 from task.population import some
+from task.text import logger
 from task.wire import messages as wire
 from task.wire import registration
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 UNLIMITED = 1 << 62
 REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names

@@ -1,7 +1,5 @@
 """Check the replies of a round and fold the good ones in as they come; quarantine the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +9,7 @@ from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
 from task.errors import FieldError, StateError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import checks
@@ -37,7 +35,7 @@ class Fold:
 
     entry: Algorithm  # the algorithm's catalogue entry
     # Per upward field, arrays of the expected names, shapes and dtypes.
-    like: Mapping[str, Mapping[str, np.ndarray]]
+    like: Mapping[str, NamedArrays]
     asked: Mapping[str, Sequence[str]]  # by message id: the node's clients
     server_round: int  # round t
     # Called with the number of clients answered so far after each reply.
@@ -186,10 +184,7 @@ class Fold:
 
 
 def check_partial(
-    record: Record,
-    records: Mapping[str, Arrays],
-    like: Mapping[str, np.ndarray],
-    weights: Mapping[str, int],
+    record: Record, records: Mapping[str, Arrays], like: NamedArrays, weights: Mapping[str, int]
 ) -> None:
     """Refuse a node's merged reduction whose records are not what `Folding.partials` writes.
 
@@ -220,7 +215,7 @@ def check_partial(
                 raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
 
 
-def most_bytes(entry: Algorithm, like: Mapping[str, Mapping[str, np.ndarray]], clients: int) -> int:
+def most_bytes(entry: Algorithm, like: Mapping[str, NamedArrays], clients: int) -> int:
     """Return the bytes that a node's reply for so many clients may have at most.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
+from task.text import logger
 from task.wire.messages import RejectedReply
 
 if TYPE_CHECKING:
     from strategies.engine.rounds import Clock
     from strategies.membership.client_registry import LeftOut, Participant
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -17,31 +16,12 @@ from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
 from task.config.sections import ServerConfig
 from task.errors import NodesError
+from task.text import logger
 
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+if TYPE_CHECKING:
+    from strategies.engine.strategy import Strategy
+
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class FederatedRun(Protocol):
-    """What the loop drives: the rounds of one strategy."""
-
-    def record(self) -> ArrayRecord:
-        """Return the model as sent."""
-
-    def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Train in a round and book it in its log; return the clients' metrics, None if it was skipped."""
-
-    def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Evaluate at the clients, if it is due, and book it; return their metrics."""
-
-    def finished(self) -> bool:
-        """Return whether the rule has nothing more to do."""
-
-    def snapshot(self, server_round: int) -> Snapshot:
-        """Return everything that the next round depends on."""
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot."""
 
 
 @dataclass
@@ -51,7 +31,7 @@ class Loop:
     With `overlap` the central evaluation runs in a thread of its own while the next round trains.
     """
 
-    rounds: FederatedRun
+    rounds: Strategy
     server: ServerConfig
     journal: Journal
     grid: Grid
@@ -97,7 +77,7 @@ class Loop:
                 reached = bool(target) and accuracy is not None and accuracy >= target
                 stop = reached or rounds.finished()
                 self._settle()  # the last round is written down first
-                self._closing = background.submit(_call_all, later)
+                self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
         self.result.arrays = rounds.record()
         return self.result
@@ -158,8 +138,3 @@ class Loop:
         log.clock.begin(self._ended or log.clock.begun)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
-
-
-def _call_all(steps: Iterable[Callable[[], None]]) -> None:
-    for step in steps:
-        step()

@@ -5,8 +5,6 @@ is reduced, the rest quarantined). `run` does all three. Flower's verbs need the
 Registration, a question to nodes, is open in all phases; `register` waits for its answers.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence

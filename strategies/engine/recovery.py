@@ -5,16 +5,14 @@ usable reply. After each update the server holds the last proved state until the
 if most of those that answer diverge from it instead, the run goes back.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from strategies.engine.fold import Folded
 from strategies.engine.state import ServerState
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 
 VOID = "recovery/void"
 
@@ -28,16 +26,11 @@ class Kept:
 
 
 class LastGood:
-    """What to go back to.
-
-    Attributes:
-        kept: The last proved state, while the present one is not proved; else None.
-        void: Rounds that the run has gone back from; clients drop what they kept in them.
-    """
+    """What to go back to."""
 
     def __init__(self) -> None:
-        self.kept: Kept | None = None
-        self.void: tuple[int, ...] = ()
+        self.kept: Kept | None = None  # the last proved state, while the present one is not proved
+        self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
         self._start: Kept | None = None
         self._proved = False
 
@@ -70,7 +63,7 @@ class LastGood:
         """Return `void` for a checkpoint, under a name of its own."""
         return {VOID: np.array(self.void, np.int64)} if self.void else {}
 
-    def load(self, arrays: Mapping[str, np.ndarray], kept: Kept | None) -> None:
+    def load(self, arrays: NamedArrays, kept: Kept | None) -> None:
         """Take up what `dump` returned, and what to go back to."""
         self.kept = kept
         self.void = tuple(int(r) for r in arrays.get(VOID, np.zeros(0, np.int64)))

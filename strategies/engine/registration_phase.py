@@ -11,9 +11,6 @@ waits:
 * before each for ``min-replies`` clients.
 """
 
-from __future__ import annotations
-
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,8 +21,7 @@ from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.errors import NodesError
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+from task.text import logger
 
 
 class RegistrationPhase:

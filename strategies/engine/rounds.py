@@ -1,7 +1,5 @@
 """What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,23 +7,18 @@ from typing import Any
 
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
-from strategies.selection.plan import RoundPlan
+from strategies.selection.cohort import RoundPlan
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.metrics import weighted_mean
 from task.wire import messages as wire
 
 
 class Clock:
-    """Seconds by phase.
-
-    Attributes:
-        laps: Seconds by phase. ``total`` runs from `begun`; where the end of a round overlaps with the next
-            round's training it is less than the sum of the phases.
-        begun: When the round before was done, so that the totals add up to the run's time.
-    """
+    """Seconds by phase; ``total`` is less where the end of a round overlaps with the next one's training."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
+        # When the round before was done: ``total`` runs from there, so that the totals add up to the run's.
         self.begun = self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:

@@ -12,10 +12,9 @@ array([2.])
 around both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from strategies.engine.state import AggregatedReplies, Number, ServerState
@@ -60,7 +59,7 @@ class Phase:
 class RoundContext:
     """What a rule knows of a round, other than its state."""
 
-    rule: Rule
+    rule: "Rule"
     entry: Algorithm  # its contract in this run
     round: int  # server round t
     lr: float  # eta_t
@@ -76,15 +75,12 @@ class RoundContext:
     groups: tuple[tuple[str, ...], ...] = ()
 
     def phase(
-        self, name: str, state: ServerState, to: Sequence[str] | None = None, *, session: bool = False
+        self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
     ) -> Phase:
-        """Return a phase of the round.
+        """Return a phase: ``train``, ``evaluate``, or one of the entry's `Algorithm.phases`.
 
-        Args:
-            name: ``train``, ``evaluate``, or a key of the entry's `Algorithm.phases`.
-            state: What goes down is of this state.
-            to: Who is asked; None = the cohort.
-            session: As in `Phase`.
+        What goes down is of this `state`, `to` these clients, by default the cohort; `session` is as in
+        `Phase`.
         """
         server, trains = self.rule.config.server, name == TRAIN
         contract = {TRAIN: self.entry, EVALUATE: evaluation_of(self.entry), **self.entry.phases}[name]
@@ -114,33 +110,45 @@ class TooFewRepliesError(Exception):
 
 
 Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]]]
+# Returns the next state and the rule's metrics, from the state, the replies and the run.
+Update = Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]
 
 
 class Rule:
     """The server half of one algorithm."""
 
-    algorithm: ClassVar[str]  # name of its catalogue entry
+    algorithm: ClassVar[str] = ""  # name of its catalogue entry; "" = it is the base of several
+    update: ClassVar[Update]  # the module's pure ``server_update``
+    state: ClassVar[type[ServerState]] = ServerState  # what it carries from round to round
+    sends: ClassVar[Mapping[str, str]] = MappingProxyType({})  # downward scalars: field of the state, by name
+
+    def __init_subclass__(
+        cls,
+        algorithm: str = "",
+        update: Update | None = None,
+        state: type[ServerState] | None = None,
+        sends: Mapping[str, str] | None = None,
+    ) -> None:
+        cls.algorithm = algorithm or cls.algorithm
+        cls.state, cls.sends = state or cls.state, sends or cls.sends
+        if update is not None:
+            cls.update = staticmethod(update)
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    @staticmethod
-    def update(state: Any, reduced: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
-        """Return the next state and the rule's metrics: the module's pure ``server_update``."""
-        raise NotImplementedError
-
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; `trainable` names the parameters among the arrays."""
-        return ServerState(arrays)
+        return self.state(arrays)
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: Any, context: RoundContext) -> Round:
         """Yield the round's phases; return the next state and the rule's metrics.
 
         Nothing outlives a round but the state: one that is interrupted starts again from its beginning.
         """
         if len(context.groups) <= 1:
             replies = yield context.phase(TRAIN, state)
-            return self.update(state, replies, self.config)
+            return type(self).update(state, replies, self.config)
         metrics: dict[str, Number] = {}
         trained, least = 0, self.config.server.min_replies
         for group in context.groups:
@@ -148,7 +156,7 @@ class Rule:
                 replies = yield context.phase(TRAIN, state, group)
             except TooFewRepliesError:
                 continue  # the model passes by a client that cannot train
-            state, metrics = self.update(state, replies, self.config)
+            state, metrics = type(self).update(state, replies, self.config)
             trained += len(replies.clients)
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
@@ -156,7 +164,7 @@ class Rule:
 
     def down_scalars(self, state: Any) -> dict[str, float]:
         """Return the entry's downward scalars."""
-        return {}
+        return {name: getattr(state, field) for name, field in self.sends.items()}
 
     def down_record(self, state: Any, name: str, context: RoundContext) -> Arrays:
         """Return a record other than the model that goes to all alike; the state's field of that name."""
@@ -175,21 +183,18 @@ class Rule:
         """Return how many records a client gets, about, of a field that differs by recipient."""
         return 1
 
-    def on_round_skipped(
-        self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None
-    ) -> ServerState:
+    def on_round_skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> Any:
         """Take in a round without a result; the model must stay.
 
         `spent` says what the round has cost, without clients; `came` are the replies to its training, if any
         were good.
         """
-        kept: ServerState = state
-        return kept
+        return state
 
-    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: Any, state: Any) -> Any:
         """Return the state to go on with when clients diverge from `state` and did not from `good`."""
         return good
 
-    def finished(self, state: ServerState) -> bool:
+    def finished(self, state: Any) -> bool:
         """Return whether the rule has nothing more to do, such as when a budget is spent."""
         return False

@@ -3,9 +3,6 @@
 The gate checks each reply alone, not their sum: what the rule raises over them ends the round, not the run.
 """
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,12 +11,11 @@ from flwr.serverapp import Grid
 
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
-from strategies.engine.quorum import too_few
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
-from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite
+from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
 from task.errors import ConfigError, NodesError, StateError
+from task.text import logger
 
-logger = logging.getLogger("flwr")
 T = TypeVar("T")
 
 # What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.
@@ -43,19 +39,15 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 class RuleRound:
-    """The generator of a rule's round, driven with the replies to its phases.
-
-    Attributes:
-        result: The new state and the rule's metrics, once the round is over with a model.
-        why: Why the round keeps the model; "" = it does not, or is not over.
-    """
+    """The generator of a rule's round, driven with the replies to its phases."""
 
     def __init__(
         self, rule: Rule, state: ServerState, context: RoundContext, engine: PhaseEngine, grid: Grid
     ) -> None:
         self.rule, self.engine, self.grid = rule, engine, grid
+        # The new state and the rule's metrics, once the round is over with a model.
         self.result: tuple[ServerState, dict[str, Number]] | None = None
-        self.why = ""
+        self.why = ""  # why the round keeps the model; "" = it does not, or is not over
         self._phases: Round = rule.round(state, context)
 
     def begin(self) -> Phase | None:
@@ -81,6 +73,7 @@ class RuleRound:
         engine = self.engine
         nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, engine.round, engine.lr, engine.trainable)
         spent = engine.spent(nobody, asked)
+        after: ServerState | None
         after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
         if after is None:
             logger.warning("round %d leaves the rule's state as it was: %s", engine.round, why)

@@ -1,7 +1,5 @@
 """Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -10,7 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from task.numerics.arrays import Arrays
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays, NamedArrays
+from task.spec.entry import Algorithm
 from task.wire.checks import peak
 
 Number = bool | int | float
@@ -28,6 +28,7 @@ class ServerState:
 
 
 S = TypeVar("S", bound=ServerState)
+Updated = tuple[S, dict[str, Number]]  # the next state and the rule's metrics
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,12 @@ class AggregatedReplies:
             return None
         return math.fsum(sent) if way == "sum" else max(sent)
 
+    def needed(self, name: str) -> float:
+        """Return `number` of a scalar that the contract demands of every client."""
+        found = self.number(name)
+        assert found is not None
+        return found
+
     def example_mean(self, name: str) -> float | None:
         """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""
         return self._mean(name, self.num_examples)
@@ -111,7 +118,7 @@ def dump_state(state: ServerState) -> tuple[Arrays, dict[str, Number]]:
     return arrays, numbers
 
 
-def load_state(cls: type[S], arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Number]) -> S:
+def load_state(cls: type[S], arrays: NamedArrays, numbers: Mapping[str, Number]) -> S:
     """Rebuild the state that `dump_state` took apart."""
     values: dict[str, Any] = dict(numbers)
     for f in dataclasses.fields(cls):
@@ -119,3 +126,29 @@ def load_state(cls: type[S], arrays: Mapping[str, np.ndarray], numbers: Mapping[
             prefix = f"{f.name}/"
             values[f.name] = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
     return cls(**values)
+
+
+def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
+    """Return why a rule cannot keep its promise with so many replies, or "" if it can.
+
+    `replies` are good ones, or before the round those that may come; `asked` are the clients, of which f
+    (``robust.byzantine``) are malicious by assumption. `Algorithm.withstands` says what the rule needs.
+    """
+    if entry.withstands is None:
+        return ""
+    each, more = entry.withstands
+    f = config.robust.f(asked)
+    needed = each * f + more
+    if replies >= needed:
+        return ""
+    most = (replies - more) // each
+    hint = f"with so many f is at most {most}" if most >= 0 else f"ask at least {more} clients a round"
+    return (
+        f'run-config key "robust.byzantine": {entry.name} needs at least {each} f + {more} = {needed} '
+        f"replies against f = {f} malicious of {asked} clients asked; got {replies}: {hint}"
+    )
+
+
+def byzantine(reduced: AggregatedReplies, config: Config) -> int:
+    """Return f: a share is one of the clients that were asked, as the silent ones may be the honest ones."""
+    return config.robust.f(max(reduced.asked, len(reduced.clients)))

@@ -10,9 +10,6 @@ A subclass names its rule; nothing here is overridden. Flower's four verbs (``co
 model, that of its share of the clients (`strategies.membership.foreign`).
 """
 
-from __future__ import annotations
-
-import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -28,16 +25,14 @@ from strategies.engine.arguments import with_knobs
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
-from strategies.engine.quorum import too_few
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
-from strategies.selection.cohort import Cohorts
-from strategies.selection.plan import RoundPlan
+from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
@@ -45,13 +40,11 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.numerics.metrics import weighted_mean
-from task.numerics.seeds import rng_for
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
+from task.text import logger
 from task.wire import messages as wire
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 
 class Strategy(FlowerStrategy):
@@ -73,7 +66,6 @@ class Strategy(FlowerStrategy):
     update: ClassVar[Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]]
 
     def __init_subclass__(cls, rule: type[Rule] | None = None, **more: Any) -> None:
-        """Take the rule; without one, the parent's."""
         super().__init_subclass__(**more)
         if rule is not None:
             cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
@@ -95,7 +87,7 @@ class Strategy(FlowerStrategy):
         self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
         self.state: ServerState | None = None
         self.last_metrics: dict[str, Number] = {}
-        self._plan = RoundPlan(0, (), {}, ())
+        self._plan = RoundPlan((), {}, ())
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
         self._in_start = False
@@ -168,17 +160,9 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        return RoundContext(
-            self.rule,
-            self.entry,
-            server_round,
-            lr,
-            (),
-            self.registry.names,
-            self.trainable,
-            self.registry.num_examples,
-            self.registry.most_examples,
-        )
+        registry, names = self.registry, self.registry.names
+        counts = registry.num_examples, registry.most_examples
+        return RoundContext(self.rule, self.entry, server_round, lr, (), names, self.trainable, *counts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -227,7 +211,6 @@ class Strategy(FlowerStrategy):
         return True
 
     def _take(self, state: ServerState) -> ServerState:
-        """Make a state the present one."""
         self.state, self.engine.model = state, state.arrays
         return state
 
@@ -245,7 +228,7 @@ class Strategy(FlowerStrategy):
         if not server.clients_evaluate(server_round):
             return []
         self.engine.register(grid, server_round)
-        rng = rng_for(self.config.seed, seeds.EVALUATION, server_round)
+        rng = seeds.rng_for(self.config.seed, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
         phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)

@@ -16,8 +16,6 @@ data have one owner, and it is never guessed which:
   classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +39,6 @@ class OnlineNode:
     registered: str = ""  # when it was registered with the SuperLink, as text that sorts
 
     def __str__(self) -> str:
-        """Return how logs call it."""
         return f"node {self.id} ({self.name})" if self.name else f"node {self.id}"
 
 

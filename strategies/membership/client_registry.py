@@ -12,8 +12,6 @@ or else after its id; where the algorithm needs our client half it is refused, s
 `strategies.membership.foreign`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

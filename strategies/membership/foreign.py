@@ -8,8 +8,6 @@
   not merged sums of several clients, and nothing may go round it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

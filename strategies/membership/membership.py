@@ -5,9 +5,6 @@ which of them must be asked to register, `Membership.take` takes an answer. So n
 also while a round waits for its replies; see `strategies.engine.exchange`.
 """
 
-from __future__ import annotations
-
-import logging
 import math
 import time
 from collections import Counter
@@ -21,10 +18,9 @@ from strategies.membership.foreign import as_one_client, foreign_registration
 from task import timing
 from task.errors import ConfigError
 from task.population import some
+from task.text import logger
 from task.wire import messages as wire
 from task.wire.registration import REGISTER, Data, Registration, read_registration
-
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 
 Incarnation = tuple[int, str]  # a node's id, and what changes each time that it comes back
 

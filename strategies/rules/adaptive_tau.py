@@ -50,16 +50,13 @@ Without drift the largest tau that is looked at is the best, ten times the last 
 10
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from strategies.rules.robust_math import columns
 from task.config.knobs import AdaptiveTauConfig, Config
 from task.errors import ConfigError
@@ -87,26 +84,19 @@ class AdaptiveTauState(ServerState):
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the clients' replies say of the loss.
+    """What the clients' replies say of the loss."""
 
-    Attributes:
-        rho: Lipschitz constant of F; None if nobody could tell.
-        beta: Smoothness of F; the same.
-        divergence: delta, how far local gradients are from the global one.
-    """
-
-    rho: float | None
-    beta: float | None
-    divergence: float
+    rho: float | None  # Lipschitz constant of F; None if nobody could tell
+    beta: float | None  # smoothness of F; the same
+    divergence: float  # delta, how far local gradients are from the global one
 
 
 def server_update(
     state: AdaptiveTauState, reduced: AggregatedReplies, config: Config
-) -> tuple[AdaptiveTauState, dict[str, Number]]:
+) -> Updated[AdaptiveTauState]:
     """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
-    loss = reduced.number("loss-before")
-    assert loss is not None
+    loss = reduced.needed("loss-before")
     found = estimates(reduced)
     if loss < state.best_loss:
         state = replace(state, best=state.arrays, best_loss=loss)
@@ -201,17 +191,8 @@ def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> Ad
     return replace(state, tau=1, phase=CLOSING)
 
 
-def skipped(state: AdaptiveTauState, reduced: AggregatedReplies, config: Config) -> AdaptiveTauState:
-    """Return the state after a round without a model: its cost is spent, and tau is 1 again."""
-    state = book(state, reduced, config.adaptive_tau)
-    return plan_next(state, config.adaptive_tau.fixed_tau or 1, config.adaptive_tau)
-
-
-class AdaptiveTau(Rule):
-    """FedAvg with as many local steps as pay under a budget; see the module."""
-
-    algorithm: ClassVar[str] = "adaptive-tau"
-    update = staticmethod(server_update)
+class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"local-steps": "tau"}):
+    """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> AdaptiveTauState:
         """Start with the configured costs and the first tau.
@@ -236,24 +217,17 @@ class AdaptiveTau(Rule):
         state = AdaptiveTauState(arrays, step_cost=knobs.step_cost, round_cost=knobs.round_cost)
         return plan_next(state, first, knobs)
 
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
-        """Send tau."""
-        assert isinstance(state, AdaptiveTauState)
-        return {"local-steps": state.tau}
-
-    def roll_back(self, good: ServerState, state: ServerState) -> ServerState:
+    def roll_back(self, good: AdaptiveTauState, state: AdaptiveTauState) -> AdaptiveTauState:
         """Take the models of the earlier state; what was spent stays spent."""
-        assert isinstance(good, AdaptiveTauState)
-        assert isinstance(state, AdaptiveTauState)
         return replace(state, arrays=good.arrays, best=good.best, best_loss=good.best_loss)
 
     def on_round_skipped(
         self, state: AdaptiveTauState, spent: AggregatedReplies, came: AggregatedReplies | None
     ) -> AdaptiveTauState:
-        """Book the round and go back to one step."""
-        return skipped(state, spent, self.config)
+        """Book the round's cost and go back to one step."""
+        knobs = self.config.adaptive_tau
+        return plan_next(book(state, spent, knobs), knobs.fixed_tau or 1, knobs)
 
-    def finished(self, state: ServerState) -> bool:
+    def finished(self, state: AdaptiveTauState) -> bool:
         """Return whether the budget is spent."""
-        assert isinstance(state, AdaptiveTauState)
         return state.phase == OVER

@@ -25,49 +25,30 @@ The server keeps the core models by client:
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
-from strategies.rules.client_models import M, ModelsState, known_clients, models_of, take_in
-from task.config.knobs import Config
+from strategies.rules.client_models import ModelsState, known_clients, models_of, server_update
 from task.numerics.arrays import Arrays
 
 
-def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
-    """Take the core models in."""
-    return take_in(state, reduced), {}
+class Apple(Rule, algorithm="apple", update=server_update, state=ModelsState):
+    """Adaptive personalised cross-silo learning; see `strategies.rules.apple`."""
 
-
-class Apple(Rule):
-    """Adaptive personalised cross-silo learning; see the module."""
-
-    algorithm: ClassVar[str] = "apple"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
-        """Start without core models."""
-        return ModelsState(arrays)
-
-    def down_record(self, state: ServerState, name: str, context: RoundContext) -> Arrays:
+    def down_record(self, state: ModelsState, name: str, context: RoundContext) -> Arrays:
         """Return p0."""
         names = sorted(context.names)
         counts = context.examples(names)
         n = np.array([counts[name] for name in names], np.float64)
         return {"clients": (n / n.sum()).astype(np.float32)}
 
-    def routed_per_client(self, state: ServerState) -> int:
+    def routed_per_client(self, state: ModelsState) -> int:
         """Return how many core models there are."""
-        assert isinstance(state, ModelsState)
         return len(known_clients(state))
 
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: ModelsState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client all core models."""
-        assert isinstance(state, ModelsState)
         core = models_of(state, context.names)
         return {"models": dict.fromkeys(to, core)}

@@ -10,30 +10,20 @@ Local-only leaves the state alone:
 array([1.])
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.fedavg import server_update as fedavg_update
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Return the state as it is."""
     return state, {}
 
 
-class LocalOnly(Rule):
+class LocalOnly(Rule, algorithm="local-only", update=server_update):
     """Rounds in which every client trains for itself."""
 
-    algorithm: ClassVar[str] = "local-only"
-    update = staticmethod(server_update)
 
-
-class Centralised(Rule):
+class Centralised(Rule, algorithm="centralised", update=fedavg_update):
     """Rounds in which one client trains on everybody's data."""
-
-    algorithm: ClassVar[str] = "centralised"
-    update = staticmethod(fedavg_update)

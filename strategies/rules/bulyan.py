@@ -28,16 +28,12 @@ Step 2 with one number left out: 9 is the farthest from the median 1, and (0 + 1
 array([0.5])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
-from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import by_column, middle, sort_clients, squared_distances
 from task.config.knobs import Config
@@ -74,7 +70,7 @@ def around_median(block: np.ndarray, drop: int) -> np.ndarray:
     return total / keep
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace each number of the model by the mean of the selected numbers around their median."""
     f, stack = byzantine(reduced, config), reduced.arrays["arrays"]
     chosen = selection(squared_distances(stack, state.arrays, reduced.trainable), f)
@@ -83,8 +79,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), metrics
 
 
-class Bulyan(Rule):
-    """Bulyan; see the module."""
-
-    algorithm: ClassVar[str] = "bulyan"
-    update = staticmethod(server_update)
+class Bulyan(Rule, algorithm="bulyan", update=server_update):
+    """Bulyan; see `strategies.rules.bulyan`."""

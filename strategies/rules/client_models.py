@@ -15,16 +15,15 @@ until it is back, as what is sent goes by the names that are online; its model s
 known. No rule here trains it: it gives the messages their form, and is what a central evaluation looks at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
-from strategies.engine.state import AggregatedReplies, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.robust_math import mean_rows
+from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.collect import release
 
@@ -49,6 +48,11 @@ def models_of(state: ModelsState, names: Collection[str]) -> dict[str, Arrays]:
     """Return the models of those of `names` that are known, by client in sorted order."""
     known = [client for client in known_clients(state) if client in set(names)]
     return {client: {n: state.models[f"{client}/{n}"] for n in state.arrays} for client in known}
+
+
+def server_update(state: M, reduced: AggregatedReplies, config: Config) -> Updated[M]:
+    """Take the round's models in, and do nothing else."""
+    return take_in(state, reduced), {}
 
 
 def take_in(state: M, reduced: AggregatedReplies) -> M:

@@ -22,35 +22,16 @@ The server keeps the members by client:
 {'a/w': array([1.]), 'b/w': array([3.])}
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import ClassVar
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
-from strategies.rules.client_models import M, ModelsState, models_of, take_in
-from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from strategies.rules.client_models import ModelsState, models_of, server_update
 
 
-def server_update(state: M, reduced: AggregatedReplies, config: Config) -> tuple[M, dict[str, Number]]:
-    """Take the members in."""
-    return take_in(state, reduced), {}
+class Ensemble(Rule, algorithm="ensemble", update=server_update, state=ModelsState):
+    """Rounds in which every client trains a member of its own; see `strategies.rules.ensemble`."""
 
-
-class Ensemble(Rule):
-    """Rounds in which every client trains a member of its own; see the module."""
-
-    algorithm: ClassVar[str] = "ensemble"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ModelsState:
-        """Start without members."""
-        return ModelsState(arrays)
-
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: ModelsState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client all members."""
-        assert isinstance(state, ModelsState)
         members = models_of(state, context.names)
         return {"models": dict.fromkeys(to, members)}

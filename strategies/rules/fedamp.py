@@ -32,16 +32,13 @@ At |w_a - w_b|^2 = sigma = 100 and alpha = 1 a client keeps 1 - exp(-1) / 100 of
 0.99632
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from strategies.rules.robust_math import columns, one_thread, size_of, squared_distances
 from task.config.knobs import Config
@@ -56,9 +53,7 @@ class FedAMPState(ModelsState):
     """``xi``, over the known clients; its diagonal is 0."""
 
 
-def server_update(
-    state: FedAMPState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedAMPState, dict[str, Number]]:
+def server_update(state: FedAMPState, reduced: AggregatedReplies, config: Config) -> Updated[FedAMPState]:
     """Take the models in and weigh each pair."""
     new, knobs = take_in(state, reduced), config.fedamp
     stack = stacked(models_of(new, known_clients(new)), reduced.trainable)
@@ -77,13 +72,9 @@ def stacked(models: Mapping[str, Arrays], names: Sequence[str]) -> Arrays:
 def clouds(
     models: Mapping[str, Arrays], xi: np.ndarray, wanted: Sequence[str], trainable: Sequence[str]
 ) -> dict[str, Arrays]:
-    """Return u_i of some clients.
+    """Return u_i of the clients `wanted`; the arrays that are not `trainable` are those of w_i.
 
-    Args:
-        models: The clients' models.
-        xi: Attention in their order [n, n], 0 on the diagonal.
-        wanted: The clients i.
-        trainable: The arrays that are mixed; others are those of w_i.
+    `xi` is the attention in the order of the models, [n, n], 0 on the diagonal.
     """
     if not wanted:
         return {}
@@ -104,19 +95,11 @@ def clouds(
     }
 
 
-class FedAMP(Rule):
-    """Attentive message passing; see the module."""
+class FedAMP(Rule, algorithm="fedamp", update=server_update, state=FedAMPState):
+    """Attentive message passing; see `strategies.rules.fedamp`."""
 
-    algorithm: ClassVar[str] = "fedamp"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedAMPState:
-        """Start without models."""
-        return FedAMPState(arrays)
-
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: FedAMPState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client its u_i, under its own name."""
-        assert isinstance(state, FedAMPState)
         models = models_of(state, context.names)
         there = [i for i, client in enumerate(known_clients(state)) if client in models]
         xi = state.attention["xi"][np.ix_(there, there)] if there else np.zeros((0, 0))

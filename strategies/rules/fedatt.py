@@ -32,29 +32,25 @@ exp(0) : exp(ln 3) = 1 : 3
 array([0.25, 0.75])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.robust_math import columns, one_thread
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Mean
-from task.numerics.seeds import rng_for
 
 COLUMNS = 1 << 14  # elements of each client worked on at once: 50 clients' float64 block takes 6.6 MB
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Move each parameter tensor along the attended differences; average the buffers."""
     knobs, stacks = config.fedatt, reduced.arrays["arrays"]
-    rng = rng_for(config.seed, seeds.NOISE, reduced.round)
+    rng = seeds.rng_for(config.seed, seeds.NOISE, reduced.round)
     arrays, largest = plain_mean({n: a for n, a in stacks.items() if n not in reduced.trainable}), 0.0
     for name in reduced.trainable:
         w, stack = state.arrays[name], stacks[name]
@@ -107,8 +103,5 @@ def plain_mean(stacks: Arrays) -> Arrays:
     return mean.result()
 
 
-class FedAtt(Rule):
-    """Attentive aggregation; see the module."""
-
-    algorithm: ClassVar[str] = "fedatt"
-    update = staticmethod(server_update)
+class FedAtt(Rule, algorithm="fedatt", update=server_update):
+    """Attentive aggregation; see `strategies.rules.fedatt`."""

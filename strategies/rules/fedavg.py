@@ -21,23 +21,17 @@ The engine has averaged already: n = (1, 3) and w_k = (5, 1) make 2.
 array([2.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace the model by the weighted mean of the local models."""
     return replace(state, arrays=reduced.arrays["arrays"]), {}
 
 
-class FedAvg(Rule):
-    """Federated averaging; see the module."""
-
-    algorithm: ClassVar[str] = "fedavg"
-    update = staticmethod(server_update)
+class FedAvg(Rule, algorithm="fedavg", update=server_update):
+    """Federated averaging; see `strategies.rules.fedavg`."""

@@ -33,15 +33,12 @@ The only client goes from 0 to 2: h = 2, and the model takes it on top of the me
 [[4.0], [3.0], [2.0]]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Round, RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -55,9 +52,7 @@ class FedDCState(ServerState):
     mean_examples: float = 1.0
 
 
-def server_update(
-    state: FedDCState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedDCState, dict[str, Number]]:
+def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config) -> Updated[FedDCState]:
     """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
     mean = reduced.arrays["arrays"]
     share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
@@ -71,23 +66,15 @@ def server_update(
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 
 
-class FedDC(Rule):
-    """Local drift decoupling and correction; see the module."""
-
-    algorithm: ClassVar[str] = "feddc"
-    update = staticmethod(server_update)
+class FedDC(Rule, algorithm="feddc", update=server_update, sends={"mean-examples": "mean_examples"}):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDCState:
         """Start with g = 0 and h = 0."""
         gradient = {name: np.zeros_like(arrays[name]) for name in trainable}
         return FedDCState(arrays, gradient, {name: np.zeros(arrays[name].shape) for name in trainable})
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: FedDCState, context: RoundContext) -> Round:
         """Take the mean number of examples of the clients that are online, then train."""
-        assert isinstance(state, FedDCState)
         counts = context.examples(context.names).values()
         return (yield from super().round(replace(state, mean_examples=sum(counts) / len(counts)), context))
-
-    def down_scalars(self, state: FedDCState) -> dict[str, float]:
-        """Send n / K."""
-        return {"mean-examples": state.mean_examples}

@@ -29,15 +29,12 @@ With alpha = 0.01 and two of four clients: h = 0 - 0.01 * 2/4 * (3 - 1) = -0.01,
 array([4.])
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -50,9 +47,7 @@ class FedDynState(ServerState):
     """By parameter, float64: it is never sent, so that nothing is rounded that adds up over rounds."""
 
 
-def server_update(
-    state: FedDynState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedDynState, dict[str, Number]]:
+def server_update(state: FedDynState, reduced: AggregatedReplies, config: Config) -> Updated[FedDynState]:
     """Move h against the mean step, then put the model at the mean less h/alpha; rounded once."""
     alpha, mean = config.feddyn.alpha, reduced.arrays["arrays"]
     if alpha == 0:
@@ -66,11 +61,8 @@ def server_update(
     return replace(state, arrays=mean | stepped, h=h), {}
 
 
-class FedDyn(Rule):
-    """Dynamic regularisation; see the module."""
-
-    algorithm: ClassVar[str] = "feddyn"
-    update = staticmethod(server_update)
+class FedDyn(Rule, algorithm="feddyn", update=server_update):
+    """Dynamic regularisation; see `strategies.rules.feddyn`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDynState:
         """Start with h = 0."""

@@ -38,24 +38,20 @@ Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 2
 ([4.0], {'server-lr': 2.0})
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
-    mean, norm = reduced.arrays["arrays"], reduced.number("square-norm")
-    assert norm is not None  # the contract demands it of every client
+    mean, norm = reduced.arrays["arrays"], reduced.needed("square-norm")
     moved = {n: mean[n].astype(np.float64) - state.arrays[n].astype(np.float64) for n in reduced.trainable}
     square = math.fsum(float(np.square(a).sum()) for a in moved.values())
     lr = max(1.0, norm / (2.0 * (square + config.fedexp.epsilon)))
@@ -65,11 +61,8 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=mean | stepped), {"server-lr": lr}
 
 
-class FedExP(Rule):
-    """Federated averaging with an extrapolated step; see the module."""
-
-    algorithm: ClassVar[str] = "fedexp"
-    update = staticmethod(server_update)
+class FedExP(Rule, algorithm="fedexp", update=server_update):
+    """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`."""
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
         """Hold |Delta_k|^2 to the bound on the update itself, if the run sets one."""

@@ -26,22 +26,18 @@ The two of the largest affinity, as epsilon = 0 draws nobody:
 ['b', 'c']
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import RoundContext, Route, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import rng_for
 
 
 @dataclass(frozen=True)
@@ -59,9 +55,7 @@ def affinities(state: FedFomoState, client: str) -> dict[str, float]:
     return dict(zip(known, row.tolist(), strict=True))
 
 
-def server_update(
-    state: FedFomoState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedFomoState, dict[str, Number]]:
+def server_update(state: FedFomoState, reduced: AggregatedReplies, config: Config) -> Updated[FedFomoState]:
     """Take the models in, and add what the clients made of the others to P."""
     new = take_in(state, reduced)
     known = known_clients(new)
@@ -79,13 +73,9 @@ def server_update(
 
 
 def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Generator) -> list[str]:
-    """Return whose models a client gets, sorted.
+    """Return whose models a client gets, sorted: `m` of them (0 = all), the share `epsilon` drawn at random.
 
-    Args:
-        P_i: Its affinity to each of the others.
-        m: How many; 0 = all.
-        epsilon: Share of them that is drawn at random.
-        rng: Draws them.
+    `P_i` is its affinity to each of the others.
     """
     m = min(m or len(P_i), len(P_i))
     explored = math.floor(epsilon * m + 0.5)
@@ -95,29 +85,20 @@ def choose(P_i: Mapping[str, float], m: int, epsilon: float, rng: np.random.Gene
     return sorted([*best, *(rest[i] for i in drawn)])
 
 
-class FedFomo(Rule):
-    """First-order model optimisation; see the module."""
+class FedFomo(Rule, algorithm="fedfomo", update=server_update, state=FedFomoState):
+    """First-order model optimisation; see `strategies.rules.fedfomo`."""
 
-    algorithm: ClassVar[str] = "fedfomo"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedFomoState:
-        """Start without models."""
-        return FedFomoState(arrays)
-
-    def routed_per_client(self, state: ServerState) -> int:
+    def routed_per_client(self, state: FedFomoState) -> int:
         """Return M, or how many others there are."""
-        assert isinstance(state, ModelsState)
         others = max(len(known_clients(state)) - 1, 0)
         return min(self.config.fedfomo.download or others, others)
 
-    def route(self, state: ServerState, to: Sequence[str], context: RoundContext) -> Route:
+    def route(self, state: FedFomoState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client the models that were chosen for it."""
-        assert isinstance(state, FedFomoState)
         knobs, models = self.config.fedfomo, models_of(state, context.names)
         given = {}
         for client in to:
             P_i = {j: p for j, p in affinities(state, client).items() if j in models and j != client}
-            rng = rng_for(self.config.seed, seeds.PEERS, context.round, client)
+            rng = seeds.rng_for(self.config.seed, seeds.PEERS, context.round, client)
             given[client] = {j: models[j] for j in choose(P_i, knobs.download, knobs.epsilon, rng)}
         return {"models": given}

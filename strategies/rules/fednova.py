@@ -26,37 +26,27 @@ Equal clients that took 2 and 4 steps: tau_eff = 3, and w = 1 + 3 * 0.5 = 2.5.
 array([2.5])
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
-
-import numpy as np
 
 from strategies.engine.rule import Limits, Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.fedsgd import step
 from task.config.knobs import Config
+from task.numerics.arrays import only
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take tau_eff steps of the mean normalised update; the sum is rounded once, from float64."""
-    steps = reduced.number("step-weight")
-    assert steps is not None  # the contract demands it of every client
-    arrays = dict(reduced.arrays["update"])
-    for name in reduced.trainable:
-        update = arrays[name]
-        wide = state.arrays[name].astype(np.float64) + steps * update.astype(np.float64)
-        arrays[name] = wide.astype(update.dtype)
-    return replace(state, arrays=arrays), {"effective-steps": steps}
+    steps = reduced.needed("step-weight")
+    update = reduced.arrays["update"]
+    stepped = step(state.arrays, only(update, reduced.trainable), steps)
+    return replace(state, arrays=update | stepped), {"effective-steps": steps}
 
 
-class FedNova(Rule):
-    """Normalised averaging; see the module."""
-
-    algorithm: ClassVar[str] = "fednova"
-    update = staticmethod(server_update)
+class FedNova(Rule, algorithm="fednova", update=server_update):
+    """Normalised averaging; see `strategies.rules.fednova`."""
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
         """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""

@@ -38,18 +38,15 @@ FedAvgM, first step: v = 1, and Nesterov's step from w = 1 is 0.9 * 1 + 1 = 1.9.
 array([2.9])
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.rule import Rule, Update
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, blocks
 
@@ -117,7 +114,7 @@ def server_update(
     reduced: AggregatedReplies,
     config: Config,
     optimizer: Callable[[Config, int], tuple[Step, tuple[float, ...]]],
-) -> tuple[FedOptState, dict[str, Number]]:
+) -> Updated[FedOptState]:
     """Average the buffers and take the optimiser's step with the parameters."""
     mean, t = reduced.arrays["arrays"], state.steps + 1
     step, first = optimizer(config, t)
@@ -139,37 +136,22 @@ def server_update(
     return new, {}
 
 
-class FedOpt(Rule):
-    """What the four have in common."""
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedOptState:
-        """Start without memory."""
-        return FedOptState(arrays)
+def with_moment(second: Callable[[Values, Values, float], Values]) -> Update:
+    """Return `server_update` with the adaptive optimiser of this second moment."""
+    return partial(server_update, optimizer=partial(adaptive, second=second))
 
 
-class FedAvgM(FedOpt):
-    """Federated averaging with server momentum; see the module."""
-
-    algorithm: ClassVar[str] = "fedavgm"
-    update = staticmethod(partial(server_update, optimizer=fedavgm))
+class FedAvgM(Rule, algorithm="fedavgm", update=partial(server_update, optimizer=fedavgm), state=FedOptState):
+    """Federated averaging with server momentum; see `strategies.rules.fedopt`."""
 
 
-class FedAdagrad(FedOpt):
-    """Adagrad on the server; see the module."""
-
-    algorithm: ClassVar[str] = "fedadagrad"
-    update = staticmethod(partial(server_update, optimizer=partial(adaptive, second=adagrad)))
+class FedAdagrad(Rule, algorithm="fedadagrad", update=with_moment(adagrad), state=FedOptState):
+    """Adagrad on the server; see `strategies.rules.fedopt`."""
 
 
-class FedAdam(FedOpt):
-    """Adam on the server; see the module."""
-
-    algorithm: ClassVar[str] = "fedadam"
-    update = staticmethod(partial(server_update, optimizer=partial(adaptive, second=adam)))
+class FedAdam(Rule, algorithm="fedadam", update=with_moment(adam), state=FedOptState):
+    """Adam on the server; see `strategies.rules.fedopt`."""
 
 
-class FedYogi(FedOpt):
-    """Yogi on the server; see the module."""
-
-    algorithm: ClassVar[str] = "fedyogi"
-    update = staticmethod(partial(server_update, optimizer=partial(adaptive, second=yogi)))
+class FedYogi(Rule, algorithm="fedyogi", update=with_moment(yogi), state=FedOptState):
+    """Yogi on the server; see `strategies.rules.fedopt`."""

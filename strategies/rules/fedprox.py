@@ -1,6 +1,6 @@
 """FedProx, server half. Li et al., MLSys 2020, arXiv 1812.06127, Algorithm 2 and section 5.3.
 
-The model is averaged as in FedAvg. What the server adds is mu, which it sends with every message, and
+The model is averaged as in FedAvg. What the server adds is mu, sent under the name that Flower gives it, and
 with ``fedprox.adaptive`` the paper's heuristic for it: mu + 0.1 when the global training loss rises,
 mu - 0.1 (not below 0) after it has fallen in 5 consecutive rounds.
 
@@ -23,13 +23,10 @@ The model is the mean, and mu stays unless ``fedprox.adaptive``:
 {'proximal-mu': 0.5}
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -46,9 +43,7 @@ class FedProxState(ServerState):
     falls: int = 0
 
 
-def server_update(
-    state: FedProxState, reduced: AggregatedReplies, config: Config
-) -> tuple[FedProxState, dict[str, Number]]:
+def server_update(state: FedProxState, reduced: AggregatedReplies, config: Config) -> Updated[FedProxState]:
     """Replace the model by the weighted mean; adapt mu if asked to."""
     state = replace(state, arrays=reduced.arrays["arrays"])
     metrics: dict[str, Number] = {"proximal-mu": state.mu}
@@ -64,17 +59,9 @@ def server_update(
     return replace(state, mu=mu, falls=falls, previous_loss=loss), metrics
 
 
-class FedProx(Rule):
-    """Federated averaging with a proximal term; see the module."""
-
-    algorithm: ClassVar[str] = "fedprox"
-    update = staticmethod(server_update)
+class FedProx(Rule, algorithm="fedprox", update=server_update, sends={"proximal-mu": "mu"}):
+    """Federated averaging with a proximal term; see `strategies.rules.fedprox`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedProxState:
         """Start at the configured mu."""
         return FedProxState(arrays, mu=self.config.fedprox.mu)
-
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
-        """Send mu under the name that Flower's own FedProx uses."""
-        assert isinstance(state, FedProxState)
-        return {"proximal-mu": state.mu}

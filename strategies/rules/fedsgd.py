@@ -20,30 +20,29 @@ w = 1 - 0.5 * 3 = -0.5
 array([-0.5])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
+from task.numerics.arrays import Arrays
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
-    """Take one gradient step; the product is rounded once, from float64."""
-    gradient = reduced.arrays["gradient"]
-    stepped = {
-        name: (state.arrays[name] - np.float64(reduced.lr) * g.astype(np.float64)).astype(g.dtype)
-        for name, g in gradient.items()
+def step(arrays: Arrays, along: Arrays, scale: float) -> Arrays:
+    """Return w + scale * along of the parameters that `along` has, each rounded once from float64."""
+    return {
+        n: (arrays[n] + np.float64(scale) * a.astype(np.float64)).astype(a.dtype) for n, a in along.items()
     }
-    return replace(state, arrays=state.arrays | stepped), {}
 
 
-class FedSGD(Rule):
-    """Federated SGD by gradient upload; see the module."""
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
+    """Take one gradient step."""
+    return replace(
+        state, arrays=state.arrays | step(state.arrays, reduced.arrays["gradient"], -reduced.lr)
+    ), {}
 
-    algorithm: ClassVar[str] = "fedsgd"
-    update = staticmethod(server_update)
+
+class FedSGD(Rule, algorithm="fedsgd", update=server_update):
+    """Federated SGD by gradient upload; see `strategies.rules.fedsgd`."""

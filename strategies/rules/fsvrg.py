@@ -39,19 +39,16 @@ Of two clients only one has the first feature: A = (2, 1).
 array([[2., 1.]])
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class FSVRGSparseState(FSVRGState):
 F = TypeVar("F", bound=FSVRGState)
 
 
-def server_update(state: F, reduced: AggregatedReplies, config: Config) -> tuple[F, dict[str, Number]]:
+def server_update(state: F, reduced: AggregatedReplies, config: Config) -> Updated[F]:
     """Replace the model by the weighted mean and forget g."""
     metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient)}
     return replace(state, arrays=reduced.arrays["arrays"], gradient={}), metrics
@@ -81,7 +78,7 @@ def server_update(state: F, reduced: AggregatedReplies, config: Config) -> tuple
 
 def sparse_update(
     state: FSVRGSparseState, reduced: AggregatedReplies, config: Config
-) -> tuple[FSVRGSparseState, dict[str, Number]]:
+) -> Updated[FSVRGSparseState]:
     """Take the mean step, in the first layer's columns that few clients have a longer one."""
     name, w, mean = reduced.trainable[0], state.arrays, dict(reduced.arrays["arrays"])
     omega = np.rint(state.presence["columns"].astype(np.float64))
@@ -93,53 +90,30 @@ def sparse_update(
     return replace(state, arrays=mean, gradient={}, frequency={}, presence={}), metrics
 
 
-def norm(arrays: Mapping[str, np.ndarray]) -> float:
+def norm(arrays: NamedArrays) -> float:
     """Return the Euclidean norm over all arrays together."""
     return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
 
 
-class _GradientFirst(Rule):
-    """What the two forms have in common: the round of two phases."""
+class FSVRG(Rule, algorithm="fsvrg", update=server_update, state=FSVRGState):
+    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
 
-    def round(self, state: ServerState, context: RoundContext) -> Round:
+    def round(self, state: Any, context: RoundContext) -> Round:
         """Ask for g, and let those who took part in it train."""
         replies = yield context.phase("gradient", state)
         taken = self.take_in(state, replies)
         replies = yield context.phase(TRAIN, taken, replies.clients)
-        return self.update(taken, replies, self.config)
+        return type(self).update(taken, replies, self.config)
 
     def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
         """Return the state with what the first phase gave."""
-        raise NotImplementedError
+        taken: FSVRGState = replace(state, **replies.arrays)
+        return taken
 
 
-class FSVRG(_GradientFirst):
-    """Federated SVRG, dense form; see the module."""
+class FSVRGSparse(FSVRG, algorithm="fsvrg-sparse", update=sparse_update, state=FSVRGSparseState):
+    """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
 
-    algorithm: ClassVar[str] = "fsvrg"
-    update = staticmethod(server_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGState:
-        """Start with the model alone."""
-        return FSVRGState(arrays)
-
-    def take_in(self, state: FSVRGState, replies: AggregatedReplies) -> FSVRGState:
-        """Take g in."""
-        return replace(state, gradient=replies.arrays["gradient"])
-
-
-class FSVRGSparse(_GradientFirst):
-    """Federated SVRG for sparse features; see the module."""
-
-    algorithm: ClassVar[str] = "fsvrg-sparse"
-    update = staticmethod(sparse_update)
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FSVRGSparseState:
-        """Start with the model alone."""
-        return FSVRGSparseState(arrays)
-
-    def take_in(self, state: FSVRGSparseState, replies: AggregatedReplies) -> FSVRGSparseState:
-        """Take in g and the counts."""
-        counts = {name: replies.arrays[name] for name in ("frequency", "presence")}
-        gradient = replies.arrays["gradient"]
-        return replace(state, gradient=gradient, participants=len(replies.clients), **counts)
+    def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
+        """Take in g and the counts of so many clients."""
+        return super().take_in(replace(state, participants=len(replies.clients)), replies)

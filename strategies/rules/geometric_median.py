@@ -30,16 +30,12 @@ Of the models 0, 1 and 10 it is 1, where the mean is 11/3:
 array([0., 1., 0.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
-from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.robust_math import combine_robustly, gram
 from task.config.knobs import Config
 from task.spec.selections import SELECTIONS
@@ -50,11 +46,8 @@ STILL = 1e-9
 def weiszfeld(G: np.ndarray, alpha: np.ndarray, nu: float, iterations: int) -> tuple[np.ndarray, int]:
     """Return the clients' weights in the geometric median, of sum 1, and the iterations that it took.
 
-    Args:
-        G: Inner products [K, K]. A client whose own is not finite is infinitely far, and left out.
-        alpha: Weights [K] of sum 1.
-        nu: Smallest distance that counts.
-        iterations: Most steps.
+    `G` are inner products [K, K]; a client whose own is not finite is infinitely far, and left out. `alpha`
+    are weights [K] of sum 1, `nu` is the smallest distance that counts.
     """
     finite = np.isfinite(np.diag(G))
     if not finite.any():
@@ -75,7 +68,7 @@ def weiszfeld(G: np.ndarray, alpha: np.ndarray, nu: float, iterations: int) -> t
     return weights, steps
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Replace the model by the geometric median of the clients' models."""
     knobs, stack = config.robust, reduced.arrays["arrays"]
     by_examples = knobs.weighted and not SELECTIONS[config.server.selection].by_examples
@@ -88,8 +81,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple
     return replace(state, arrays=arrays), metrics
 
 
-class GeometricMedian(Rule):
-    """Geometric median; see the module."""
-
-    algorithm: ClassVar[str] = "geometric-median"
-    update = staticmethod(server_update)
+class GeometricMedian(Rule, algorithm="geometric-median", update=server_update):
+    """Geometric median; see `strategies.rules.geometric_median`."""

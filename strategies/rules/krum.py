@@ -31,26 +31,20 @@ Three models at 0, 1 and 5, f = 0: each one's squared distance to its one closes
 array([ 1.,  1., 16.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
-from strategies.engine.quorum import byzantine
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, S
+from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.robust_math import combine_robustly, squared_distances
 from task.config.knobs import Config
 
 
 def scores(D: np.ndarray, f: int) -> np.ndarray:
-    """Return each client's sum of squared distances to its K - f - 2 closest, [K].
+    """Return each client's sum of squared distances to its K - f - 2 closest, at least one, [K].
 
-    Args:
-        D: Squared distances [K, K].
-        f: Byzantine clients. If K - f - 2 is below 1, the closest one counts.
+    `D` are the squared distances [K, K].
     """
     K = len(D)
     closest = max(K - f - 2, 1)
@@ -58,19 +52,19 @@ def scores(D: np.ndarray, f: int) -> np.ndarray:
     return np.asarray(np.sort(D, axis=1)[:, 1 : closest + 1].sum(axis=1))
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take the one client that lies closest to its neighbours."""
     return select(state, reduced, byzantine(reduced, config), 1)
 
 
-def multi_update(state: S, reduced: AggregatedReplies, config: Config) -> tuple[S, dict[str, Number]]:
+def multi_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Average the m clients that lie closest to their neighbours."""
     f, K = byzantine(reduced, config), len(reduced.clients)
     m = config.robust.m or max(K - f - 2, 1)
     return select(state, reduced, f, min(m, K - f))
 
 
-def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> tuple[S, dict[str, Number]]:
+def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> Updated[S]:
     """Replace the model by the mean of the m clients of the smallest scores."""
     stack = reduced.arrays["arrays"]
     s = scores(squared_distances(stack, state.arrays, reduced.trainable), f)
@@ -81,15 +75,9 @@ def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> tuple[S, dic
     return replace(state, arrays=combine_robustly(stack, weights, reduced.trainable, f)), metrics
 
 
-class Krum(Rule):
-    """Krum; see the module."""
-
-    algorithm: ClassVar[str] = "krum"
-    update = staticmethod(server_update)
+class Krum(Rule, algorithm="krum", update=server_update):
+    """Krum; see `strategies.rules.krum`."""
 
 
-class MultiKrum(Rule):
-    """Multi-Krum; see the module."""
-
-    algorithm: ClassVar[str] = "multi-krum"
-    update = staticmethod(multi_update)
+class MultiKrum(Rule, algorithm="multi-krum", update=multi_update):
+    """Multi-Krum; see `strategies.rules.krum`."""

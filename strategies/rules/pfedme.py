@@ -21,21 +21,16 @@ beta = 1, the default, takes the mean:
 array([2.])
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 
 
-def server_update(
-    state: ServerState, reduced: AggregatedReplies, config: Config
-) -> tuple[ServerState, dict[str, Number]]:
+def server_update(state: ServerState, reduced: AggregatedReplies, config: Config) -> Updated[ServerState]:
     """Step towards the mean local model; each sum is rounded once, from float64."""
     beta, mean = config.pfedme.beta, reduced.arrays["arrays"]
     stepped = {}
@@ -45,8 +40,5 @@ def server_update(
     return replace(state, arrays=mean | stepped), {}
 
 
-class PFedMe(Rule):
-    """Steps towards the mean of the local models; see the module."""
-
-    algorithm: ClassVar[str] = "pfedme"
-    update = staticmethod(server_update)
+class PFedMe(Rule, algorithm="pfedme", update=server_update):
+    """Steps towards the mean of the local models; see `strategies.rules.pfedme`."""

@@ -43,16 +43,12 @@ q-FedAvg: w = 1 + (-2) / (2 + 2) = 0.5
 array([0.5])
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
-
-import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
+from strategies.rules.fedsgd import step
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight
@@ -65,25 +61,14 @@ class QFFLState(ServerState):
     reference_loss: float = 1.0
 
 
-Q = TypeVar("Q", bound=QFFLState)
-
-
-def server_update(
-    state: QFFLState, reduced: AggregatedReplies, config: Config
-) -> tuple[QFFLState, dict[str, Number]]:
+def server_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedAvg and average the buffers."""
-    check_weights(state, reduced, config.qffl.q)
-    stepped = step(state.arrays, reduced.arrays["delta"], 1.0 / lipschitz(reduced))
-    return advance(state, reduced, stepped | reduced.arrays["buffers"])
+    return advance(state, reduced, config, reduced.arrays["delta"], 1.0, reduced.arrays["buffers"])
 
 
-def gradient_update(
-    state: QFFLState, reduced: AggregatedReplies, config: Config
-) -> tuple[QFFLState, dict[str, Number]]:
+def gradient_update(state: QFFLState, reduced: AggregatedReplies, config: Config) -> Updated[QFFLState]:
     """Take the step of q-FedSGD."""
-    check_weights(state, reduced, config.qffl.q)
-    stepped = step(state.arrays, reduced.arrays["gradient"], -reduced.lr / lipschitz(reduced))
-    return advance(state, reduced, stepped)
+    return advance(state, reduced, config, reduced.arrays["gradient"], -reduced.lr, {})
 
 
 def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> None:
@@ -104,48 +89,24 @@ def check_weights(state: QFFLState, reduced: AggregatedReplies, q: float) -> Non
 
 def worst_loss(reduced: AggregatedReplies) -> float:
     """Return the largest F_k, at least `SMALLEST_LOSS`."""
-    return max(_number(reduced, "loss-before"), SMALLEST_LOSS)
+    return max(reduced.needed("loss-before"), SMALLEST_LOSS)
 
 
-def lipschitz(reduced: AggregatedReplies) -> float:
-    """Return sum_k h_k / L > 0."""
-    return _number(reduced, "lipschitz")
-
-
-def _number(reduced: AggregatedReplies, name: str) -> float:
-    number = reduced.number(name)
-    assert number is not None  # the contract demands it of every client
-    return number
-
-
-def step(arrays: Arrays, sums: Arrays, scale: float) -> Arrays:
-    """Return w + scale * sums for the parameters, rounded once from float64."""
-    return {
-        n: (arrays[n] + np.float64(scale) * s.astype(np.float64)).astype(s.dtype) for n, s in sums.items()
-    }
-
-
-def advance(state: Q, reduced: AggregatedReplies, changed: Arrays) -> tuple[Q, dict[str, Number]]:
-    """Return the state with the changed arrays and the next F_ref."""
-    worst = worst_loss(reduced)
+def advance(
+    state: QFFLState, reduced: AggregatedReplies, config: Config, along: Arrays, scale: float, buffers: Arrays
+) -> Updated[QFFLState]:
+    """Return the state after a step of scale * along / sum_k (h_k / L), with the next F_ref."""
+    check_weights(state, reduced, config.qffl.q)
+    worst, stepped = worst_loss(reduced), step(state.arrays, along, scale / reduced.needed("lipschitz"))
     metrics: dict[str, Number] = {"reference-loss": state.reference_loss, "worst-loss": worst}
-    return replace(state, arrays=state.arrays | changed, reference_loss=worst), metrics
+    return replace(state, arrays=state.arrays | stepped | buffers, reference_loss=worst), metrics
 
 
-class QFedAvg(Rule):
-    """Fair federated averaging; see the module."""
+_SENDS = {"reference-loss": "reference_loss"}
 
-    algorithm: ClassVar[str] = "qfedavg"
-    update = staticmethod(server_update)
 
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> QFFLState:
-        """Start with a reference loss of 1."""
-        return QFFLState(arrays)
-
-    def down_scalars(self, state: ServerState) -> dict[str, float]:
-        """Send F_ref."""
-        assert isinstance(state, QFFLState)
-        return {"reference-loss": state.reference_loss}
+class QFedAvg(Rule, algorithm="qfedavg", update=server_update, state=QFFLState, sends=_SENDS):
+    """Fair federated averaging; see `strategies.rules.qfedavg`."""
 
     def on_round_skipped(
         self, state: QFFLState, spent: AggregatedReplies, came: AggregatedReplies | None
@@ -154,8 +115,5 @@ class QFedAvg(Rule):
         return state if came is None else replace(state, reference_loss=worst_loss(came))
 
 
-class QFedSGD(QFedAvg):
-    """Fair federated SGD by gradient upload; see the module."""
-
-    algorithm: ClassVar[str] = "qfedsgd"
-    update = staticmethod(gradient_update)
+class QFedSGD(QFedAvg, algorithm="qfedsgd", update=gradient_update):
+    """Fair federated SGD by gradient upload; see `strategies.rules.qfedavg`."""

@@ -7,11 +7,9 @@ Sums and distances are float64 whatever the model's dtype. Each function reads t
 Legend: K clients, P parameters, b columns of a block.
 """
 
-from __future__ import annotations
-
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache, partial
@@ -20,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from task.numerics.arrays import Arrays, blocks
+from task.numerics.arrays import Arrays, NamedArrays, blocks
 from task.numerics.collect import release
 
 COLUMNS = 1 << 12  # 50 clients' float64 block: 1.6 MB
@@ -35,9 +33,7 @@ CLOSE = 1e-6
 Columns = Callable[[np.ndarray], np.ndarray]
 
 
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+_controller = cache(ThreadpoolController)
 
 
 def one_thread() -> AbstractContextManager[object]:
@@ -88,7 +84,7 @@ def columns(
     release(stacked)
 
 
-def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = WIDE) -> Arrays:
+def by_column(stack: NamedArrays, reduce: Columns, width: int = WIDE) -> Arrays:
     """Apply a function [K, b] -> [b] to every block of every array; dtypes are kept.
 
     The function gives float64, or the array's own dtype; integers are rounded to the nearest, halves up.
@@ -108,7 +104,7 @@ def by_column(stack: Mapping[str, np.ndarray], reduce: Columns, width: int = WID
     return out
 
 
-def combine(stack: Mapping[str, np.ndarray], weights: np.ndarray) -> Arrays:
+def combine(stack: NamedArrays, weights: np.ndarray) -> Arrays:
     """Return sum_k weights_k w_k; the weights [K] are of sum 1. Clients of weight 0 are not read."""
     (rows,) = np.nonzero(weights)
     if len(rows) == 1:
@@ -122,14 +118,12 @@ def combine(stack: Mapping[str, np.ndarray], weights: np.ndarray) -> Arrays:
         return by_column(stack, weighted, COLUMNS)
 
 
-def trimmed_mean(stack: Mapping[str, np.ndarray], b: int) -> Arrays:
+def trimmed_mean(stack: NamedArrays, b: int) -> Arrays:
     """Return the mean of each number without its b smallest and b largest values; 2 b < K."""
     return by_column(stack, lambda block: mean_rows(sort_clients(block)[b : len(block) - b]))
 
 
-def combine_robustly(
-    stack: Mapping[str, np.ndarray], weights: np.ndarray, trainable: Collection[str], f: int
-) -> Arrays:
+def combine_robustly(stack: NamedArrays, weights: np.ndarray, trainable: Collection[str], f: int) -> Arrays:
     """Return sum_k weights_k w_k of the parameters, and of the buffers the mean without f at each end.
 
     The weights come from distances between parameters and say nothing of buffers: who is close to the others
@@ -143,14 +137,12 @@ def combine_robustly(
 # ------------------------------------------------------------------------------------- distances
 
 
-def gram(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]) -> np.ndarray:
+def gram(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarray:
     """Return the inner products of the clients' differences from the centre, float64 [K, K].
 
-    Args:
-        stack: Arrays [K, ...] by name.
-        centre: The received model w^t. Nobody but the server chooses it: a client that sends huge numbers
-            spoils its own row and leaves the others' exact.
-        names: The arrays that count: the parameters.
+    They are over the `names`, the parameters, of arrays [K, ...]. The centre is the received model w^t.
+    Nobody but the server chooses it: a client that sends huge numbers spoils its own row and leaves the
+    others' exact.
     """
     K = len(next(iter(stack.values())))
 
@@ -171,7 +163,7 @@ def gram(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]
         return np.asarray(sum(sums, np.zeros((K, K))))
 
 
-def squared_distances(stack: Mapping[str, np.ndarray], centre: Arrays, names: Collection[str]) -> np.ndarray:
+def squared_distances(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarray:
     """Return |w_i - w_j|^2 of all pairs of clients over the named arrays, float64 [K, K]; see `gram`.
 
     Clients that nearly agree are compared by their differences, never by those of large norms: equal

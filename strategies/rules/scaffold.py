@@ -34,15 +34,12 @@ One of four clients: c = 0 + 1/4 * 4 = 1.
 array([1.])
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -55,9 +52,7 @@ class ScaffoldState(ServerState):
     """c, by parameter."""
 
 
-def server_update(
-    state: ScaffoldState, reduced: AggregatedReplies, config: Config
-) -> tuple[ScaffoldState, dict[str, Number]]:
+def server_update(state: ScaffoldState, reduced: AggregatedReplies, config: Config) -> Updated[ScaffoldState]:
     """Step towards the mean local model and move c; each sum is rounded once, from float64."""
     lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]
     share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
@@ -71,11 +66,8 @@ def server_update(
     return replace(state, arrays=mean | stepped, control=control), {}
 
 
-class Scaffold(Rule):
-    """Stochastic controlled averaging; see the module."""
-
-    algorithm: ClassVar[str] = "scaffold"
-    update = staticmethod(server_update)
+class Scaffold(Rule, algorithm="scaffold", update=server_update):
+    """Stochastic controlled averaging; see `strategies.rules.scaffold`."""
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ScaffoldState:
         """Start with c = 0."""

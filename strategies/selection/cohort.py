@@ -1,9 +1,7 @@
 """Draw a round's clients: the policy's candidates, the cohort, its stragglers, their simulated seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from strategies.engine.fold import Folded
@@ -11,12 +9,57 @@ from strategies.engine.rule import Phase, RoundContext, Rule
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
-from strategies.selection.plan import RoundPlan, plan_round
 from strategies.selection.policies import SELECTORS, Pool
 from task.config.knobs import Config
+from task.numerics import seeds
 from task.spec.entry import Algorithm
 from task.spec.selections import CANDIDATES, LOSS
 from task.wire import messages as wire
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """The cohort of a round."""
+
+    clients: tuple[str, ...]  # S_t, all selected clients by sorted name
+    epochs: dict[str, int]  # of the clients that are slow; the others do as configured
+    dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
+    groups: tuple[tuple[str, ...], ...] = ()  # that train one after the other; empty = all at once
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """The slow clients, asked or dropped."""
+        return tuple(sorted({*self.epochs, *self.dropped}))
+
+    @property
+    def cohort(self) -> tuple[str, ...]:
+        """The clients that are asked to train, sorted."""
+        dropped = set(self.dropped)
+        return tuple(c for c in self.clients if c not in dropped)
+
+    @property
+    def asked(self) -> int:
+        """Number of clients that are asked to train."""
+        return len(self.clients) - len(self.dropped)
+
+
+def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> RoundPlan:
+    """Draw the stragglers among the clients that a policy has drawn.
+
+    Of the selected, round(stragglers * |S_t|) are slow. Each has time for x ~ U{1..E} epochs (Li et al.,
+    FedProx, section 5.2; the authors' code draws from {1..E-1}, the paper says [1, E]). A strategy that
+    does not wait drops them, FedProx takes their partial work.
+    """
+    server = config.server
+    slow = round(server.stragglers * len(clients))
+    if slow == 0:
+        return RoundPlan(tuple(clients), {}, ())
+    rng = seeds.rng_for(config.seed, seeds.STRAGGLERS, server_round)
+    late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
+    draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
+    if server.drop_stragglers:
+        return RoundPlan(tuple(clients), {}, tuple(late))
+    return RoundPlan(tuple(clients), dict(zip(late, draws, strict=True)), ())
 
 
 class Cohorts:

@@ -19,8 +19,6 @@ model is multicast at the rate of the slowest, and uploads follow one another in
 clients are done with their updates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +29,6 @@ import numpy.typing as npt
 from task.config.sections import DevicesConfig, TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import seed_for
 from task.spec.entry import Algorithm
 from task.spec.stages import LOSS_RMS
 from task.wire.layouts import Forms
@@ -92,7 +89,7 @@ class Devices:
 
     def _draw(self, names: Sequence[str]) -> tuple[Floats, Floats]:
         """Two normal numbers by name, after Box and Muller, from the two halves of one seed."""
-        bits = np.array([seed_for(self.seed, seeds.DEVICES, 0, name) for name in names], np.int64)
+        bits = np.array([seeds.seed_for(self.seed, seeds.DEVICES, 0, name) for name in names], np.int64)
         radius = np.sqrt(-2.0 * np.log((bits // _HALF + 1) / (_HALF << 1)))
         angle = 2.0 * math.pi * ((bits % _HALF) / _HALF)
         spread = self.config.spread

@@ -16,8 +16,6 @@ policy               cohort of m = max(floor(C K), 1) clients
 ===================  ==================================================================================
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +27,50 @@ import numpy.typing as npt
 
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
-from strategies.selection.sampling import Floats, draw_by_size, draw_weighted
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
-from task.numerics.seeds import rng_for
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.selections import candidates_of, cohort_size
 from task.spec.stages import LOSS_RMS
 from task.wire import messages as wire
+
+Floats = npt.NDArray[np.float64]
+
+
+def inclusion(weights: Floats, m: int) -> Floats:
+    """Return the probabilities min(1, c w_k) that sum to m, float64 [K]; m <= K, weights > 0."""
+    sure = np.zeros(len(weights), bool)
+    while True:
+        rest = m - int(sure.sum())
+        total = math.fsum(weights[~sure].tolist())
+        pi = np.where(sure, 1.0, rest * weights / total if total else 0.0)
+        more = ~sure & (pi > 1 - 1e-9)
+        if not more.any():
+            return pi
+        sure |= more
+
+
+def draw_by_size(weights: Floats, m: int, rng: np.random.Generator) -> list[int]:
+    """Draw m of K different numbers, number k with probability `inclusion`; ascending."""
+    if len(weights) == 0:
+        return []
+    pi = inclusion(weights, m)
+    sure = np.flatnonzero(pi == 1.0).tolist()
+    others = rng.permutation(np.flatnonzero(pi < 1.0))
+    edges = np.cumsum(pi[others])
+    points = rng.random() + np.arange(m - len(sure))
+    hit = np.searchsorted(edges, points, side="right").clip(max=len(others) - 1)
+    return sorted([*sure, *others[hit].tolist()])
+
+
+def draw_weighted(weights: Floats, size: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw `size` different positions one after another, each time in proportion to the weights left."""
+    least = float(weights.max()) * 1e-12 or 1.0  # so that enough are possible
+    p = np.maximum(weights, least)
+    drawn: npt.NDArray[np.int64] = rng.choice(len(p), size, replace=False, p=p / p.sum())
+    return drawn
+
 
 ClientScalars = Mapping[str, Mapping[str, float]]
 MEMORY = "selection"  # prefix of the memory's arrays in a checkpoint
@@ -69,7 +102,7 @@ class Pool:
 
     def rng(self) -> np.random.Generator:
         """The round's generator of the draw, fresh."""
-        return rng_for(self.config.seed, seeds.SELECTION, self.round)
+        return seeds.rng_for(self.config.seed, seeds.SELECTION, self.round)
 
     def pick(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> list[str]:
         """Return the names of clients by their number, sorted."""
@@ -117,7 +150,7 @@ class Selector:
         arrays |= {f"{MEMORY}/{f}": np.array(self.lists[f], np.float64) for f in self.series}
         return arrays
 
-    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def load(self, arrays: NamedArrays) -> None:
         """Take up the memory that `dump` returned."""
         self.known, self.lists = {}, {name: [] for name in self.series}
         if f"{MEMORY}/names" not in arrays:
@@ -188,7 +221,7 @@ class PowerOfChoice(Selector):
         if self.config.select.losses == "last":
             losses = {name: self.known.get(name, (math.inf,))[0] for name in self._drawn(pool)}
         names = sorted(losses)
-        lots = rng_for(self.config.seed, seeds.TIES, pool.round).permutation(len(names)).tolist()
+        lots = seeds.rng_for(self.config.seed, seeds.TIES, pool.round).permutation(len(names)).tolist()
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 

@@ -1,7 +1,5 @@
 """The grid of a deployed run: packs what goes to our nodes, unpacks what comes; see `task.wire.packing`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +18,6 @@ class PackingGrid:
         self._grid = grid
 
     def __getattr__(self, name: str) -> Any:
-        """Leave all else to the grid."""
         return getattr(self._grid, name)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
@@ -21,8 +22,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from task import timing
-from task.flower.grid import answered, ends_the_run, is_superlink_error
-from task.flower.transfer_budget import Allowance, granted
+from task.flower.grid import answered, ends_the_run, is_superlink_error, parts
+from task.flower.transfer_budget import Allowance, granted, nothing
 
 # Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
@@ -216,7 +217,8 @@ class OneByOne:
 
     def _ask(self, message_id: str) -> bool:
         """Ask for a reply; return whether to ask again."""
-        allowance = Allowance(self.most_bytes, self.deadline)
+        at_once = partial(parts, self.grid) if self._asks else nothing
+        allowance = Allowance(self.most_bytes, self.deadline, at_once)
         try:
             with granted(allowance):
                 replies = list(self.grid.pull_messages([message_id]))

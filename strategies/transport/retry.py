@@ -1,17 +1,14 @@
 """Call a SuperLink that may be in trouble for a while."""
 
-from __future__ import annotations
-
-import logging
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from task import timing
 from task.flower.grid import is_superlink_error
+from task.text import logger
 from task.wire.messages import one_line
 
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
 T = TypeVar("T")
 
 

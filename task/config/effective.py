@@ -5,8 +5,6 @@ is read with that algorithm and needs no line. Flower hands over the run config 
 so a key counts as set if its value is not the default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,7 +22,7 @@ class When:
     key: str
     values: tuple[Value, ...] = ()  # those that satisfy the condition; none = any but 0, false and ""
     but: bool = False  # whether all other values satisfy it instead
-    other: When | None = None  # a second condition that is enough by itself
+    other: "When | None" = None  # a second condition that is enough by itself
 
     def holds(self, run: Mapping[str, Value]) -> bool:
         """Return whether a run, given by all its keys, satisfies the condition."""
@@ -32,7 +30,6 @@ class When:
         return found or (self.other is not None and self.other.holds(run))
 
     def __str__(self) -> str:
-        """Return the condition in words."""
         how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
         words = f"{self.key} {how} {', '.join(_toml(v) for v in self.values)}"
         words = words if self.values else f'"{self.key}" set'

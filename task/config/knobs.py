@@ -4,8 +4,6 @@ The algorithms' sections stand here, the others in `task.config.sections`, and `
 holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys into these objects.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import MISSING, dataclass, field, fields
 

@@ -1,7 +1,5 @@
 """Folders that a run uses: of raw data, of decoded data, of what clients keep."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

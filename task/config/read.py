@@ -7,8 +7,6 @@ what was expected and what was got. Below the two ``app.py`` files only the obje
 travel.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import tomllib

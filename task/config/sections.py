@@ -3,8 +3,6 @@
 `knob` declares a key: default, one-line meaning, unit, range.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -5,8 +5,6 @@ look like. It is written next to its place and renamed, so that no reader ever s
 writers the first wins and the others use its entry.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Fetching raw data that are not there: whole or not at all, next to what the user put there."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 import tempfile

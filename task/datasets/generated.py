@@ -1,7 +1,5 @@
 """Data that need no file: scikit-learn's digits and Synthetic(alpha, beta)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +14,6 @@ FEATURES = 60
 CLASSES = 10
 DEVICES = 30  # of the published data set
 _STD_X = np.arange(1, FEATURES + 1) ** -0.6  # Sigma_jj = j^-1.2 is a variance
-
-
-def locate_digits(request: Request) -> Source:
-    """The images come with scikit-learn: nothing to find."""
-    return Source()
 
 
 def decode_digits(request: Request, source: Source) -> Decoded:

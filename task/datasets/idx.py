@@ -4,8 +4,6 @@ The files are parsed here; torchvision is only imported to download them. Pixels
 [0, 1] and not standardised, which is enough to reproduce McMahan et al.; of EMNIST it is the balanced split.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

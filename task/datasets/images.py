@@ -1,7 +1,5 @@
 """CIFAR, through torchvision or from pictures, and folders or zip files of pictures."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ What a node brings is all its own, so there the test part is the client's own an
 says how many classes there are: then every class number from 0 on is good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ share ``local-test-fraction`` is its own test set, drawn by its name; natural ow
 keep those instead.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -89,9 +87,7 @@ _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
 class Partition:
     """The clients, by number and by name, and their rows; nothing in it changes.
 
-    Args:
-        owners: The clients; their names are stable for the same config.
-        skew: Statistics, see `skew`.
+    The names are stable for the same config.
     """
 
     def __init__(self, owners: Owners, skew: dict[str, float]) -> None:

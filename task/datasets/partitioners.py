@@ -7,8 +7,6 @@ a seed (its IID and size partitioners; the latter also gives all that rounding l
 drops the rows that do not fill a shard (its shard partitioner).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import dataclass

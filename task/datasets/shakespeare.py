@@ -9,8 +9,6 @@ next character. Only that next character counts, as in LEAF. Files below a folde
 set; if there are none, the last fifth of each user's examples is.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Iterator

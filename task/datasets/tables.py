@@ -9,8 +9,6 @@ The labels of a node's own file must be whole numbers 0 .. num-classes - 1: node
 on the classes.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What Flower's command line does with an app: its bundle, and the options that change its run config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flwr.app import UserConfig

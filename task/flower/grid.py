@@ -1,11 +1,12 @@
-"""What Flower's grid does not say: what its errors mean, and which messages are answered.
+"""What Flower's grid does not say: what its errors mean, which messages are answered, and many parts at once.
 
 Errors go by name: which classes there are depends on the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,10 @@ from flwr.serverapp import Grid
 
 from task.flower.names import HELD, changes
 
-ANSWERED = "/v1/runtime/bouquet-answered"  # served by our link only; see server_app.deploy.flower.replies
+# Served by our link only; see server_app.deploy.flower.runtime_api.
+ANSWERED = "/v1/runtime/bouquet-answered"
+PARTS = "/v1/runtime/bouquet-parts"
+LENGTH = struct.Struct(">Q")  # of a part, before it; 0 = it is to be asked for by itself
 
 
 def is_superlink_error(err: Exception) -> bool:
@@ -40,20 +44,45 @@ def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] 
         message_ids: Ids of the messages.
         hold_s: How long the SuperLink may wait for the first, if there is none.
     """
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+
+    # The answer has the same field as the question.
+    found = _ask(grid, f"{ANSWERED}?hold={hold_s:g}", message_ids, PullAppMessagesRequest)
+    return None if found is None else set(found.message_ids)
+
+
+def parts(grid: Grid, object_ids: Sequence[str]) -> dict[str, bytes]:
+    """Return the contents of those objects that the SuperLink gives at once; it may be none."""
+    found = _ask(grid, PARTS, object_ids, _Contents)
+    return {i: c for i, c in zip(object_ids, found.contents, strict=False) if c} if found else {}
+
+
+class _Contents:
+    """An answer with contents, in the place of a protobuf message."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+
+    def ParseFromString(self, raw: bytes) -> None:  # noqa: N802
+        """Read an answer."""
+        at = 0
+        while at < len(raw):
+            (size,) = LENGTH.unpack_from(raw, at)
+            at += LENGTH.size
+            self.contents.append(raw[at : at + size])
+            at += size
+
+
+def _ask(grid: Grid, path: str, ids: Iterable[str], kind: Any) -> Any:
     client: Any = getattr(grid, "_runtime_client", None)
     if client is None or not _can_ask():
         return None
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
+    request = PullAppMessagesRequest(message_ids=ids)
     try:
-        found = client._unary_unary(
-            path=f"{ANSWERED}?hold={hold_s:g}",
-            rpc_method="",
-            request=PullAppMessagesRequest(message_ids=message_ids),
-            response_type=PullAppMessagesRequest,  # has the same field
-        )
+        return client._unary_unary(path=path, rpc_method="", request=request, response_type=kind)
     except Exception as err:
         if getattr(getattr(err, "response", None), "status_code", 0) in (404, 405):
             return None  # another's SuperLink
         raise
-    return set(found.message_ids)

@@ -1,7 +1,5 @@
 """What a message says of itself beyond Flower's public names."""
 
-from __future__ import annotations
-
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 

@@ -5,8 +5,6 @@ release may change the rest. Only `task.flower` and `server_app.deploy.flower` u
 `server_app.deploy.flower.names` lists what is used by the processes of a deployment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import hashlib

@@ -4,8 +4,6 @@ Flower's `run_simulation` is deprecated and knows Ray as its only backend; what 
 done here.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,12 +40,9 @@ __all__ = ["Backend", "ClientAppException", "engine"]
 def engine(
     app_fn: Callable[[], ClientApp], backend: Backend, nodes: int
 ) -> Iterator[tuple[Grid, Callable[[], None]]]:
-    """Run Flower's simulation engine in a thread; yield the grid and what stops the engine.
+    """Run Flower's engine with so many virtual nodes in a thread; yield the grid and what stops the engine.
 
-    Args:
-        app_fn: Makes the ClientApp.
-        backend: Processes the messages; it is terminated at the end.
-        nodes: Virtual SuperNodes.
+    The backend processes the messages, and is terminated at the end.
     """
     run_id = generate_rand_int_from_bytes(RUN_ID_NUM_BYTES)
     task_id = generate_rand_int_from_bytes(TASK_ID_NUM_BYTES)

@@ -7,8 +7,6 @@ are replaced by such as count; in a version of Flower that is built otherwise th
 reply is measured when it is whole.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -26,16 +24,24 @@ from task.errors import WireError
 _current = threading.local()
 
 
-class Allowance:
-    """What is left for one reply; its parts are fetched by several threads.
+def nothing(object_ids: list[str]) -> dict[str, bytes]:
+    """Return no contents: all parts are to be fetched one by one."""
+    return {}
 
-    Args:
-        most_bytes: That it may have.
-        deadline: On the monotonic clock.
+
+class Allowance:
+    """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
+
+    The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched.
     """
 
-    def __init__(self, most_bytes: int, deadline: float) -> None:
-        self.most_bytes, self.deadline = most_bytes, deadline
+    def __init__(
+        self,
+        most_bytes: int,
+        deadline: float,
+        at_once: Callable[[list[str]], dict[str, bytes]] = nothing,
+    ) -> None:
+        self.most_bytes, self.deadline, self.at_once = most_bytes, deadline, at_once
         self._fetched = self._made = 0
         self._lock = threading.Lock()
 
@@ -113,7 +119,11 @@ def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
             "initial_backoff": timing.PART_FIRST_S,
             "backoff_cap": timing.PART_LATER_S,
         }
-        return theirs(list(dict.fromkeys(object_ids)), fetch, **{**more, **times})
+        wanted = list(dict.fromkeys(object_ids))
+        here = allowance.at_once(wanted)
+        allowance.fetch(sum(map(len, here.values())))
+        rest = [i for i in wanted if i not in here]
+        return here | (theirs(rest, fetch, **{**more, **times}) if rest else {})
 
     pull_objects.counts = True  # type: ignore[attr-defined]
     return pull_objects

@@ -97,7 +97,7 @@ def _dense(
 
 
 def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
-    from task.models.char_lstm import CharLSTM
+    from task.models.layers import CharLSTM
 
     return CharLSTM(num_classes)
 
@@ -146,7 +146,7 @@ def build_model(
 
     torch's own generator is used while the layers are made and put back as it was. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
-    are built twice, as the extractors of a `task.models.twin.Twin`.
+    are built twice, as the extractors of a `task.models.layers.Twin`.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
@@ -179,7 +179,7 @@ def _twin(name: str, first: nn.Module, second: nn.Module) -> nn.Module:
     from torch import nn
 
     from task.models.layer_split import last_linear
-    from task.models.twin import Twin
+    from task.models.layers import Twin
 
     last = last_linear(first, "FENDA")
     shared, local = (nn.Sequential(*list(model.children())[:-1]) for model in (first, second))

@@ -3,15 +3,13 @@
 A *layer* is a module that owns parameters itself, such as one linear map with its weight and bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from task.errors import ConfigError
-from task.models.twin import Twin
+from task.models.layers import Twin
 from task.spec.entry import Private
 
 
@@ -26,10 +24,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
 def private_names(model: nn.Module, private: Private, layers: int = 0) -> frozenset[str]:
     """Return the names of the tensors, parameters and buffers, that stay at the clients.
 
-    Args:
-        model: The model.
-        private: Which part, as in `task.spec.entry.Algorithm.private`.
-        layers: How many of the last layers are the "head": 0 = none, all of them = the whole model.
+    `private` says which part, as in `task.spec.entry.Algorithm`; the "head" are the last `layers`, 0 = none.
 
     Raises:
         ConfigError: The model has no such part.
@@ -92,14 +87,10 @@ def _check(key: str, layers: int, most: int, of: str) -> None:
 
 
 def last_linear(model: nn.Module, who: str) -> nn.Linear:
-    """Return the layer that turns features into logits.
-
-    Args:
-        model: An ``nn.Sequential`` that ends with a linear layer.
-        who: The algorithm that needs it, for the error message.
+    """Return the layer that turns features into logits, the last of an ``nn.Sequential``.
 
     Raises:
-        ConfigError: The model is built otherwise.
+        ConfigError: The model is built otherwise; names the algorithm that needs it.
     """
     last = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
     if not isinstance(last, nn.Linear):

@@ -1,6 +1,4 @@
-"""Layers of PyTorch with one thing changed each: the memory order of convolutions, and small batches."""
-
-from __future__ import annotations
+"""Layers and whole models beyond PyTorch's: the memory order of convolutions, small batches, text, twins."""
 
 import torch
 from torch import nn
@@ -36,3 +34,41 @@ class BatchNorm1d(nn.BatchNorm1d):
         return batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
         )
+
+
+class CharLSTM(nn.Module):
+    """McMahan et al.'s character model: byte embedding, two LSTM layers, one logit per byte.
+
+    It has 866,560 parameters (torch keeps two bias vectors per LSTM layer); the paper counts 866,578.
+    The LSTM starts from zeros in every window.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_classes, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.output = nn.Linear(256, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[B, C, T]`` of byte windows ``[B, T]``, as `cross_entropy` wants them."""
+        hidden, _ = self.lstm(self.embedding(x))
+        logits: torch.Tensor = self.output(hidden)
+        return logits.transpose(1, 2)
+
+
+class Twin(nn.Module):
+    """``head([shared(x), local(x)])``; clients share the first extractor and keep the rest to themselves.
+
+    The extractors give features ``[B, f]`` and ``[B, g]``, and the head takes f + g.
+    """
+
+    def __init__(self, shared: nn.Module, local: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.shared = shared
+        self.local = local
+        self.head = head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[B, C]``."""
+        logits: torch.Tensor = self.head(torch.cat([self.shared(x), self.local(x)], dim=1))
+        return logits

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # torch costs seconds
     import torch
 
 Arrays = dict[str, np.ndarray]
+NamedArrays = Mapping[str, np.ndarray]  # to be read only
 
 
 def state_of(model: torch.nn.Module) -> Arrays:
@@ -28,7 +29,7 @@ def trainable_names(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(name for name, p in model.named_parameters() if p.requires_grad)
 
 
-def presumed_trainable(arrays: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+def presumed_trainable(arrays: NamedArrays) -> tuple[str, ...]:
     """Return what to take for the parameters when nobody names them: all floating arrays.
 
     PyTorch's running statistics of normalisation layers are left out, by their names.
@@ -45,12 +46,12 @@ def blocks(size: int, length: int = 1 << 13) -> Iterator[slice]:
         yield slice(i, min(i + length, size))
 
 
-def only(arrays: Mapping[str, np.ndarray], names: Iterable[str]) -> Arrays:
+def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
     """Return the named subset, in the order of `names`."""
     return {name: arrays[name] for name in names}
 
 
-def sha256(arrays: Mapping[str, np.ndarray]) -> str:
+def sha256(arrays: NamedArrays) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the mapping."""
     digest = hashlib.sha256()
     for name in sorted(arrays):

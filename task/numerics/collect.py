@@ -3,8 +3,6 @@
 Beyond `SPOOL` bytes the rows lie in a temporary file, so that memory does not grow with the cohort.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import tempfile
@@ -15,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from task.errors import FieldError, StateError, local, reason
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
 SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
@@ -24,18 +22,14 @@ SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 class Collect:
     """All clients' arrays side by side, shape [K, ...], in the order of client names.
 
-    More than `spool` bytes of rows go to a temporary file without a name in ``$TMPDIR``; `result` then gives
-    read-only arrays that are mapped from it, so that the process holds what it looks at and no more. See
-    `release`.
-
-    Args:
-        like: Arrays of the names, shapes and dtypes that will come in.
-        spool: Bytes that are held in memory; None = `SPOOL`.
+    `like` are arrays of the names, shapes and dtypes that will come in. More than `spool` bytes of rows, by
+    default `SPOOL`, go to a temporary file without a name in ``$TMPDIR``; `result` then gives read-only
+    arrays that are mapped from it, so that the process holds what it looks at and no more. See `release`.
     """
 
     name: ClassVar[str] = "collect"
 
-    def __init__(self, like: Mapping[str, np.ndarray], spool: int | None = None) -> None:
+    def __init__(self, like: NamedArrays, spool: int | None = None) -> None:
         self.weight = 0
         self._spool = SPOOL if spool is None else spool
         self._like = {name: (a.shape, a.dtype, a.nbytes) for name, a in like.items()}
@@ -61,11 +55,7 @@ class Collect:
         return np.array([self._weights[c] for c in self.clients], np.int64)
 
     def check(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        peaks: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, peaks: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the largest |value| by name.
 
@@ -84,11 +74,7 @@ class Collect:
         return found
 
     def add(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        checked: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, checked: Mapping[str, float] | None = None
     ) -> None:
         """Keep one client's arrays.
 
@@ -164,7 +150,7 @@ class Collect:
         rows = {c: {n: a[i] for n, a in mapped.items()} for c, i in self._slots.items()} | self._held
         return {c: {**row, "": np.array(self._weights[c], np.int64)} for c, row in rows.items()}
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+    def check_merge(self, records: Mapping[str, NamedArrays], count: int) -> dict[str, float]:
         """Refuse what `check` refuses, of each client."""
         for client, row in records.items():
             self.check({k: v for k, v in row.items() if k}, 0, client)
@@ -172,7 +158,7 @@ class Collect:
 
     def merge(
         self,
-        records: Mapping[str, Mapping[str, np.ndarray]],
+        records: Mapping[str, NamedArrays],
         weight: int,
         count: int,
         checked: Mapping[str, float] | None = None,

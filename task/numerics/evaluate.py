@@ -1,7 +1,5 @@
 """Loss and accuracy of a model over a whole set: one implementation for server and clients."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -17,17 +15,11 @@ BATCH = 250
 def evaluate(
     model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH, threads: int = 1
 ) -> dict[str, float]:
-    """Return ``loss``, ``accuracy`` and ``num-examples`` over all of `x`.
+    """Return ``loss``, ``accuracy`` and ``num-examples`` over x [N, ...] and y [N] or [N, T], int64.
 
-    Targets of -100 (padding in text) do not count. For text each byte is an example.
-
-    Args:
-        model: Gives logits [B, C] or [B, C, T].
-        x: Inputs [N, ...].
-        y: Targets [N] or [N, T], int64.
-        batch: Examples worked on at once.
-        threads: Python threads that share the batches. With one torch thread each, they have no barrier to
-            wait at when others want the cores too; the result does not depend on their number.
+    The model gives logits [B, C] or [B, C, T]. Targets of -100 (padding in text) do not count. For text each
+    byte is an example. `threads` share the batches. With one torch thread each, they have no barrier to wait
+    at when others want the cores too; the result does not depend on their number.
     """
 
     def one(i: int) -> tuple[float, int, int]:

@@ -1,7 +1,5 @@
 """The weights of q-FFL, which both halves must agree on. Li et al., ICLR 2020, arXiv 1905.10497."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -3,8 +3,6 @@
 Everything here is a pure function of plain sequences, in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -22,13 +20,8 @@ def monotone(accuracies: Sequence[float]) -> Floats:
 def crossing(x: Sequence[float], accuracies: Sequence[float | None], target: float) -> float | None:
     """Return the x at which the running maximum of a curve crosses a target, linearly interpolated.
 
-    With x = rounds this is the metric of McMahan et al. 2017; x may as well be the seconds or the bytes
-    spent up to each point.
-
-    Args:
-        x: Where the curve was measured, never falling.
-        accuracies: The curve; points that are None or not finite were not measured and are left out.
-        target: The height to reach.
+    With x = rounds this is the metric of McMahan et al. 2017, rarely whole; x, which never falls, may
+    as well be seconds or bytes. Points that are None or not finite were not measured and are left out.
 
     Returns:
         The crossing; the first x if the curve starts at the target or above; None if it never gets there.
@@ -52,17 +45,6 @@ def crossing(x: Sequence[float], accuracies: Sequence[float | None], target: flo
     # best[i-1] < target <= best[i], so the denominator is positive.
     share = (target - best[i - 1]) / (best[i] - best[i - 1])
     return float(xs[i - 1] + share * (xs[i] - xs[i - 1]))
-
-
-def rounds_to_target(
-    rounds: Sequence[float], accuracies: Sequence[float | None], target: float
-) -> float | None:
-    """Return after how many rounds a run reached a target accuracy, as McMahan et al. 2017 count it.
-
-    The test-accuracy curve is made monotone (running maximum); the answer is its linearly interpolated
-    crossing of the target, so it is rarely a whole number.
-    """
-    return crossing(rounds, accuracies, target)
 
 
 def jain(values: Sequence[float]) -> float:

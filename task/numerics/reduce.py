@@ -24,15 +24,13 @@ sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a no
 as much as two models, whatever the number of its clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect
 from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
@@ -48,13 +46,12 @@ MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
 class Sum:
     """Weighted sum over clients: sum_k weight_k * x_k, exact until its last rounding.
 
-    Args:
-        like: Arrays of the names, shapes and dtypes that will come in.
+    `like` are arrays of the names, shapes and dtypes that will come in.
     """
 
     name: ClassVar[str] = "sum"
 
-    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, like: NamedArrays) -> None:
         self.weight = 0
         self.count = 0
         self._dtype = {name: a.dtype for name, a in like.items()}
@@ -67,11 +64,7 @@ class Sum:
         self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
 
     def check(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        peaks: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, peaks: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the largest |value| by name.
 
@@ -93,11 +86,7 @@ class Sum:
         return found
 
     def add(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        weight: int,
-        client: str,
-        checked: Mapping[str, float] | None = None,
+        self, arrays: NamedArrays, weight: int, client: str, checked: Mapping[str, float] | None = None
     ) -> None:
         """Fold in one client's arrays.
 
@@ -151,7 +140,7 @@ class Sum:
                 high[name] = high[name].astype(np.int32)
         return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
 
-    def check_merge(self, records: Mapping[str, Mapping[str, np.ndarray]], count: int) -> dict[str, float]:
+    def check_merge(self, records: Mapping[str, NamedArrays], count: int) -> dict[str, float]:
         """Return the largest |sum| by name.
 
         Raises:
@@ -172,7 +161,7 @@ class Sum:
 
     def merge(
         self,
-        records: Mapping[str, Mapping[str, np.ndarray]],
+        records: Mapping[str, NamedArrays],
         weight: int,
         count: int,
         checked: Mapping[str, float] | None = None,

@@ -4,8 +4,6 @@ There is no global generator. Two calls with the same arguments give the same st
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 

@@ -3,8 +3,6 @@
 `docs/composition.md` is the table of it, made by ``make docs``; every cell that says yes is run by a test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,20 +17,14 @@ from task.spec.stages import ALA_FITS
 
 @dataclass(frozen=True)
 class Choice:
-    """Values of a run-config key that add something to an algorithm.
-
-    Attributes:
-        key: The key.
-        values: Its values, which are alike in what they need.
-        why_not: Returns why an algorithm does not go with it; "" = it does.
-    """
+    """Values of a run-config key that add something to an algorithm."""
 
     key: str
-    values: tuple[bool | str, ...]
+    values: tuple[bool | str, ...]  # which are alike in what they need
+    # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
-        """Return what a run config says."""
         values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
 
@@ -112,33 +104,3 @@ def check_composition(config: Config) -> None:
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )
-
-
-def markdown() -> str:
-    """Return the table as a page: one row per algorithm, one column per choice, the reasons below."""
-    reasons: dict[str, str] = {}
-    marks = "abcdefgh"
-    lines = []
-    for entry in ALGORITHMS.values():
-        cells = []
-        for choice in CHOICES:
-            why = choice.why_not(entry)
-            cells.append(reasons.setdefault(why, marks[len(reasons)]) if why else "yes")
-        lines.append(f"| `{entry.name}` | " + " | ".join(cells) + " |")
-    head = ["algorithm", *(f"`{choice}`" for choice in CHOICES)]
-    notes = [f"- **{mark}**: {why}" for why, mark in reasons.items()]
-    return "\n".join(
-        [
-            "# What goes together",
-            "",
-            "Algorithms with stages and selection policies. A letter says why not, and such a run is refused",
-            "before round 1. Made by `make docs` from the catalogue; a test runs every cell that says yes.",
-            "",
-            "| " + " | ".join(head) + " |",
-            "|" + "---|" * len(head),
-            *lines,
-            "",
-            *notes,
-            "",
-        ]
-    )

@@ -1,7 +1,5 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
-from __future__ import annotations
-
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS

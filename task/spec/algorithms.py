@@ -18,68 +18,31 @@ Every message also carries the common fields: down ``server-round``, ``run`` (th
 it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 
-from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
+from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
 
-_REDDI = Paper(
-    "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan",
-    2021,
-    "Adaptive Federated Optimization",
-    "2003.00295",
-    "Algorithm 2",
-)
-
-_KONECNY = Paper(
-    "Konečný, McMahan, Ramage, Richtárik",
-    2016,
-    "Federated Optimization: Distributed Machine Learning for On-Device Intelligence",
-    "1610.02527",
-    "Algorithm 4 with S_k = A = I",
-)
+_REDDI = paper("2003.00295", "Algorithm 2")
+_KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
 _KONECNY_SPARSE = replace(_KONECNY, where="Algorithm 4 with S_k and A")
 _FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
-
 _COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")
-
-_LI_FAIR = Paper(
-    "Li, Sanjabi, Beirami, Smith", 2020, "Fair Resource Allocation in Federated Learning", "1905.10497", ""
-)
+_LI_FAIR = paper("1905.10497", "")
 _REFERENCE_LOSS = Scalar("reference-loss", "F_ref, largest loss of the last round, a unit that cancels")
 _LOSS_BEFORE = Scalar("loss-before", "F_k(w^t), mean loss of the received model", low=0)
 _WORST_LOSS = replace(_LOSS_BEFORE, reduce="max")
 # Far above what an honest client reaches, far below what would swallow the others' sum in float64.
 _LIPSCHITZ = Scalar(
-    "lipschitz",
-    "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))",
-    low=0,
-    high=2.0**50,
-    reduce="sum",
+    "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50, reduce="sum"
 )
 
-
-def _adaptive(name: str, title: str, neutral: Mapping[str, float]) -> Algorithm:
-    """Return an adaptive server rule of Reddi et al.; the clients do as in FedAvg."""
-    return Algorithm(name, title, _REDDI, neutral=neutral)
-
-
-_GLOBAL: dict[str, Algorithm] = {
-    "adaptive-tau": Algorithm(
-        name="adaptive-tau",
-        title="Adaptive local steps",
-        paper=Paper(
-            "Wang, Tuor, Salonidis, Leung, Makaya, He, Chan",
-            2019,
-            "Adaptive Federated Learning in Resource Constrained Edge Computing Systems",
-            "1804.05271",
-            "Algorithms 2 and 3",
-        ),
+_GLOBAL = (
+    Algorithm(
+        "adaptive-tau", "Adaptive local steps", paper("1804.05271", "Algorithms 2 and 3"),
         solver="adaptive-tau",
         up=(
             MODEL_UP,
@@ -90,86 +53,49 @@ _GLOBAL: dict[str, Algorithm] = {
         down_scalars=(Scalar("local-steps", "tau, local steps of the round"),),
         up_scalars=(
             Scalar(
-                "rho",
-                "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's last round; 0 = unknown",
-                low=0,
-                reduce="collect",
+                "rho", "|F_k(w_k) - F_k(w^t)| / |w_k - w^t|, w_k of the client's last round; 0 = unknown",
+                low=0, reduce="collect",
             ),
             Scalar(
                 "beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0, reduce="collect"
             ),
             _LOSS_BEFORE,
             Scalar(
-                "step-seconds",
-                "c_k, measured seconds of a local step; 0 = not measured",
-                low=0,
-                high=1e6,
+                "step-seconds", "c_k, measured seconds of a local step; 0 = not measured", low=0, high=1e6,
                 reduce="max",
             ),
         ),
         keeps=(Record("local-model", PARAMETERS, "w_k, local model at the end of the client's last round"),),
         neutral={
-            "adaptive-tau.tau-max": 1,
-            "adaptive-tau.budget": 1e9,
-            "adaptive-tau.resource": "model",
+            "adaptive-tau.tau-max": 1, "adaptive-tau.budget": 1e9, "adaptive-tau.resource": "model",
             "local-steps": 1,
         },
     ),
     # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
-    "fedadagrad": _adaptive(
-        "fedadagrad",
-        "FedAdagrad",
-        {"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
+    Algorithm(
+        "fedadagrad", "FedAdagrad", _REDDI,
+        neutral={"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
     ),
     # v stays at tau^2 and sqrt(v) + tau at 1.
-    "fedadam": _adaptive(
-        "fedadam",
-        "FedAdam",
-        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    Algorithm(
+        "fedadam", "FedAdam", _REDDI,
+        neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
-    "fedatt": Algorithm(
-        name="fedatt",
-        title="FedAtt",
-        paper=Paper(
-            "Ji, Pan, Long, Li, Jiang, Huang",
-            2019,
-            "Learning Private Neural Language Modeling with Attentive Aggregation",
-            "1812.07108",
-            "attentive aggregation",
-        ),
+    Algorithm(
+        "fedatt", "FedAtt", paper("1812.07108", "attentive aggregation"),
         up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
         neutral={"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30},
         equal_sizes=True,
         biased="attention weighs a client by its distance from the server, not by its examples",
     ),
-    "fedavg": Algorithm(
-        name="fedavg",
-        title="FedAvg",
-        paper=MCMAHAN,
-    ),
-    "fedavgm": Algorithm(
-        name="fedavgm",
-        title="FedAvgM",
-        paper=Paper(
-            "Hsu, Qi, Brown",
-            2019,
-            "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-            "1909.06335",
-            "server momentum",
-        ),
+    Algorithm("fedavg", "FedAvg", MCMAHAN),
+    Algorithm(
+        "fedavgm", "FedAvgM", paper("1909.06335", "server momentum"),
         neutral={"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0},
     ),
-    "feddc": Algorithm(
-        name="feddc",
-        title="FedDC",
-        paper=Paper(
-            "Gao, Fu, Li, Chen, Xu, Xu",
-            2022,
-            "FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction",
-            "2203.11751",
-            "Algorithm 1",
-        ),
+    Algorithm(
+        "feddc", "FedDC", paper("2203.11751"),
         solver="feddc",
         down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
         up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
@@ -181,32 +107,16 @@ _GLOBAL: dict[str, Algorithm] = {
         weight="uniform",
         no_neutral="alpha = 0 leaves the corrections of gradient and drift",
     ),
-    "feddyn": Algorithm(
-        name="feddyn",
-        title="FedDyn",
-        paper=Paper(
-            "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama",
-            2021,
-            "Federated Learning Based on Dynamic Regularization",
-            "2111.04263",
-            "Algorithm 1",
-        ),
+    Algorithm(
+        "feddyn", "FedDyn", paper("2111.04263"),
         solver="feddyn",
         keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model"),),
         weight="uniform",
         neutral={"feddyn.alpha": 0.0},
         equal_sizes=True,
     ),
-    "fedexp": Algorithm(
-        name="fedexp",
-        title="FedExP",
-        paper=Paper(
-            "Jhunjhunwala, Wang, Joshi",
-            2023,
-            "FedExP: Speeding Up Federated Averaging via Extrapolation",
-            "2301.09604",
-            "Algorithm 1",
-        ),
+    Algorithm(
+        "fedexp", "FedExP", paper("2301.09604"),
         solver="fedexp",
         up_scalars=(
             Scalar("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
@@ -217,24 +127,13 @@ _GLOBAL: dict[str, Algorithm] = {
         settles=False,
         biased="near the optimum updates cancel in the mean, not in the norms; small epsilons make it swing",
     ),
-    "fednova": Algorithm(
-        name="fednova",
-        title="FedNova",
-        paper=Paper(
-            "Wang, Liu, Liang, Joshi, Poor",
-            2020,
-            "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
-            "2007.07481",
-            "section 5",
-        ),
+    Algorithm(
+        "fednova", "FedNova", paper("2007.07481", "section 5"),
         solver="fednova",
         up=(
             Record(
-                "update",
-                SHARED,
-                "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
-                base="arrays",
-                per="step-weight",
+                "update", SHARED, "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
+                base="arrays", per="step-weight",
             ),
         ),
         # The server also holds each client to the steps that it was asked for (`strategies.rules.fednova`).
@@ -245,10 +144,8 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         neutral={"local-steps": 3, "fednova.mu": 0.0},
     ),
-    "fedprox": Algorithm(
-        name="fedprox",
-        title="FedProx",
-        paper=LI_PROX,
+    Algorithm(
+        "fedprox", "FedProx", LI_PROX,
         solver="fedprox",
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
@@ -257,24 +154,18 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         neutral={"fedprox.mu": 0.0},
     ),
-    "fedsgd": Algorithm(
-        name="fedsgd",
-        title="FedSGD",
-        paper=MCMAHAN,
+    Algorithm(
+        "fedsgd", "FedSGD", MCMAHAN,
         solver="fedsgd",
         up=(_FULL_GRADIENT,),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
-    "fsvrg": Algorithm(
-        name="fsvrg",
-        title="FSVRG",
-        paper=_KONECNY,
+    Algorithm(
+        "fsvrg", "FSVRG", _KONECNY,
         solver="fsvrg",
         phases={
             "gradient": Algorithm(
-                name="fsvrg",
-                title="FSVRG, full gradients",
-                paper=_KONECNY,
+                "fsvrg", "FSVRG, full gradients", _KONECNY,
                 solver="gradient",
                 up=(_FULL_GRADIENT,),
             )
@@ -282,30 +173,21 @@ _GLOBAL: dict[str, Algorithm] = {
         down=(MODEL_DOWN, _COHORT_GRADIENT),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
-    "fsvrg-sparse": Algorithm(
-        name="fsvrg-sparse",
-        title="FSVRG for sparse features",
-        paper=_KONECNY_SPARSE,
+    Algorithm(
+        "fsvrg-sparse", "FSVRG for sparse features", _KONECNY_SPARSE,
         solver="fsvrg-sparse",
         phases={
             "gradient": Algorithm(
-                name="fsvrg-sparse",
-                title="FSVRG for sparse features, full gradients and counts",
-                paper=_KONECNY_SPARSE,
+                "fsvrg-sparse", "FSVRG for sparse features, full gradients and counts", _KONECNY_SPARSE,
                 solver="feature-counts",
                 up=(
                     _FULL_GRADIENT,
                     Record(
-                        "frequency",
-                        COLUMNS,
-                        "phi_k^j, share of examples with a non-zero feature j",
+                        "frequency", COLUMNS, "phi_k^j, share of examples with a non-zero feature j",
                         of="all",
                     ),
                     Record(
-                        "presence",
-                        COLUMNS,
-                        "1/n_k if the client has a non-zero feature j, else 0",
-                        "sum",
+                        "presence", COLUMNS, "1/n_k if the client has a non-zero feature j, else 0", "sum",
                         of="all",
                     ),
                 ),
@@ -318,10 +200,8 @@ _GLOBAL: dict[str, Algorithm] = {
         ),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
-    "qfedavg": Algorithm(
-        name="qfedavg",
-        title="q-FedAvg",
-        paper=replace(_LI_FAIR, where="Algorithm 2"),
+    Algorithm(
+        "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         solver="qfedavg",
         up=(
             Record("delta", PARAMETERS, "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
@@ -334,10 +214,8 @@ _GLOBAL: dict[str, Algorithm] = {
         equal_sizes=True,
         biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
     ),
-    "qfedsgd": Algorithm(
-        name="qfedsgd",
-        title="q-FedSGD",
-        paper=replace(_LI_FAIR, where="Algorithm 1"),
+    Algorithm(
+        "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
         solver="qfedsgd",
         up=(
             Record("gradient", PARAMETERS, "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"),
@@ -349,16 +227,8 @@ _GLOBAL: dict[str, Algorithm] = {
         equal_sizes=True,
         biased="q > 0 weighs a client by its loss: the optimum is that of sum F_k^(q+1)",
     ),
-    "scaffold": Algorithm(
-        name="scaffold",
-        title="SCAFFOLD",
-        paper=Paper(
-            "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-            2020,
-            "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-            "1910.06378",
-            "Algorithm 1",
-        ),
+    Algorithm(
+        "scaffold", "SCAFFOLD", paper("1910.06378"),
         solver="scaffold",
         down=(MODEL_DOWN, Record("control", PARAMETERS, "c, the server's control variate")),
         up=(
@@ -370,11 +240,10 @@ _GLOBAL: dict[str, Algorithm] = {
         neutral={"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0},
         equal_sizes=True,
     ),
-    "fedyogi": _adaptive(
-        "fedyogi",
-        "FedYogi",
-        {"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
+    Algorithm(
+        "fedyogi", "FedYogi", _REDDI,
+        neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
-}
+)  # fmt: skip
 
-ALGORITHMS: dict[str, Algorithm] = _GLOBAL | ROBUST | PERSONAL
+ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL)}

@@ -1,42 +1,18 @@
 """What a catalogue entry is: an algorithm and the contract between its two halves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from task.spec.papers import Paper, paper
 from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
 
 
-@dataclass(frozen=True)
-class Paper:
-    """Where an algorithm comes from."""
-
-    authors: str
-    year: int
-    title: str
-    arxiv: str
-    where: str  # algorithm or equation number in the paper
-
-
-MCMAHAN = Paper(
-    "McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
-    2017,
-    "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    "1602.05629",
-    "Algorithm 1",
-)
-LI_PROX = Paper(
-    "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-    2020,
-    "Federated Optimization in Heterogeneous Networks",
-    "1812.06127",
-    "Algorithm 2",
-)
+MCMAHAN = paper("1602.05629")
+LI_PROX = paper("1812.06127", "Algorithm 2")
 
 
 @dataclass(frozen=True)
@@ -55,7 +31,7 @@ class Algorithm:
     up_scalars: tuple[Scalar, ...] = ()
     keeps: tuple[Record, ...] = ()
     # Contracts of the round's phases other than training and evaluation, by name.
-    phases: Mapping[str, Algorithm] = field(default_factory=dict)
+    phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, or take the loss on training data.
     work: Literal["train", "evaluate", "loss"] = "train"
     weight: Literal["examples", "uniform"] = "examples"

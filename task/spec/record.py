@@ -8,8 +8,6 @@ nothing else.
 `task.wire.layouts` gives the arrays of a layout under a model, and those that a record is relative to.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -10,15 +10,14 @@ else, but for two things that both sides must agree on, and that stand here.
   drawn by n_k, averaged with equal weights, whatever the weights of the algorithm's catalogue entry are.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
-from task.spec.entry import LI_PROX, MCMAHAN, Algorithm, Paper
+from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
+from task.spec.papers import Paper, paper
 from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
@@ -46,73 +45,20 @@ class Selection:
         return self.query is not None or bool(self.stages)
 
 
-_CHO = Paper(
-    "Cho, Wang, Joshi",
-    2020,
-    "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies",
-    "2010.01243",
-    "section 4",
-)
+_CHO = paper("2010.01243", "section 4")
 
-SELECTIONS: dict[str, Selection] = {
-    "cycle": Selection(
-        "cycle",
-        "Cyclic weight transfer",
-        Paper(
-            "Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer",
-            2018,
-            "Distributed Deep Learning Networks among Institutions for Medical Imaging",
-            "1709.05929",
-            "cyclical weight transfer",
-        ),
-        ring=True,
-    ),
-    "fedcs": Selection(
-        "fedcs",
-        "FedCS",
-        Paper(
-            "Nishio, Yonetani",
-            2019,
-            "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge",
-            "1804.08333",
-            "Algorithm 3",
-        ),
-    ),
-    "oort": Selection(
-        "oort",
-        "Oort",
-        Paper(
-            "Lai, Zhu, Madhyastha, Chowdhury",
-            2021,
-            "Oort: Efficient Federated Learning via Guided Participant Selection",
-            "2010.06081",
-            "Algorithm 1",
-        ),
-        stages=("loss",),
-    ),
-    "power-of-choice": Selection(
-        "power-of-choice",
-        "Power-of-Choice",
-        _CHO,
-        query=Algorithm(
-            name="power-of-choice",
-            title="Power-of-Choice, query of the candidates",
-            paper=_CHO,
-            solver="",
-            up=(),
-            up_scalars=(LOSS,),
-            work="loss",
-        ),
-        by_examples=True,
-    ),
-    "proportional": Selection(
-        "proportional",
-        "in proportion to n_k",
-        replace(LI_PROX, where="Algorithm 2, line 2"),
-        by_examples=True,
-    ),
-    "uniform": Selection("uniform", "uniform", MCMAHAN),
-}
+_BY_SIZE = replace(LI_PROX, where="Algorithm 2, line 2")
+_TITLE = "Power-of-Choice, query of the candidates"
+_QUERY = Algorithm("power-of-choice", _TITLE, _CHO, solver="", up=(), up_scalars=(LOSS,), work="loss")
+_ALL = (
+    Selection("cycle", "Cyclic weight transfer", paper("1709.05929", "cyclical weight transfer"), ring=True),
+    Selection("fedcs", "FedCS", paper("1804.08333", "Algorithm 3")),
+    Selection("oort", "Oort", paper("2010.06081"), stages=("loss",)),
+    Selection("power-of-choice", "Power-of-Choice", _CHO, query=_QUERY, by_examples=True),
+    Selection("proportional", "in proportion to n_k", _BY_SIZE, by_examples=True),
+    Selection("uniform", "uniform", MCMAHAN),
+)
+SELECTIONS: dict[str, Selection] = {selection.name: selection for selection in _ALL}
 
 
 def with_selection(entry: Algorithm, selection: str) -> Algorithm:

@@ -8,8 +8,6 @@ same name in `client_app.stages`. The stages of a run are applied in the order o
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -5,8 +5,6 @@
 of all that.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from task.errors import StateError, local
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.storage.files import write_safetensors
 
 FORMAT = 1
@@ -107,7 +105,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
         raise ValueError(f"expected a whole state file; got {type(err).__name__}: {err}") from None
 
 
-def _checksum(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def _checksum(meta: Mapping[str, Any], arrays: NamedArrays) -> str:
     text = json.dumps(meta, sort_keys=True)
     return hashlib.sha256(f"{text}|{sha256(arrays)}".encode()).hexdigest()
 

@@ -3,15 +3,13 @@
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
+
+from task.numerics.arrays import NamedArrays
 
 FILE, FOLDER = 0o600, 0o700  # modes
 
@@ -116,9 +116,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_safetensors(
-    path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
-) -> None:
+def write_safetensors(path: Path, arrays: NamedArrays, metadata: dict[str, str] | None = None) -> None:
     """Replace a safetensors file atomically; equal arrays and metadata give equal bytes."""
     with replacing(path) as temp:
         try:

@@ -1,7 +1,5 @@
 """Advisory locks on files, which the kernel frees when their process ends, however it ends."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time
@@ -19,11 +17,7 @@ except ImportError:  # not a POSIX system
 
 
 class HeldError(Exception):
-    """Another process holds the lock.
-
-    Attributes:
-        holder: What it wrote into the file; "" if nothing can be read.
-    """
+    """Another process holds the lock; `holder` is what it wrote into the file, "" if nothing can be read."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)
@@ -39,18 +33,14 @@ def locked(
     waiting: Callable[[str], None] = lambda holder: None,
     optional: bool = False,
 ) -> Iterator[None]:
-    """Hold a lock during the block.
+    """Hold a lock on a file, which is made with its folder, or on a folder that is there, during the block.
 
     The file stays, with the last holder's words in it: to delete it would let a process that waits for the
     old file and one that makes a new one hold the lock at once. A forked child shares the lock: the parent
     frees it for both, and a child's end of the block does not.
 
-    Args:
-        path: The lock file, which is made with its folder, or a folder that is there.
-        words: Who holds it, for the others; not for a folder.
-        wait_s: How long to wait for whoever holds it, in seconds.
-        waiting: Called once, with the holder's words, before waiting.
-        optional: Go on without a lock where the system or the file system has none.
+    Whoever holds it is waited for up to `wait_s`; `waiting` is called once before, with the holder's words.
+    With `optional` it goes on without a lock where the system or the file system has none.
 
     Raises:
         HeldError: Another process still holds it.

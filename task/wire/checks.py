@@ -1,7 +1,5 @@
 """The gate that every upload passes: on the node before it is folded, on the server when it arrives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import cast
@@ -9,6 +7,7 @@ from typing import cast
 import numpy as np
 
 from task.errors import FieldError
+from task.numerics.arrays import NamedArrays
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.spec.record import Scalar
 
@@ -31,9 +30,7 @@ def peak(a: np.ndarray) -> float:
     return float(np.abs(ends).max()) if ends else 0.0
 
 
-def check_arrays(
-    what: str, arrays: Mapping[str, np.ndarray], like: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def check_arrays(what: str, arrays: NamedArrays, like: NamedArrays) -> dict[str, float]:
     """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
 
     Returns:

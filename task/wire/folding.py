@@ -1,12 +1,8 @@
 """Check one client's upload and fold it in: the node does it with its clients', the server with lone ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.wire.checks import check_arrays
@@ -15,23 +11,15 @@ from task.wire.norms import NormBound
 
 
 class Folding:
-    """The reductions of what goes up in one message.
+    """The reductions of what goes up in one message, by its contract.
 
-    Args:
-        entry: The message's contract.
-        like: Per upward record, arrays of the expected names, shapes and dtypes.
-        bound: On a client's update.
-        carries: Whether the result travels on as `partials`, so that records which a node carries one by one
-            are collected instead of reduced.
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
+    client's update. If the result `carries` on as `partials`, records that a node carries one by one are
+    collected instead of reduced.
     """
 
     def __init__(
-        self,
-        entry: Algorithm,
-        like: Mapping[str, Mapping[str, np.ndarray]],
-        bound: NormBound,
-        *,
-        carries: bool = False,
+        self, entry: Algorithm, like: Mapping[str, NamedArrays], bound: NormBound, *, carries: bool = False
     ) -> None:
         self.entry, self.like, self.bound = entry, like, bound
         ways = {r.name: "collect" if carries and r.carry == "each" else r.reduce for r in entry.up}
@@ -84,9 +72,7 @@ class Folding:
         return made
 
 
-def reduced(
-    reduce: str, like: Mapping[str, np.ndarray], rows: Mapping[str, Mapping[str, np.ndarray]]
-) -> Reduction:
+def reduced(reduce: str, like: NamedArrays, rows: Mapping[str, NamedArrays]) -> Reduction:
     """Return a reduction of what a `Collect` wrote as its partial.
 
     Raises:

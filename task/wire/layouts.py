@@ -1,13 +1,11 @@
 """The arrays of a record under a run's model: their form, and what they are relative to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from task.numerics.arrays import Arrays, only
+from task.numerics.arrays import Arrays, NamedArrays, only
 from task.spec.record import Layout, Record
 
 
@@ -50,7 +48,7 @@ class Forms:
 
 
 def base_of(
-    record: Record, received: Mapping[str, Mapping[str, np.ndarray]], parameters: Collection[str]
+    record: Record, received: Mapping[str, NamedArrays], parameters: Collection[str]
 ) -> Arrays | None:
     """Return, by array, what a record's arrays are relative to; an array without is a change itself.
 

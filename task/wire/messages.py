@@ -23,8 +23,6 @@ above. What a node says of itself is in `task.wire.registration`. Only `task.wir
 the server on each reply. What fails is quarantined, see `RejectedReply`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast
@@ -33,7 +31,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
@@ -60,7 +58,6 @@ class RejectedReply:
     got: str
 
     def __str__(self) -> str:
-        """Return the line that log and result show."""
         where = f" field {self.field!r}:" if self.field else ""
         return f"round {self.round}: client {self.client}:{where} expected {self.expected}; got {self.got}"
 
@@ -125,7 +122,7 @@ class NodeReply:
 # ---------------------------------------------------------------------------------------- arrays
 
 
-def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+def pack_arrays(arrays: NamedArrays) -> ArrayRecord:
     """Return the arrays as a Flower record."""
     return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
@@ -161,12 +158,9 @@ def train_content(
 ) -> RecordDict:
     """Return the content of a training message.
 
-    Args:
-        order: What to train; its `arrays` and `per_client` are taken from the other arguments, packed once.
-        arrays: Downward array records by field name.
-        extra: Further config entries, as given to Flower's ``start(train_config=...)``.
-        per_client: For each record that differs by client, what each of the order's clients gets. What
-            several get under one name is one record, and travels once.
+    The `arrays` by downward field and `per_client`, what each client gets of a record that differs by client,
+    stand for the order's own, packed once: what several get under one name is one record, and travels once.
+    `extra` are further config entries, as given to Flower's ``start(train_config=...)``.
     """
     config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
     if order.run:
@@ -224,7 +218,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, each, population, void, whole)
 
 
-def as_ours(arrays: Arrays, like: Mapping[str, np.ndarray]) -> Arrays:
+def as_ours(arrays: Arrays, like: NamedArrays) -> Arrays:
     """Return a model that was sent to this node with the dtypes of this node's model.
 
     Flower's server optimisers compute in float64, and its means make floats of counters; PyTorch loads both.

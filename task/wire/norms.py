@@ -10,8 +10,6 @@ a node's sum of several clients that |sum_k weight_k (x_k - w^t)| <= sum_k weigh
 keeps if each client keeps the bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from task.errors import FieldError
+from task.numerics.arrays import NamedArrays
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.spec.record import MODEL_DOWN, Record
 from task.wire.checks import BLOCK, FINITE
@@ -34,16 +33,16 @@ class NormBound:
 
     most: float  # largest L2 norm; 0 = no bound
     # The received model w^t by name; empty = unknown here, so only changes are checked.
-    model: Mapping[str, np.ndarray]
+    model: NamedArrays
     trainable: frozenset[str]  # names of its parameters
 
     def check(
         self,
         field: Record,
-        arrays: Mapping[str, np.ndarray],
+        arrays: NamedArrays,
         rows: Sequence[Mapping[str, float]],
         weights: Sequence[int] = (1,),
-        low: Mapping[str, np.ndarray] = MappingProxyType({}),
+        low: NamedArrays = MappingProxyType({}),
     ) -> None:
         """Refuse one client's record, or the sum of several that `task.numerics.reduce.Sum.partial` writes.
 

@@ -6,8 +6,6 @@ said of the array beside it and with the number of bytes, before an array is mad
 bytes. So nothing is allocated, whatever is claimed, and nothing is run.
 """
 
-from __future__ import annotations
-
 import math
 import re
 
@@ -31,12 +29,8 @@ DTYPES = {name: np.dtype(name) for name in _KINDS.split()}
 def view(name: str, form: str, dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
     """Return the array that lies in `data`, in place and read-only.
 
-    Args:
-        name: Of the array, for the error.
-        form: How it was written; only `FORM` is read.
-        dtype: Its dtype, as the record says.
-        shape: Its shape, as the record says.
-        data: The bytes.
+    `name` is for the error; `form`, of which only `FORM` is read, `dtype` and `shape` are what the record
+    says.
 
     Raises:
         FieldError: It is in another form, or the record, the header and the bytes do not agree.

@@ -12,8 +12,6 @@ its metadata; it takes a name twice without a word; and packing is slower.
 The ServerApp packs what goes to a node that registered, and the node packs its answer to that.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

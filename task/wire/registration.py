@@ -4,8 +4,6 @@ The server's query has no content; the answer is the record ``roll_call`` and, i
 ``num-examples``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

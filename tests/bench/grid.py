@@ -25,7 +25,7 @@ from task.config.read import as_run_config, read_config, read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
 from task.numerics.arrays import state_of, trainable_names
-from task.numerics.metrics import rounds_to_target
+from task.numerics.metrics import crossing
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
@@ -100,7 +100,7 @@ def table(found: list[dict[str, Any]], target: float) -> str:
 
 def outcome(accuracy: list[float], target: float) -> tuple[tuple[float, float], str]:
     """Return how a run ranks and what to say of it: rounds to the target, else the best accuracy."""
-    rounds = rounds_to_target(list(range(len(accuracy))), accuracy, target)
+    rounds = crossing(list(range(len(accuracy))), accuracy, target)
     best = max(accuracy)
     if rounds is None:
         return (float("inf"), -best), f"not ({100 * best:.2f} % by round {len(accuracy) - 1})"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from client_app.stages.attacks import corrupt, flip_labels, malicious, z_max
+from client_app.stages.attacks import Attack, flip_labels, malicious, z_max
 from task.config.knobs import Config
 from task.config.sections import AttackConfig
 from task.errors import FieldError
@@ -60,6 +61,14 @@ DELTA = Record("delta", PARAMETERS, "a change")
 ENTRY = replace(ALGORITHMS["fedavg"], up=(*ALGORITHMS["fedavg"].up, DELTA))
 
 
+def corrupt(outcomes: Any, bad: frozenset[str], order: wire.TrainOrder, config: Config) -> Any:
+    """Return what a stage sends on whose malicious clients are given."""
+    node: Any = SimpleNamespace(config=config, parts=lambda: SimpleNamespace(trainable=("w",)))
+    stage = Attack(node, ENTRY, order)
+    stage._malicious = lambda: bad  # type: ignore[method-assign]
+    return stage.send(outcomes)
+
+
 def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") -> dict[str, Any]:
     """Return what five clients send: w of two parameters and one buffer, w^t = 10, 10."""
     down = {"w": np.array([10, 10], np.float32), "mean": np.array([5], np.float32)}
@@ -72,7 +81,7 @@ def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") 
         return wire.ClientUpdate({"arrays": model, "delta": delta}, {"num-examples": 3, "train-loss": 0.5})
 
     outcomes = [(c, upload(c)) for c in order_]
-    done = list(corrupt(outcomes, frozenset(bad), order, ENTRY, ["w"], config(kind, scale=scale)))
+    done = list(corrupt(outcomes, frozenset(bad), order, config(kind, scale=scale)))
     assert sorted(c for c, _ in done) == sorted(order_)
     return dict(done)
 
@@ -109,7 +118,7 @@ def test_gaussian_noise_is_around_the_received_model_and_drawn_by_name_and_round
 
     def noise(client: str, server_round: int) -> np.ndarray:
         order = wire.TrainOrder(server_round, {"arrays": down}, {}, (client,))
-        ((_, out),) = corrupt([(client, upload)], frozenset(client), order, ENTRY, ["w"], noisy)
+        ((_, out),) = corrupt([(client, upload)], frozenset(client), order, noisy)
         assert isinstance(out, wire.ClientUpdate)
         return out.arrays["arrays"]["w"] - 3
 
@@ -151,7 +160,7 @@ def test_little_is_enough_needs_two_that_it_can_look_at() -> None:
 def test_a_failure_passes_on() -> None:
     order = wire.TrainOrder(1, {}, {}, ("a",))
     err = ValueError("broken")
-    assert list(corrupt([("a", err)], frozenset("a"), order, ENTRY, ["w"], config("scale"))) == [("a", err)]
+    assert list(corrupt([("a", err)], frozenset("a"), order, config("scale"))) == [("a", err)]
 
 
 def test_labels_are_mirrored_and_padding_stays() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.measure import losses
+from client_app.stages.loss import losses
 
 
 class Scores(nn.Module):

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import ssl
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 
 from server_app.deploy.flower.fleet_client import (
     TRIES,
@@ -21,9 +28,10 @@ from server_app.deploy.flower.fleet_client import (
     RefusedMessageError,
     _is_answer,
 )
+from server_app.deploy.flower.fleet_transport import CallError, S
 from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
-from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_node_kit
+from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import own_data as owndata
 from server_app.deploy.node import serve as node
@@ -265,12 +273,9 @@ def test_a_refusal_is_said_with_its_reason(made: Any, said: list[str]) -> None:
 
 def test_a_refused_time_is_explained() -> None:
     with pytest.raises(NotLetInError, match="Run NTP"):
-        _is_answer(Refusal("Invalid timestamp"), "PullMessages", 0)
+        _is_answer(CallError(S.UNAUTHENTICATED, "Invalid timestamp"), "PullMessages", 0)
     with pytest.raises(NotLetInError, match="the SuperLink says: Unknown node"):
-        _is_answer(Refusal("Unknown node"), "PullMessages", 0)
-
-
-S = grpc.StatusCode
+        _is_answer(CallError(S.UNAUTHENTICATED, "Unknown node"), "PullMessages", 0)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +291,8 @@ S = grpc.StatusCode
         (S.FAILED_PRECONDITION, "ConfirmMessageReceived", 0, "refused"),
     ],
 )
-def test_what_is_tried_again(code: grpc.StatusCode, call: str, tries: int, what: str) -> None:
-    err = Refusal('{"code": 2004, "public_message": "No."}', code)
+def test_what_is_tried_again(code: S, call: str, tries: int, what: str) -> None:
+    err = CallError(code, '{"code": 2004, "public_message": "No."}')
     if what == "refused":
         with pytest.raises(RefusedMessageError, match=rf"the SuperLink says {code.name}: No\."):
             _is_answer(err, call, tries)
@@ -295,19 +300,57 @@ def test_what_is_tried_again(code: grpc.StatusCode, call: str, tries: int, what:
         assert _is_answer(err, call, tries) is (what == "answers")
 
 
-class Refusal(grpc.RpcError):  # type: ignore[misc]
-    def __init__(self, words: str, status: grpc.StatusCode = S.UNAUTHENTICATED) -> None:
-        self.words, self.status = words, status
+class Https(BaseHTTPRequestHandler):
+    """The Fleet API of a SuperLink over HTTP, as far as two calls go."""
 
-    def code(self) -> grpc.StatusCode:
-        return self.status
+    seen: ClassVar[list[tuple[str, dict[str, str]]]] = []
 
-    def details(self) -> str:
-        return self.words
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.seen.append((self.path, dict(self.headers)))
+        if self.path == "/v1/fleet/activate-node":
+            assert ActivateNodeRequest.FromString(body).public_key
+            self.answer(200, ActivateNodeResponse(node_id=7).SerializeToString())
+        else:
+            self.answer(403, b'{"code": 2006, "detail": "The run has ended."}')
+
+    def answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_the_same_calls_go_over_http(tmp_path: Path) -> None:
+    provision(tmp_path / "kits", "127.0.0.1:9", ["ward-1"])
+    link = read_link_kit(tmp_path / "kits" / "link")
+    kit = read_node_kit(tmp_path / "kits" / "ward-1")
+    with HTTPServer(("127.0.0.1", 0), Https) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(link.server_certificate, link.server_key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        client = FleetClient(address, kit.ca_certificate, kit.key, "here", transport="http")
+        assert client.activate() == 7
+        with pytest.raises(RefusedMessageError, match=r"PERMISSION_DENIED: The run has ended\."):
+            client.run(1)
+        client._node.node_id = 0  # it is not there to be left
+        client.close()
+        server.shutdown()
+    path, headers = Https.seen[-1]
+    assert path == "/v1/fleet/get-run"
+    public = load_pem_public_key(b64decode(headers["flwr-public-key"]))
+    assert isinstance(public, EllipticCurvePublicKey)
+    signature, stamp = b64decode(headers["flwr-signature"]), headers["flwr-timestamp"].encode()
+    public.verify(signature, stamp, ECDSA(SHA256()))
 
 
 def test_no_two_calls_are_signed_with_the_same_time(kit: NodeKit) -> None:
     client = FleetClient(kit.link, kit.ca_certificate, kit.key, "here")
-    stamps = [dict(client._signed())["flwr-timestamp"] for _ in range(300)]
+    stamps = [client._signed()["flwr-timestamp"] for _ in range(300)]
     assert len(set(stamps)) == len(stamps)
     client.close()

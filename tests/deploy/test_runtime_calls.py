@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,8 +27,8 @@ from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import Limits
 from server_app.deploy.flower.runtime_api import CALLS, RuntimeCalls
 from task import timing
-from task.flower.grid import ANSWERED
-from tests.support.fleet import Peer, Served, answer_to, served
+from task.flower.grid import ANSWERED, PARTS, parts
+from tests.support.fleet import Peer, Served, answer_to, arrays, served
 
 # Flower's way to set up its database is deprecated by the library that does it.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -63,6 +64,11 @@ class Caller:
 
     def post(self, path: str, message: Any, token: str | None = None) -> httpx.Response:
         return self.start(path, message, token).result(timeout=20)
+
+    def _unary_unary(self, *, path: str, rpc_method: str, request: Any, response_type: Any) -> Any:
+        answer = response_type()
+        answer.ParseFromString(self.post(path, request).raise_for_status().content)
+        return answer
 
     def ask(self, *orders: str, hold: Any = 0, token: str | None = None) -> Future[httpx.Response]:
         """Ask which orders are answered."""
@@ -159,7 +165,7 @@ def test_held_questions_end_with_the_superlink(link: Served, node: Peer) -> None
     assert said(call) == []
 
 
-@pytest.mark.parametrize("path", [*CALLS, ANSWERED])
+@pytest.mark.parametrize("path", [*CALLS, ANSWERED, PARTS])
 @pytest.mark.parametrize("token", ["", "guessed"])
 def test_every_call_needs_the_token_of_a_task_that_runs(link: Served, path: str, token: str) -> None:
     caller, theirs = Caller(link), Caller(link, ours=False)
@@ -187,10 +193,28 @@ def test_a_reply_is_pulled_as_flower_does(link: Served, node: Peer, ours: bool) 
     assert caller.post("/v1/runtime/pull-object", b"\xff").status_code == 400
 
 
+def test_many_parts_are_given_at_once_as_many_as_are_small(
+    link: Served, node: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, order = Caller(link), link.order(node.id, arrays(40_000))
+    tree, ids = [link.state.object_store.get_object_tree(order)], []
+    while tree:
+        ids.append(tree[-1].object_id)
+        tree += tree.pop().children
+    grid: Any = SimpleNamespace(_runtime_client=caller)
+    expected = {i: link.state.get_object(link.run, i) for i in ids}
+    assert len(ids) > 3
+    assert parts(grid, [*ids, "0" * 64]) == expected
+    monkeypatch.setattr(runtime_api, "PARTS_BYTES", 20_000)
+    some = parts(grid, ids)
+    assert 0 < len(some) < len(expected)
+    assert some.items() <= expected.items()
+
+
 def test_the_calls_are_those_of_flowers_routes() -> None:
     described = create_app().openapi()["paths"]
     assert set(CALLS) <= set(described)
-    assert ANSWERED not in described
+    assert not {ANSWERED, PARTS} & set(described)
     for path, (name, _) in CALLS.items():
         assert callable(getattr(runtime_handlers, name))
         assert path.endswith("/" + name.replace("_", "-"))

@@ -29,7 +29,6 @@ from strategies.rules.adaptive_tau import (  # fmt: skip
     estimates,
     plan_next,
     server_update,
-    skipped,
 )
 from task.config.knobs import AdaptiveTauConfig, Config
 from task.config.read import read_config
@@ -215,10 +214,14 @@ def test_measured_seconds_and_bytes() -> None:
 
 def test_a_skipped_round_costs_and_makes_tau_1() -> None:
     nobody = AggregatedReplies({}, (), np.zeros(0, np.int64), round=3)
-    after = skipped(state(tau=40, spent=20.0), nobody, Config(adaptive_tau=PLAIN))
+    after = AdaptiveTau.rule_type(Config(adaptive_tau=PLAIN)).on_round_skipped(
+        state(tau=40, spent=20.0), nobody, None
+    )
     assert (after.tau, after.spent, after.phase) == (1, 70.0, TRAINING)
     assert after.arrays["w"].tolist() == [0.0]
-    again = skipped(state(tau=1, phase=CLOSING), nobody, Config(adaptive_tau=PLAIN))
+    again = AdaptiveTau.rule_type(Config(adaptive_tau=PLAIN)).on_round_skipped(
+        state(tau=1, phase=CLOSING), nobody, None
+    )
     assert again.phase == CLOSING  # the look is tried again
 
 

@@ -96,6 +96,26 @@ def test_parts_are_counted_while_they_are_fetched_and_each_is_fetched_once(fetch
     assert len(pulled) < 50
 
 
+def test_parts_that_come_at_once_are_counted_and_fetched_no_more(fetch: Callable[..., Any]) -> None:
+    pulled: list[str] = []
+
+    def pull(object_id: str) -> bytes:
+        pulled.append(object_id)
+        return b"pulled"
+
+    def at_once(object_ids: list[str]) -> dict[str, bytes]:
+        assert object_ids == ["a", "b", "c"]
+        return {"a": b"x" * MEGA, "c": b"here"}
+
+    with granted(Allowance(MEGA, time.monotonic() + 60, at_once)):
+        assert fetch(["a", "b", "a", "c"], pull) == {"a": b"x" * MEGA, "b": b"pulled", "c": b"here"}
+    assert pulled == ["b"]
+    many = {str(i): b"x" * MEGA for i in range(5)}
+    with granted(Allowance(MEGA, time.monotonic() + 60, lambda ids: many)), pytest.raises(WireError):
+        fetch(list(many), pull)
+    assert pulled == ["b"]
+
+
 def test_an_upload_that_does_not_end_is_given_up_at_the_deadline(fetch: Callable[..., Any]) -> None:
     def pull(object_id: str) -> bytes:
         raise ObjectUnavailableError(object_id)

@@ -11,7 +11,7 @@ import pytest
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from strategies.membership.client_registry import ClientRegistry
-from strategies.selection.plan import RoundPlan, plan_round
+from strategies.selection.cohort import RoundPlan, plan_round
 from task.config.knobs import Config
 from task.config.sections import ServerConfig, TrainConfig
 from task.numerics import seeds
@@ -113,7 +113,7 @@ def test_dropping_and_stragglers_do_not_change_who_is_selected() -> None:
 
 
 def test_kept_stragglers_are_asked_for_their_epochs_and_dropped_ones_not_at_all() -> None:
-    plan = RoundPlan(1, ("client-00", "client-01", "client-02"), {"client-01": 2}, ())
+    plan = RoundPlan(("client-00", "client-01", "client-02"), {"client-01": 2}, ())
     assert spread(plan, REGISTRY, 5) == {0: ["client-00", "client-01", "client-02"]}
     plan = replace(plan, epochs={}, dropped=("client-01",))
     assert spread(plan, REGISTRY, 5) == {0: ["client-00", "client-02"]}

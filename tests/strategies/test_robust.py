@@ -12,8 +12,7 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES
-from strategies.engine.quorum import too_few
-from strategies.engine.state import ServerState
+from strategies.engine.state import ServerState, too_few
 from strategies.rules.bulyan import around_median, selection
 from strategies.rules.geometric_median import weiszfeld
 from strategies.rules.krum import scores

@@ -12,8 +12,7 @@ import pytest
 
 from strategies import FedAvg
 from strategies.selection.devices import Times
-from strategies.selection.policies import SELECTORS, Oort, Pool, fill_until
-from strategies.selection.sampling import draw_by_size, inclusion
+from strategies.selection.policies import SELECTORS, Oort, Pool, draw_by_size, fill_until, inclusion
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError

@@ -78,6 +78,16 @@ def test_the_parent_stays_small_and_leaves_no_process_behind(crashing: Runtime) 
     assert psutil.Process(crashing.warm.pid).num_threads() <= 2
 
 
+def test_the_process_of_a_message_has_no_connection(crashing: Runtime) -> None:
+    """Nor does its parent: what an app does with either reaches no network in the node's name."""
+    alone(crashing)
+    crashing.order(how="sleeps 1")
+    for process in (crashing.wait_for_child(), psutil.Process(crashing.warm.pid)):
+        assert not process.net_connections("inet")
+        assert not [file for file in process.open_files() if file.path.endswith((".key", ".secret"))]
+    assert not crashing.reply().has_error()
+
+
 def test_another_app_is_refused_and_this_is_written_down(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
     with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), audit=str(audit)) as runtime:

@@ -11,7 +11,6 @@ from task.numerics.metrics import (
     jain,
     mean_and_std,
     monotone,
-    rounds_to_target,
     spread,
     weighted_mean,
     worst_decile,
@@ -25,23 +24,23 @@ def test_monotone_is_the_best_so_far() -> None:
 
 def test_the_crossing_is_interpolated() -> None:
     # From 0.25 at round 1 to 0.75 at round 2: 0.5 is half-way, 0.625 three quarters of the way.
-    assert rounds_to_target([0, 1, 2], [0.0, 0.25, 0.75], 0.5) == 1.5
-    assert rounds_to_target([0, 1, 2], [0.0, 0.25, 0.75], 0.625) == 1.75
+    assert crossing([0, 1, 2], [0.0, 0.25, 0.75], 0.5) == 1.5
+    assert crossing([0, 1, 2], [0.0, 0.25, 0.75], 0.625) == 1.75
     # A point on the target is the crossing.
-    assert rounds_to_target([0, 1, 2], [0.0, 0.25, 0.75], 0.25) == 1.0
-    assert rounds_to_target([0, 1, 2], [0.0, 0.25, 0.75], 0.75) == 2.0
+    assert crossing([0, 1, 2], [0.0, 0.25, 0.75], 0.25) == 1.0
+    assert crossing([0, 1, 2], [0.0, 0.25, 0.75], 0.75) == 2.0
 
 
 def test_the_crossing_is_that_of_the_running_maximum() -> None:
     # The maximum is 0.5 at rounds 1, 2 and 3, then 1.0 at 4: 0.75 lies half-way from 3 to 4. The raw
     # curve rises from 0.25 to 1.0 there and would give 3 + 2/3.
-    assert rounds_to_target([0, 1, 2, 3, 4], [0.0, 0.5, 0.0, 0.25, 1.0], 0.75) == 3.5
+    assert crossing([0, 1, 2, 3, 4], [0.0, 0.5, 0.0, 0.25, 1.0], 0.75) == 3.5
 
 
 def test_rounds_without_a_measurement_are_left_out() -> None:
     # Evaluated at 0, 5 and 10 only: from 0.5 at 5 to 1.0 at 10, 0.75 is at 7.5.
     accuracies = [0.0, None, math.nan, None, None, 0.5, None, None, None, None, 1.0]
-    assert rounds_to_target(range(11), accuracies, 0.75) == 7.5
+    assert crossing(range(11), accuracies, 0.75) == 7.5
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_rounds_without_a_measurement_are_left_out() -> None:
 def test_ends_of_the_curve(
     rounds: list[int], accuracies: list[float | None], target: float, expected: float | None
 ) -> None:
-    assert rounds_to_target(rounds, accuracies, target) == expected
+    assert crossing(rounds, accuracies, target) == expected
 
 
 def test_a_crossing_in_seconds() -> None:

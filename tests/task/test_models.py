@@ -11,8 +11,7 @@ from task.config.knobs import Config
 from task.config.sections import DataConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
-from task.models.layers import BatchNorm1d
-from task.models.twin import Twin
+from task.models.layers import BatchNorm1d, Twin
 from task.resolve.contract import model_of
 
 MNIST = (1, 28, 28)

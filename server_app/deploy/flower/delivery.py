@@ -11,6 +11,9 @@ on without it. Here a message stays until the answer to it has arrived.
 * After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.
 
 A client that trains twice for one round gives the same answer twice; only one of them is used.
+
+What is stored survives a process that is killed. Flower's database (SQLite, a write-ahead log that is not
+synchronised at each commit) may lose its last transactions with the power; the run then resumes.
 """
 
 from __future__ import annotations

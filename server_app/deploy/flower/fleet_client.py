@@ -1,4 +1,4 @@
-"""A node's calls to the Fleet API: signed protobufs over gRPC, tried again while the SuperLink is away.
+"""A node's calls to the Fleet API: signed protobufs, tried again while the SuperLink is away.
 
 The messages are Flower's; what is done with them is not: no object is opened here, and nothing is kept.
 """
@@ -10,13 +10,13 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import flwr.app
-import grpc
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -41,7 +41,6 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PushMessagesRequest,
 )
-from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
@@ -54,13 +53,13 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest, Run
 from google.protobuf.message import DecodeError
 
+from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
 from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
 
 WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 AT_ONCE = 2  # objects that are fetched or sent at a time
-LARGEST = 2**31 - 1  # bytes of a frame
 TRIES = 5  # of a call to a SuperLink that answers with an error of its own
 T = TypeVar("T")
 
@@ -87,14 +86,17 @@ class FleetClient:
         place: Said with each call: a SuperLink lets a process in at once that takes the place of one that
             was killed there.
         name: That the SuperLink's certificate must have; "" = the address.
+        transport: "grpc", or "http" for a SuperLink of Flower 1.40 or later without gRPC.
 
     Raises:
         ConfigError: The key cannot be read.
     """
 
-    def __init__(self, address: str, authority: Path, key: Path, place: str, name: str = "") -> None:
-        self.address, self._place, self._name = address, place, name
-        self._authority = authority.read_bytes()
+    def __init__(
+        self, address: str, authority: Path, key: Path, place: str, name: str = "", transport: str = "grpc"
+    ) -> None:
+        self._place = place
+        self._dial = partial(TRANSPORTS[transport], address, authority.read_bytes(), name)
         self._key = _read_key(key)
         self._public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         self._node = Node()
@@ -102,28 +104,11 @@ class FleetClient:
         self._stamped = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self.heard = 0.0  # time.monotonic() of the last good answer
         self._closed = threading.Event()
-        self._channel, self._stub = self._dial()
-
-    def _dial(self) -> tuple[grpc.Channel, FleetStub]:
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_send_message_length", LARGEST),
-            ("grpc.max_receive_message_length", LARGEST),
-            # Where gRPC waits for up to two minutes, look for a lost SuperLink every few seconds.
-            ("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S)),
-            ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
-        ]
-        if self._name:
-            options.append(("grpc.ssl_target_name_override", self._name))
-        channel = grpc.secure_channel(
-            self.address, grpc.ssl_channel_credentials(self._authority), options=options
-        )
-        return channel, FleetStub(channel)
+        self._transport: Transport = self._dial()
 
     def redial(self) -> None:
         """Give the connection up and make a new one; calls that wait are made again on that."""
-        with self._lock:
-            old = self._channel
-            self._channel, self._stub = self._dial()
+        old, self._transport = self._transport, self._dial()
         old.close()
 
     def close(self) -> None:
@@ -132,10 +117,10 @@ class FleetClient:
         if self._node.node_id:
             try:
                 request = DeactivateNodeRequest(node_id=self._node.node_id)
-                self._stub.DeactivateNode(request, timeout=timing.RECONNECT_S, metadata=self._signed())
-            except grpc.RpcError:
+                self._transport.call("DeactivateNode", request, self._signed(), timing.RECONNECT_S)
+            except CallError:
                 pass  # it is away, and will see that this node is silent
-        self._channel.close()
+        self._transport.close()
 
     def activate(self) -> int:
         """Say that this node is here; return its id at the SuperLink.
@@ -168,7 +153,7 @@ class FleetClient:
         Raises:
             NotLetInError: See `beat`.
         """
-        hold = ((HOLD_HEADER, f"{timing.HOLD_S:g}"),)
+        hold = {HOLD_HEADER: f"{timing.HOLD_S:g}"}
         request = PullMessagesRequest(node=self._node)
         answer = self._call("PullMessages", request, hold, timeout_s=timing.HELD_ANSWER_S)
         if not answer.messages_list:
@@ -241,34 +226,31 @@ class FleetClient:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return list(pool.map(call, names))
 
-    def _signed(self, *more: tuple[str, str]) -> list[tuple[str, str | bytes]]:
-        """Return the metadata of a call; no two have the same time, as each is accepted once."""
+    def _signed(self, **more: str) -> dict[str, str | bytes]:
+        """Return the headers of a call; no two have the same time, as each is accepted once."""
         with self._lock:
             now = datetime.datetime.now(tz=datetime.UTC)
             self._stamped = max(now, self._stamped + datetime.timedelta(microseconds=1))
             if self._stamped - now > datetime.timedelta(seconds=1):
                 self._stamped = now  # the clock was set back
             stamp = self._stamped.isoformat()
-        signature = self._key.sign(stamp.encode("ascii"), ECDSA(hashes.SHA256()))
-        return [
-            (PUBLIC_KEY_HEADER, self._public), (TIMESTAMP_HEADER, stamp), (SIGNATURE_HEADER, signature),
-            (PLACE_HEADER, self._place), *more,
-        ]  # fmt: skip
+        return {
+            PUBLIC_KEY_HEADER: self._public, TIMESTAMP_HEADER: stamp, PLACE_HEADER: self._place, **more,
+            SIGNATURE_HEADER: self._key.sign(stamp.encode("ascii"), ECDSA(hashes.SHA256())),
+        }  # fmt: skip
 
     def _call(
-        self, name: str, request: Any, more: Iterable[tuple[str, str]] = (), timeout_s: float | None = None
+        self, name: str, request: Any, more: Mapping[str, str] | None = None, timeout_s: float | None = None
     ) -> Any:
         """Call the SuperLink, again and again while it is away."""
         tries, pause_s = 0, float(timing.RETRY_FIRST_S)
         while True:
-            stub = self._stub
             try:
-                answer = getattr(stub, name)(request, timeout=timeout_s, metadata=self._signed(*more))
-            except (grpc.RpcError, ValueError) as err:  # ValueError: the channel was closed
+                answer = self._transport.call(name, request, self._signed(**(more or {})), timeout_s)
+            except CallError as err:
                 if self._closed.is_set():
                     raise RefusedMessageError("this node ends") from err
-                if isinstance(err, grpc.RpcError):
-                    tries += _is_answer(err, name, tries)
+                tries += _is_answer(err, name, tries)
             else:
                 self.heard = time.monotonic()
                 return answer
@@ -276,31 +258,30 @@ class FleetClient:
             pause_s = min(2 * pause_s, timing.RETRY_LONGEST_S)
 
 
-def _is_answer(err: grpc.RpcError, name: str, tries: int) -> bool:
+def _is_answer(err: CallError, name: str, tries: int) -> bool:
     """Return whether the SuperLink itself failed, and not only the way to it.
 
     Raises:
         NotLetInError: It refuses this node.
         RefusedMessageError: It refuses this call, or has failed too often.
     """
-    code, details = err.code(), str(err.details())
-    status = grpc.StatusCode
-    if code == status.UNAUTHENTICATED:
-        raise NotLetInError(_reason(details)) from err
-    if code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED, status.CANCELLED, status.ABORTED):
+    if err.status == S.UNAUTHENTICATED:
+        raise NotLetInError(_reason(str(err))) from err
+    if err.status in (S.UNAVAILABLE, S.DEADLINE_EXCEEDED, S.CANCELLED, S.ABORTED):
         return False
-    if code == status.RESOURCE_EXHAUSTED and not name.startswith("Push"):
+    if err.status == S.RESOURCE_EXHAUSTED and not name.startswith("Push"):
         return False
-    if code in (status.UNKNOWN, status.INTERNAL, status.DATA_LOSS) and tries < TRIES:
+    if err.status in (S.UNKNOWN, S.INTERNAL, S.DATA_LOSS) and tries < TRIES:
         return True
-    raise RefusedMessageError(f"the SuperLink says {code.name}: {_plain(details)}") from err
+    raise RefusedMessageError(f"the SuperLink says {err.status.name}: {_plain(str(err))}") from err
 
 
 def _plain(details: str) -> str:
     """Return the text of an error, which may be in JSON."""
     try:
-        return str(json.loads(details)["public_message"])
-    except (ValueError, KeyError, TypeError):
+        table = json.loads(details)
+        return str(table.get("public_message") or table["detail"])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return details
 
 

@@ -8,7 +8,7 @@ It has no limit on size, count or rate. `RateLimiter` stands before its check of
   error that says so is put in its place, so that the round does not wait for the rest of it;
 * replies come at most ``max-rate`` times a minute, other calls at `CALLS_PER_S`: who is faster is made to
   wait, and refused if that is not enough, or if `SLOWED_CALLS` wait already;
-* at most `CONCURRENT` calls of one node are served at a time;
+* at most `CONCURRENT` calls of one node are served at a time, one of them held (`fleet.Fleet.PullMessages`);
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
 Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for

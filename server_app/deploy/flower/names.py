@@ -125,6 +125,10 @@ RUNTIME = Use(
             TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
+        flwr.supercore.error
+            http_error_translator(request, call_next)
+        flwr.supercore.error.ApiErrorCode
+            INVALID_PROTOBUF_PAYLOAD
     """,
 )
 
@@ -284,11 +288,10 @@ FLEET_CALLS = Use(
     "a node's calls to the Fleet API.",
     "a node reaches no SuperLink.",
     """
-        flwr.proto.fleet_pb2_grpc
-            FleetStub(channel)
         flwr.proto.fab_pb2
             GetFabRequest: node hash_str run_id
         flwr.proto.fleet_pb2
+            DESCRIPTOR
             DeactivateNodeRequest: node_id
         flwr.proto.heartbeat_pb2
             SendNodeHeartbeatRequest: node heartbeat_interval

@@ -5,9 +5,10 @@ what the handler itself costs, and a round has dozens of them. Here a call is re
 its handler called in one thread. Errors become the answers that Flower makes of them. The version of the
 caller is not checked again: it was when it acquired its task.
 
-And there is one question of ours, `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
+And there are two of ours. `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
 whose reply, or an error in its place, is there to be pulled. It marks nothing as delivered. It is held until
-there is one; it waits in the event loop and takes no thread.
+there is one; it waits in the event loop and takes no thread. `PARTS` with ids of objects gives the contents
+of the first few megabytes of them, each after its length; Flower's grid asks for one after the other.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from flwr.supercore.constant import TASK_TOKEN_HEADER
 from flwr.supercore.dependencies.task import authenticate_task
 from flwr.supercore.error import ApiErrorCode, FlowerError, http_error_translator
 from flwr.superlink.servicer.runtime import runtime_handlers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server_app.deploy.flower.arrivals import Question
 from server_app.deploy.flower.delivery import Delivery
 from task import timing
-from task.flower.grid import ANSWERED
+from task.flower.grid import ANSWERED, LENGTH, PARTS
 
 THREADS = 32
+PARTS_BYTES = 8 * 1024**2  # given at once
 HELD_QUESTIONS = 64  # at a time; further ones are answered at once
 CALLS: dict[str, tuple[str, Any]] = {
     "/v1/runtime/push-messages": ("push_messages", PushAppMessagesRequest),
@@ -51,7 +53,7 @@ class RuntimeCalls:
         delivery: Returns who knows, once the SuperLink has started.
     """
 
-    paths = frozenset((*CALLS, ANSWERED))
+    paths = frozenset((*CALLS, ANSWERED, PARTS))
 
     def __init__(self, delivery: Callable[[], Delivery]) -> None:
         self._delivery = delivery
@@ -60,32 +62,43 @@ class RuntimeCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        request = Request(scope, receive)
-        try:
-            response = await http_error_translator(request, self._answer)
-        except ClientDisconnect:
-            return
+        response = await http_error_translator(Request(scope, receive), self._answer)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         body, path = await request.body(), request.url.path
         if path == ANSWERED:
-            answer = await self._which(request, body)
+            answer = (await self._which(request, body)).SerializeToString()
+        elif path == PARTS:
+            answer = await self._in_thread(self._parts, request, body)
         else:
             answer = await self._in_thread(self._handle, request, body, *CALLS[path])
-        return Response(answer.SerializeToString(), media_type="application/protobuf")
+        return Response(answer, media_type="application/protobuf")
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
-    def _handle(self, request: Request, body: bytes, name: str, kind: Any) -> Any:
-        state = self._delivery().state
-        task = authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), state)
-        return getattr(runtime_handlers, name)(_parse(kind, body), state, task)
+    def _task(self, request: Request) -> Any:
+        return authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), self._delivery().state)
+
+    def _handle(self, request: Request, body: bytes, name: str, kind: Any) -> bytes:
+        task = self._task(request)
+        answer = getattr(runtime_handlers, name)(_parse(kind, body), self._delivery().state, task)
+        return bytes(answer.SerializeToString())
+
+    def _parts(self, request: Request, body: bytes) -> bytes:
+        run, answer, state = self._task(request).run_id, bytearray(), self._delivery().state
+        with state.session():  # of which all the parts are one transaction
+            for object_id in _parse(PullAppMessagesRequest, body).message_ids:
+                if len(answer) > PARTS_BYTES:
+                    break
+                content = state.get_object(run, object_id) or b""
+                fits = len(answer) + len(content) <= PARTS_BYTES
+                answer += LENGTH.pack(len(content) * fits) + (content if fits else b"")
+        return bytes(answer)
 
     async def _which(self, request: Request, body: bytes) -> PullAppMessagesRequest:
-        token = request.headers.get(TASK_TOKEN_HEADER)
-        task = await self._in_thread(authenticate_task, request, token, self._delivery().state)
+        task = await self._in_thread(self._task, request)
         asked = _parse(PullAppMessagesRequest, body)
         try:
             hold_s = float(request.query_params.get("hold", "0"))

@@ -45,6 +45,7 @@ class Options:
         threads: Most threads of a task; 0 = no limit.
         bandwidth: Bytes per second to and from the SuperLink; 0 = no limit.
         may_train: Program that is asked before each training task.
+        http: Whether the Fleet API is HTTP, as that of a stock SuperLink of Flower 1.40 or later is.
     """
 
     data: Path | None = None
@@ -53,6 +54,7 @@ class Options:
     threads: int = 0
     bandwidth: float = 0.0
     may_train: str = ""
+    http: bool = False
 
 
 def check(options: Options) -> None:
@@ -129,7 +131,8 @@ class _NodeProcess:
         address, name = kit.link, ""
         if options.bandwidth:
             address, name = f"127.0.0.1:{SlowLink(self.link, options.bandwidth).port}", self.link[0]
-        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name)
+        transport = "http" if options.http else "grpc"
+        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport)
         config = node_config(kit.name, options, kit.policy)
         rounds = kit.state / "rounds.json"
         self.loop = MessageLoop(client, self.tasks, site(kit, options), config, options.max_memory, rounds)
@@ -141,7 +144,7 @@ class _NodeProcess:
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
         self._probed = 0.0  # when a look at the port began
-        self._said = ""  # of the port, its certificate or a refusal
+        self._said: set[str] = set()  # since it was connected last
 
     def start(self) -> None:
         """Start the child and the loop."""
@@ -162,7 +165,7 @@ class _NodeProcess:
         if self.loop.client.heard and quiet_s < timing.NODE_SILENT_S and not self.loop.refused:
             if not self.connected or self._lost:
                 say(f"connected to {self.kit.link}")
-                self._said = ""
+                self._said.clear()
             self.connected, self._lost, self._refused_since = True, False, 0.0
         elif self.connected and quiet_s > timing.NODE_SILENT_S and not self._lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
@@ -184,10 +187,10 @@ class _NodeProcess:
         return time.monotonic() - max(self.loop.client.heard, self._began)
 
     def _tell(self, text: str) -> None:
-        """Say a line, but not the same twice."""
-        if text != self._said:
+        """Say a line, but not the same twice, whatever the time in it."""
+        if (words := re.sub(r"\d", "", text)) not in self._said:
             say(text)
-            self._said = text
+            self._said.add(words)
 
     def _tell_of_port(self, lost: bool) -> None:
         """Say why the SuperLink cannot be reached, or that its certificate ends soon."""
@@ -195,7 +198,8 @@ class _NodeProcess:
         if found is None:
             return
         if lost:
-            self._answers_since = (self._answers_since or time.monotonic()) if found.answers else 0.0
+            works = found.answers and not found.trouble
+            self._answers_since = (self._answers_since or time.monotonic()) if works else 0.0
         if lost and found.trouble:
             where = f'the address is the key "link" of {self.kit.path / CONFIG}'
             self._tell(f"{self.kit.link}: {found.trouble} Trying again; {where}")

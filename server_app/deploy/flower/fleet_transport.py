@@ -1,0 +1,146 @@
+"""The Fleet API's calls over gRPC, or over HTTP as Flower 1.40 and later have them: the same protobufs."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import grpc
+import httpx
+from flwr.proto.fleet_pb2 import DESCRIPTOR
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from task import timing
+
+FLEET = DESCRIPTOR.services_by_name["Fleet"]
+LARGEST = 2**31 - 1  # bytes of a frame
+TYPE = "application/x-protobuf"
+S = grpc.StatusCode
+STATUSES = {  # of HTTP; another one is a refusal
+    401: S.UNAUTHENTICATED, 403: S.PERMISSION_DENIED, 412: S.FAILED_PRECONDITION, 429: S.RESOURCE_EXHAUSTED,
+    500: S.INTERNAL, 502: S.UNAVAILABLE, 503: S.UNAVAILABLE, 504: S.UNAVAILABLE,
+}  # fmt: skip
+
+Headers = Mapping[str, str | bytes]
+
+
+class CallError(Exception):
+    """A call failed.
+
+    Args:
+        status: Why, in gRPC's terms.
+        text: What the SuperLink said, or what is wrong with the way to it.
+    """
+
+    def __init__(self, status: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Transport(Protocol):
+    """A connection to the Fleet API of one SuperLink."""
+
+    def call(self, name: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
+        """Make one call, once; names that end with ``-bin`` are of headers that hold bytes.
+
+        Raises:
+            CallError: It failed.
+        """
+
+    def close(self) -> None:
+        """Close it; calls that wait fail with `CANCELLED` or `UNAVAILABLE`."""
+
+
+class GrpcTransport:
+    """A gRPC channel.
+
+    Args:
+        address: HOST:PORT.
+        authority: Certificate of the authority that vouches for the SuperLink, PEM.
+        name: That the SuperLink's certificate must have; "" = the address.
+    """
+
+    def __init__(self, address: str, authority: bytes, name: str = "") -> None:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_send_message_length", LARGEST),
+            ("grpc.max_receive_message_length", LARGEST),
+            # Where gRPC waits for up to two minutes, look for a lost SuperLink every few seconds.
+            ("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S)),
+            ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+        ]
+        if name:
+            options.append(("grpc.ssl_target_name_override", name))
+        credentials = grpc.ssl_channel_credentials(authority)
+        self._channel = grpc.secure_channel(address, credentials, options=options)
+        self._calls = {
+            method.name: self._channel.unary_unary(
+                f"/{FLEET.full_name}/{method.name}",
+                GetMessageClass(method.input_type).SerializeToString,
+                GetMessageClass(method.output_type).FromString,
+            )
+            for method in FLEET.methods
+        }
+
+    def call(self, name: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
+        """As `Transport.call`."""
+        try:
+            return self._calls[name](request, timeout=timeout_s, metadata=list(headers.items()))
+        except grpc.RpcError as err:
+            raise CallError(err.code(), str(err.details())) from err
+        except ValueError as err:  # the channel is closed
+            raise CallError(S.CANCELLED, str(err)) from err
+
+    def close(self) -> None:
+        """As `Transport.close`."""
+        self._channel.close()
+
+
+class HttpTransport:
+    """Protobufs over HTTP; the arguments are those of `GrpcTransport`."""
+
+    def __init__(self, address: str, authority: bytes, name: str = "") -> None:
+        context = ssl.create_default_context(cadata=authority.decode("ascii"))
+        self._client = httpx.Client(base_url=f"https://{address}/v1/fleet/", verify=context, trust_env=False)
+        self._extensions = {"sni_hostname": name} if name else {}
+
+    def call(self, name: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
+        """As `Transport.call`."""
+        given = {
+            key.removesuffix("-bin"): b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+            for key, value in headers.items()
+        }
+        path = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+        answer = GetMessageClass(FLEET.methods_by_name[name].output_type)()
+        try:
+            got = self._client.post(
+                path,
+                content=request.SerializeToString(),
+                headers=given | {"content-type": TYPE, "accept": TYPE},
+                timeout=timeout_s,
+                extensions=self._extensions,
+            )
+        except httpx.TimeoutException as err:
+            raise CallError(S.DEADLINE_EXCEEDED, str(err)) from err
+        except (httpx.TransportError, RuntimeError) as err:  # RuntimeError: it is closed
+            raise CallError(S.UNAVAILABLE, str(err)) from err
+        if not got.is_success:
+            raise CallError(STATUSES.get(got.status_code, S.UNIMPLEMENTED), got.text[:1000])
+        try:
+            answer.ParseFromString(got.content)
+        except DecodeError as err:
+            raise CallError(S.INTERNAL, f"the answer to {name} cannot be read: {err}") from err
+        return answer
+
+    def close(self) -> None:
+        """As `Transport.close`."""
+        self._client.close()
+
+
+TRANSPORTS: dict[str, type[GrpcTransport] | type[HttpTransport]] = {
+    "grpc": GrpcTransport,
+    "http": HttpTransport,
+}
