@@ -117,10 +117,6 @@ RUNTIME = Use(
             PullAppMessagesRequest: message_ids
             PushAppMessagesRequest: messages_list message_object_trees
             GetNodesRequest: no fields
-        flwr.supercore.error
-            http_error_translator(request, call_next)
-        flwr.supercore.error.ApiErrorCode
-            INVALID_PROTOBUF_PAYLOAD
         flwr.supercore.constant
             TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
