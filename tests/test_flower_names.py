@@ -301,9 +301,12 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
             undo(s)
             "def dumps("
             "def undo("
-            dump(obj) | none
-            redo(s) | none
-            scanner | : module
+            dump(obj)
+            dump none
+            redo(s)
+            redo none
+            scanner
+            scanner: module
         """,
     )
     assert [line.partition(":")[0] for line in changes(use)] == [

@@ -29,8 +29,8 @@ class Use:
         why: What they are used for.
         breaks: What happens without them.
         table: A module or class, below it, indented, its names and the shape of each, see `shape`. A text in
-            quotes is one that the module's source must contain. Where supported versions differ, the shapes
-            stand one after the other with `` | `` between; ``none`` is that of a version without the name.
+            quotes is one that the module's source must contain. Where supported versions differ, a name has
+            a line for each of its shapes; ``none`` is that of a version without it.
     """
 
     why: str
@@ -39,22 +39,24 @@ class Use:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The shapes by dotted path, as the table has them."""
-        found, owner = {}, ""
+        """The shapes by dotted path, with `` | `` between those of one name."""
+        found: dict[str, str] = {}
+        owner = ""
         for line in dedent(self.table).strip().splitlines():
             if not line.startswith(" "):
                 owner = line
             else:
                 match = re.fullmatch(r'\s+(\w+|".*")(.*)', line)
                 assert match, line
-                found[f"{owner}.{match[1]}"] = match[2]
+                path = f"{owner}.{match[1]}"
+                found[path] = f"{found[path]} | {match[2]}" if path in found else match[2]
         return found
 
 
 def changes(*uses: Use) -> list[str]:
     """Return a line for each name that this version of Flower lacks, or has in another shape."""
     return [
-        f"{path}: expected {expected.strip(' :=').replace(' | ', ' or ') or 'it'}; "
+        f"{path}: expected {' or '.join(one.strip(' :=') for one in _alternatives(expected)) or 'it'}; "
         f"got {found.strip(' :=')}. Used for: {use.why} Without it: {use.breaks}"
         for use in uses
         for path, expected in use.names.items()
@@ -225,6 +227,7 @@ HELD = Use(
             _runtime_client: property
         flwr.supercore.runtime.RuntimeHttpClient
             _unary_unary(self, *, path, rpc_method, request, response_type)
+            _unary_unary(self, *, path, rpc_method, request, ... 192e0868
         flwr.proto.runtime_pb2
             PullAppMessagesRequest: message_ids
     """,

@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.constant import NOOP_FLWR_AID
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
@@ -33,6 +32,7 @@ from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from server_app.deploy.flower.limits import Limits
+from tests.faults.rawnode import Signer
 from tests.support.fleet import Peer, Served, arrays, served
 
 HOLD = ("bouquet-hold", "25")
@@ -47,7 +47,7 @@ def poll(address: str, key: bytes, how: str) -> None:
     public = private.public_key()
     channel = grpc.intercept_channel(
         grpc.insecure_channel(address),
-        NodeAuthClientInterceptor(private, public),  # type: ignore[arg-type]
+        Signer((private, public)),  # type: ignore[arg-type]
     )
     node = Peer(FleetStub(channel), public_key_to_bytes(public))  # type: ignore[arg-type]
     node.activate()

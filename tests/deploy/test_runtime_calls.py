@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,11 @@ from tests.support.fleet import Peer, Served, answer_to, arrays, served
 # Flower's way to set up its database is deprecated by the library that does it.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
-VERSION = {"flwr-package-name": "flwr", "flwr-package-version": "1.39.0", "flwr-component-name": "test"}
+VERSION = {
+    "flwr-package-name": "flwr",
+    "flwr-package-version": version("flwr"),
+    "flwr-component-name": "test",
+}
 
 
 class Caller:

@@ -25,7 +25,8 @@ SUPERLINK = Use(
             database: attribute
         flwr.common.constant
             FLWR_INTERNAL_GRPC_CONTROL_API = 'FLWR_INTERNAL_GRPC_CONTROL_API'
-            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API' | none
+            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API'
+            FLWR_INTERNAL_GRPC_FLEET_API none
     """,
 )
 
@@ -190,7 +191,8 @@ GATE = Use(
     """
         flwr.superlink.routers
             control: module
-            fleet: module | none
+            fleet: module
+            fleet none
     """,
 )
 
@@ -221,7 +223,8 @@ CONTROL = Use(
         flwr.proto.control_pb2
             ListNodesRequest: no fields
             ListNodesResponse: nodes_info now
-            ListRunsRequest: run_id limit | : run_id limit skip
+            ListRunsRequest: run_id limit
+            ListRunsRequest: run_id limit skip
             ListRunsResponse: run_dict now
             RegisterNodeRequest: public_key location name
             RegisterNodeResponse: node_id
