@@ -224,10 +224,10 @@ HELD = Use(
         flwr.superlink.grid.http_grid.HttpGrid
             _runtime_client: property
         flwr.supercore.runtime.RuntimeHttpClient
-            _unary_unary(self, *, path, rpc_method, request, response_type)
+            _unary_unary(self, *, path, rpc_method, request, response_type) | (self, *, path, rpc_method, request, ... 192e0868
         flwr.proto.runtime_pb2
             PullAppMessagesRequest: message_ids
-    """,
+    """,  # noqa: E501
 )
 
 ENGINE = Use(
