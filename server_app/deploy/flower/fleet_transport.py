@@ -18,7 +18,7 @@ from task import timing
 
 FLEET = DESCRIPTOR.services_by_name["Fleet"]
 LARGEST = 2**31 - 1  # bytes of a frame
-TYPE = "application/x-protobuf"
+TYPE = "application/protobuf"
 S = grpc.StatusCode
 STATUSES = {  # of HTTP; another one is a refusal
     401: S.UNAUTHENTICATED, 403: S.PERMISSION_DENIED, 412: S.FAILED_PRECONDITION, 429: S.RESOURCE_EXHAUSTED,
