@@ -5,8 +5,6 @@ way, and which a node has and did not answer. Nothing is lost with it: for what 
 yet, and now and then in any case, the database is asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

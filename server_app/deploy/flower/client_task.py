@@ -4,8 +4,6 @@ The process is a fork of the warm parent. It reads its order from the socket, se
 `server_app.deploy.node.tasks`, and writes its answer there; it has no connection and no key.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import resource

@@ -1,7 +1,5 @@
 """A client of the SuperLink's Control API: runs and nodes. Each call proves the secret of the link's kit."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 from collections.abc import Callable, Mapping

@@ -16,8 +16,6 @@ What is stored survives a process that is killed. Flower's database (SQLite, a w
 synchronised at each commit) may lose its last transactions with the power; the run then resumes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -334,7 +332,7 @@ class KeepingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._delivery.state.object_store, name)
 
-    def store(self) -> KeepingStore:
+    def store(self) -> "KeepingStore":
         """Return the store."""
         return self
 

@@ -5,8 +5,6 @@ up traffic: half of all transactions. Here such an answer holds for a moment, un
 writes the database, changes it; traffic is added up in memory and written each second.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """What Flower's processes find in their environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """The Fleet API's servicer: Flower's own, with what it does not check."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable

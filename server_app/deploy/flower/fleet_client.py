@@ -3,8 +3,6 @@
 The messages are Flower's; what is done with them is not: no object is opened here, and nothing is kept.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import random

@@ -1,7 +1,5 @@
 """The Fleet API's calls over gRPC, or over HTTP as Flower 1.40 and later have them: the same protobufs."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from base64 import b64encode

@@ -7,8 +7,6 @@ serves there. Flower's HTTP Fleet API (1.40 and later) is closed to everybody: t
 delivery of messages are those of the gRPC one.
 """
 
-from __future__ import annotations
-
 import hmac
 
 from fastapi import FastAPI

@@ -18,8 +18,6 @@ its handshake and an end when no call comes.
 activation of a node by somebody who does not hold its key.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import resource

@@ -1,7 +1,5 @@
 """The names of Flower that are not public and that a deployment uses; see `task.flower.names`."""
 
-from __future__ import annotations
-
 from task.flower.names import Use
 
 SUPERLINK = Use(

@@ -1,7 +1,5 @@
 """Trees of objects, registered and deleted in a few statements; Flower's store takes five for each object."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """How often a call is tried again whose server is away: Flower waits up to 20 s more after each try."""
 
-from __future__ import annotations
-
 from flwr.supercore.retry import grpc_retry, http_retry
 
 from task import timing

@@ -11,8 +11,6 @@ there is one; it waits in the event loop and takes no thread. `PARTS` with ids o
 of the first few megabytes of them, each after its length; Flower's grid asks for one after the other.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

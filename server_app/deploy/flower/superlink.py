@@ -6,8 +6,6 @@ It is `flower_superlink`, with the same options and these differences: the Fleet
 its end, and it ends with the process that started it.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib

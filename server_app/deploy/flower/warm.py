@@ -8,8 +8,6 @@ how, a fork of the parent reports it.
 A task's token goes to its process by the fork; it is in no command line and no environment.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib

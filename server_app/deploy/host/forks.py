@@ -1,7 +1,5 @@
 """Forks of a single-threaded parent: a process for each task, and how each ended."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

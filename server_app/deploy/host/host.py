@@ -1,7 +1,5 @@
 """This machine: its place names, free ports and marked processes; values in TOML."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ some of its processes, so the process tree would miss them. If the supervisor it
 called `end_with_parent` ends too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -93,7 +91,7 @@ class Supervisor:
         self._mark = uuid.uuid4().hex
         make_folder(logs)
 
-    def __enter__(self) -> Supervisor:
+    def __enter__(self) -> "Supervisor":
         return self
 
     def __exit__(

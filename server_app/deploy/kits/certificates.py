@@ -3,8 +3,6 @@
 Every key is ECDSA P-384, the curve that Flower's own commands make for SuperNodes.
 """
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import hashlib

@@ -3,8 +3,6 @@
 ``bouquet provision`` writes kits. Every process of a machine writes only below its kit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os
@@ -40,7 +38,7 @@ class In:
     def __init__(self, place: str) -> None:
         self.place = place
 
-    def __get__(self, kit: Kit, owner: type[Kit]) -> Path:
+    def __get__(self, kit: "Kit", owner: "type[Kit]") -> Path:
         return kit.path / self.place
 
 

@@ -1,7 +1,5 @@
 """Kits on disk: one command at a time, files replaced whole, leftovers of killed commands removed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

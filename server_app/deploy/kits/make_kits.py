@@ -1,7 +1,5 @@
 """Build the folders that ``bouquet provision`` makes, whole or not at all."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from pathlib import Path

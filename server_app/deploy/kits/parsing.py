@@ -1,7 +1,5 @@
 """Names, addresses, sizes and tables, as kits and commands have them."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Mapping

@@ -12,8 +12,6 @@ No key is ever overwritten. A kit is built in a temporary folder and renamed; a 
 in ``provision.json``. So the next command finishes what a killed one left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

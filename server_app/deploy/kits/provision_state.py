@@ -1,7 +1,5 @@
 """``provision.json``: the record of a folder of kits."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

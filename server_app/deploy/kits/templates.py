@@ -1,7 +1,5 @@
 """The texts of a start kit: its configuration, its README, its systemd unit."""
 
-from __future__ import annotations
-
 from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MIN_EXAMPLES
 from server_app.deploy.kits.parsing import read_address
 

@@ -1,7 +1,5 @@
 """A run on a link may name files of the link's kit only."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

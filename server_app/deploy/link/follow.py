@@ -1,7 +1,5 @@
 """Submits a job to a link and follows it, with the progress and the closing table of a simulation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@
 the link to end a job.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

@@ -6,8 +6,6 @@ resumed from its last checkpoint, after a pause that grows while there is no pro
 or a damaged checkpoint would end it again, so they end the job. After a full disk, it tries without limit.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

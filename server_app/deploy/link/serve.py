@@ -5,8 +5,6 @@ the SuperLink: it registers the nodes of the kit, unregisters revoked ones, and 
 both is written to ``state/status.json`` every `timing.STATUS_S`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ Nothing is written, locked or kept open. A missing, damaged or deleted file is n
 is wrong.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -4,8 +4,6 @@ A missing value, or one of another type, becomes None, "" or 0. Names and reason
 text, on the page too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -34,8 +34,6 @@ A request must name the machine by an address, ``localhost``, the machine's own 
 web page elsewhere whose host name points here (DNS rebinding) gets 421 and nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import ipaddress

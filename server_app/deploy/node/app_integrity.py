@@ -4,8 +4,6 @@ A bundle (FAB) lists its files with their hashes. The warm processes run the ins
 bundle holds, so a list that lies gains nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sys

@@ -4,8 +4,6 @@ A message that this node has fetched and not answered when it ends is handed out
 ours, so nothing of it is written to the disk here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -4,8 +4,6 @@ It reads as the app does, in a process of its own, which gives its memory back w
 lies in the cache afterwards, where the runs find it.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

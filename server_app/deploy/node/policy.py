@@ -1,7 +1,5 @@
 """What the owner of a node allows: which code, how many rounds, of how many examples, and when."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from dataclasses import dataclass

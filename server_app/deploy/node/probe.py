@@ -3,8 +3,6 @@
 Flower tries again and again, and says nothing of why.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """What a small machine needs: a limit on memory, and a limit on the bandwidth to the SuperLink."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -5,8 +5,6 @@ says in plain words what happens. A connection on which nothing was exchanged fo
 SuperLink's port has answered all that time, is replaced.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

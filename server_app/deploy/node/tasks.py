@@ -6,8 +6,6 @@ bytes: the process ran an app that the SuperLink may have sent, so each piece th
 before it is read, and nothing of it is run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import signal

@@ -9,8 +9,6 @@ Its standard input is a socket on which the connection orders, in records of fix
 task's socket, and `KILL`; it answers with `READY` once, and with each process's exit code.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os
