@@ -149,6 +149,11 @@ class Inbox:
         with self._change:
             return any(object_id in parts for parts in self._out.values())
 
+    def parts(self, order: str) -> frozenset[str]:
+        """Return the parts of a message that the node has and did not answer."""
+        with self._change:
+            return self._out.get(order, frozenset())
+
     def had(self, order: str, parts: frozenset[str]) -> None:
         """Note a message that the node was handed by an earlier process."""
         with self._change:

@@ -28,6 +28,7 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
 from server_app.deploy.flower.limits import MAX_OBJECTS, RateLimiter, RefusedCallError
+from server_app.deploy.flower.parts import MOST, PARTS_HEADER, pack, unpack
 from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
 from task import timing
 
@@ -148,10 +149,13 @@ class Fleet(FleetServicer):
         if not self._delivery.owns(request.node.node_id, request.session_id):
             # The whole of it may be here: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
+        if _in_parts(context):
+            return PushObjectResponse(stored=all(self._push(part, context) for part in _unpacked(request)))
+        return PushObjectResponse(stored=self._push(request, context))
+
+    def _push(self, request: PushObjectRequest, context: grpc.ServicerContext) -> bool:
         response = super().PushObject(request, context)
-        if not response.stored and self._delivery.has(request.object_id):
-            return PushObjectResponse(stored=True)
-        return response
+        return bool(response.stored) or self._delivery.has(request.object_id)
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node a part of a message that it has to answer; of others it is told that they do not exist.
@@ -167,11 +171,20 @@ class Fleet(FleetServicer):
                 self._limiter.say(node, "PullObject refused: it is no part of a message to this node")
                 return PullObjectResponse(object_found=False, object_available=False)
         try:
-            return super().PullObject(request, context)
+            response = super().PullObject(request, context)
         except FlowerError as err:
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
             return PullObjectResponse(object_found=False, object_available=False)
+        if response.object_available and _in_parts(context) and (names := inbox.parts(request.object_id)):
+            parts, left = [], MOST
+            for name in sorted(names):
+                content = self._delivery.state.get_object(request.run_id, name) or b""
+                if 0 < len(content) <= left:
+                    parts.append((name, content))
+                    left -= len(content)
+            response.object_content = pack(parts)
+        return response
 
     def ConfirmMessageReceived(  # noqa: N802
         self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
@@ -183,6 +196,30 @@ class Fleet(FleetServicer):
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
             raise RefusedCallError(str(err), grpc.StatusCode.FAILED_PRECONDITION) from err  # see PullObject
+
+
+def _in_parts(context: grpc.ServicerContext) -> bool:
+    """Return whether a call is for several objects."""
+    return bool(get_metadata_str(context.invocation_metadata(), PARTS_HEADER))
+
+
+def _unpacked(request: PushObjectRequest) -> list[PushObjectRequest]:
+    """Return the calls, one for each object, in whose place a call is.
+
+    Raises:
+        RefusedCallError: It cannot be taken apart.
+    """
+    try:
+        parts = unpack(request.object_content) or {}
+    except ValueError as err:
+        raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
+    return [
+        PushObjectRequest(
+            node=request.node, run_id=request.run_id, session_id=request.session_id,
+            object_id=name, object_content=content,
+        )
+        for name, content in parts.items()
+    ]  # fmt: skip
 
 
 def _hold(context: grpc.ServicerContext) -> float:

@@ -52,6 +52,7 @@ from flwr.proto.run_pb2 import GetRunRequest, Run
 from google.protobuf.message import DecodeError
 
 from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
+from server_app.deploy.flower.parts import PARTS_HEADER, batches, pack, unpack
 from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
@@ -59,6 +60,7 @@ from task.errors import ConfigError
 WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 AT_ONCE = 2  # objects that are fetched or sent at a time
 TRIES = 5  # of a call to a SuperLink that answers with an error of its own
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -100,6 +102,7 @@ class FleetClient:
         self._node = Node()
         self._lock = threading.Lock()
         self._stamped = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self._has_parts = False  # whether the SuperLink takes and gives several objects in one call
         self.heard = 0.0  # time.monotonic() of the last good answer
         self._closed = threading.Event()
         self._transport: Transport = self._dial()
@@ -175,13 +178,19 @@ class FleetClient:
             RefusedMessageError: One is not there.
         """
         names = list(dict.fromkeys(_names(tree)))
-        return list(zip(names, self._each(lambda name: self._object(run, name), names), strict=True))
+        first = self._object(run, tree.object_id)
+        found = unpack(first)
+        self._has_parts = found is not None
+        found = {tree.object_id: first} if found is None else found
+        left = [name for name in names if name not in found]
+        found |= zip(left, self._each(lambda name: self._object(run, name), left), strict=True)
+        return [(name, found[name]) for name in names]
 
     def _object(self, run: int, name: str) -> bytes:
         request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
         until = time.monotonic() + timing.PARTS_S
         while True:
-            answer = self._call("PullObject", request)
+            answer = self._call("PullObject", request, {PARTS_HEADER: "1"})
             if answer.object_found and answer.object_available:
                 return bytes(answer.object_content)
             if not answer.object_found or time.monotonic() > until:
@@ -189,7 +198,9 @@ class FleetClient:
             self._closed.wait(timing.PART_FIRST_S)
 
     def confirm(self, run: int, name: str) -> None:
-        """Say that a message is here, all of it."""
+        """Say that a message is here, all of it; a link of ours keeps it until the answer is there."""
+        if self._has_parts:
+            return
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
         self._call("ConfirmMessageReceived", request)
 
@@ -207,22 +218,26 @@ class FleetClient:
             ),
         )  # fmt: skip
 
-        def send(name: str) -> None:
+        def send(batch: list[tuple[str, bytes]]) -> None:
+            (name, content), more = batch[0], {}
+            if len(batch) > 1:
+                content, more = pack(batch), {PARTS_HEADER: "1"}
             part = PushObjectRequest(
                 node=self._node, run_id=head.metadata.run_id, object_id=name,
-                object_content=contents(name), session_id=answer.session_id,
+                object_content=content, session_id=answer.session_id,
             )  # fmt: skip
-            if not self._call("PushObject", part).stored:
+            if not self._call("PushObject", part, more).stored:
                 raise RefusedMessageError("the SuperLink did not store a part of the reply")
 
         wanted = set(answer.objects_to_push)
-        self._each(send, [name for name in dict.fromkeys(_names(tree)) if name in wanted])
+        parts = ((name, contents(name)) for name in dict.fromkeys(_names(tree)) if name in wanted)
+        self._each(send, list(batches(parts)) if self._has_parts else [[part] for part in parts])
 
-    def _each(self, call: Callable[[str], T], names: list[str]) -> list[T]:
-        if len(names) < AT_ONCE:
-            return [call(name) for name in names]
+    def _each(self, call: Callable[[K], T], items: list[K]) -> list[T]:
+        if len(items) < AT_ONCE:
+            return [call(item) for item in items]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(call, names))
+            return list(pool.map(call, items))
 
     def _signed(self, **more: str) -> dict[str, str | bytes]:
         """Return the headers of a call; no two have the same time, as each is accepted once."""
