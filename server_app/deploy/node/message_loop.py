@@ -29,7 +29,7 @@ from server_app.deploy.node.tasks import TaskFailedError, Tasks
 from task import timing
 from task.storage.files import write_json
 
-RUNS = 4  # whose apps are kept
+RUNS = 4  # whose apps, and what they keep, are held in memory
 SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
 
 
@@ -72,7 +72,7 @@ class MessageLoop:
         with contextlib.suppress(OSError, ValueError):
             self._trained = json.loads(rounds.read_text("utf-8"))
         self._runs: OrderedDict[int, _KnownRun] = OrderedDict()
-        self._kept: dict[int, bytes] = {}  # what apps keep, by series of runs
+        self._kept: OrderedDict[int, bytes] = OrderedDict()  # what apps keep, by series of runs
         self._active = threading.Event()
         self._over = threading.Event()
 
@@ -123,7 +123,8 @@ class MessageLoop:
             try:
                 found = self.client.pull()
             except RefusedMessageError as err:
-                say(f"node: {err}")
+                if not self._over.is_set():
+                    say(f"node: {err}")
                 found = None
             if found is not None:
                 self._answer(*found)
@@ -174,6 +175,13 @@ class MessageLoop:
         self._runs.move_to_end(run)
         return self._runs[run]
 
+    def _keep(self, series: int, state: bytes) -> None:
+        """Keep what an app keeps for the next message of a series of runs."""
+        self._kept[series] = state
+        self._kept.move_to_end(series)
+        while len(self._kept) > RUNS:
+            self._kept.popitem(last=False)
+
     def _serve_one(
         self, message: Message, order: list[bytes]
     ) -> tuple[Message, Mapping[str, bytes], ObjectTree]:
@@ -186,5 +194,5 @@ class MessageLoop:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
             head, objects = error_reply(message, str(err))
             return head, objects, ObjectTree(object_id=head.metadata.message_id)
-        self._kept[self._runs[about.run_id].series] = answer.state
+        self._keep(self._runs[about.run_id].series, answer.state)
         return head, answer.objects, tree

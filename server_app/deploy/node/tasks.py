@@ -144,9 +144,8 @@ class Tasks:
             TaskFailedError: It gave none.
         """
         until = time.monotonic() + ttl + timing.TASK_LATE_S
-        while not self.ready.wait(timing.TASK_LOOK_S):
-            if time.monotonic() > until:
-                raise TaskFailedError("the node's parent of all tasks could not be started in time")
+        if not self.ready.wait(until - time.monotonic()):
+            raise TaskFailedError("the node's parent of all tasks could not be started in time")
         ours, theirs = socket.socketpair()
         self._numbers += 1
         with ours, Connection(socket.dup(ours.fileno())) as pipe:
