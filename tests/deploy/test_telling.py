@@ -63,6 +63,9 @@ class Parent:
         with Connection(fds[0]) as there:
             if (pid := os.fork()) == 0:
                 try:
+                    # This process also has the test's own end, which the warm parent never has.
+                    os.closerange(3, there.fileno())
+                    os.closerange(there.fileno() + 1, 4096)
                     read = [there.recv_bytes() for _ in range(len(ORDERED) + 1)]
                     work(there) if read == [*ORDERED, END] else os._exit(99)
                 finally:
