@@ -51,7 +51,7 @@ def test_each_node_brings_its_own_data_folder(tmp_path: Path) -> None:
         processes = [
             p for w in fed.processes.values() for p in psutil.Process(w.pid).children(recursive=True)
         ]
-    assert len(processes) >= 2 * 4
+    assert len(processes) >= 1 + 4  # the SuperLink, and a warm parent on each machine
     assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     folder = tmp_path / "runs" / "wards"
     assert (folder / "result.json").exists()
