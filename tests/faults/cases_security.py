@@ -81,7 +81,7 @@ def handshakes(rig: Rig) -> str:
         stranger.kill()
         del fed.machines["stranger"]
         data.unlink()
-    (line,) = [x for x in stranger.said().splitlines() if "vouches for" in x][:1]
+    (line,) = [x for x in stranger.said().splitlines() if "does not vouch for" in x][:1]
     return f"{found['TLS 1.1']}; plaintext {found['plaintext']}; the node: {line[20:130]}"
 
 
