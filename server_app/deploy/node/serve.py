@@ -141,7 +141,7 @@ class _NodeProcess:
         self._began = time.monotonic()
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
-        self._probed = 0.0  # when a look at the port began
+        self._probed = -timing.CERTIFICATE_LOOK_S  # when a look at the port began
         self._said: set[str] = set()  # since it was connected last
 
     def start(self) -> None:
@@ -164,6 +164,7 @@ class _NodeProcess:
             if not self.connected or self._lost:
                 say(f"connected to {self.kit.link}")
                 self._said.clear()
+                self._probed = -timing.CERTIFICATE_LOOK_S  # the last look may have been before the link was up
             self.connected, self._lost, self._refused_since = True, False, 0.0
         elif self.connected and quiet_s > timing.NODE_SILENT_S and not self._lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
