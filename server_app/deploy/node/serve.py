@@ -164,7 +164,7 @@ class _NodeProcess:
             if not self.connected or self._lost:
                 say(f"connected to {self.kit.link}")
                 self._said.clear()
-                self._probed = -timing.CERTIFICATE_LOOK_S  # the last look may have been before the link was up
+                self._probed = -timing.CERTIFICATE_LOOK_S  # the last may be older than the link
             self.connected, self._lost, self._refused_since = True, False, 0.0
         elif self.connected and quiet_s > timing.NODE_SILENT_S and not self._lost:
             say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
