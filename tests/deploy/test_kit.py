@@ -67,6 +67,7 @@ def test_the_node_kit(kits: Path) -> None:
     assert kit.policy == Policy("installed", 0, MIN_EXAMPLES, 0, False)
     assert kit.key.is_file()
     assert kit.public_key.is_file()
+    assert kit.alive.parent == kit.state
 
 
 def test_the_site_sets_its_policy(kits: Path) -> None:

@@ -167,6 +167,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def made(kit: NodeKit) -> Any:
     """A node whose exchange does not run and whose link is at port 9."""
+    kit.state.mkdir()
     it = node._NodeProcess(kit, Options(), SimpleNamespace())  # type: ignore[arg-type]
     it.loop.client = SimpleNamespace(heard=0.0, redial=lambda: None)  # type: ignore[assignment]
     it.probe = FakeProbe()  # type: ignore[assignment]
@@ -215,9 +216,13 @@ def test_it_says_once_why_it_cannot_reach_the_superlink_and_that_a_certificate_e
 def test_it_says_when_it_is_connected_lost_and_back(made: Any, said: list[str], clock: list[float]) -> None:
     made.look()
     assert said == []
+    assert not made.kit.alive.exists()
     made.loop.client.heard = clock[0]
     made.look()
+    assert made.kit.alive.exists()
+    made.kit.alive.unlink()
     made.look()
+    assert not made.kit.alive.exists()  # nothing new was exchanged
     clock[0] += 31
     made.look()
     made.look()

@@ -127,6 +127,7 @@ class NodeKit(Kit):
 
     key = In("node.key")
     public_key = In("node.pub")
+    alive = In("state/alive")  # file that is touched after each exchange with the SuperLink; docker/health.py
 
 
 def proof(secret: bytes) -> str:

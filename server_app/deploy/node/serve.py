@@ -27,7 +27,7 @@ from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, Slow
 from server_app.deploy.node.tasks import Tasks
 from task import timing
 from task.errors import ConfigError
-from task.storage.files import make_folder
+from task.storage.files import FILE, make_folder
 
 WARM, APP = "warm", "client_app.app"
 
@@ -139,6 +139,7 @@ class _NodeProcess:
         self._lost = False
         self._has_memory = self.limit is None
         self._began = time.monotonic()
+        self._touched = 0.0  # last exchange of which the file `alive` tells
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
         self._probed = -timing.CERTIFICATE_LOOK_S  # when a look at the port began
@@ -147,6 +148,7 @@ class _NodeProcess:
     def start(self) -> None:
         """Start the child and the loop."""
         make_folder(self.kit.flwr_home)
+        self.kit.alive.unlink(missing_ok=True)
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
         command = [sys.executable, "-m", "server_app.deploy.node.warm", APP]
         env = environment(self.kit, self.options)
@@ -160,7 +162,10 @@ class _NodeProcess:
             ConfigError: The node's processes alone use more than they may.
         """
         quiet_s = self._quiet_s()
-        if self.loop.client.heard and quiet_s < timing.NODE_SILENT_S and not self.loop.refused:
+        if (heard := self.loop.client.heard) > self._touched:
+            self.kit.alive.touch(FILE)
+            self._touched = heard
+        if heard and quiet_s < timing.NODE_SILENT_S and not self.loop.refused:
             if not self.connected or self._lost:
                 say(f"connected to {self.kit.link}")
                 self._said.clear()
