@@ -18,7 +18,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
-        # When the round before was done: ``total`` runs from there, so that the totals add up to the run's.
+        # When the previous round ended: ``total`` counts from there, so that the totals add up to the run's.
         self.begun = self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
@@ -29,7 +29,7 @@ class Clock:
         self._last = now
 
     def begin(self, at: float) -> None:
-        """Let ``total`` run from when the round before was done."""
+        """Count ``total`` from the end of the previous round."""
         self.begun = at
         self.laps["total"] = self._last - at
 

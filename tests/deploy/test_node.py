@@ -35,9 +35,12 @@ from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_link_
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import own_data as owndata
 from server_app.deploy.node import serve as node
+from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.own_data import check_data
+from server_app.deploy.node.policy import Site
 from server_app.deploy.node.probe import Found
 from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
+from server_app.deploy.node.tasks import Tasks
 from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 
@@ -251,7 +254,7 @@ def test_a_connection_is_replaced_only_where_the_superlink_answers_and_nothing_c
     assert len(redialled) == 1
     made.look()
     assert len(redialled) == 1  # once
-    assert "though its port answers: connecting anew" in said[-1]
+    assert "though its port answers: reconnecting" in said[-1]
     made.probe.found = Found(False, "connection refused.")
     for _ in range(3):
         clock[0] += 100
@@ -360,3 +363,38 @@ def test_no_two_calls_are_signed_with_the_same_time(kit: NodeKit) -> None:
     stamps = [client._signed()["flwr-timestamp"] for _ in range(300)]
     assert len(set(stamps)) == len(stamps)
     client.close()
+
+
+def test_a_node_that_the_superlink_no_longer_knows_activates_itself_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls for messages still work; only the heartbeat says so."""
+    activated = threading.Semaphore(0)
+
+    class Link:
+        beats = 0
+
+        def activate(self) -> int:
+            activated.release()
+            return 7
+
+        def beat(self) -> None:
+            self.beats += 1
+            if self.beats == 1:
+                raise NotLetInError("the SuperLink does not know this node any more")
+
+        def pull(self) -> None:
+            time.sleep(0.01)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(timing, "BEAT_PAUSE_S", 0.05)
+    monkeypatch.setattr(timing, "RETRY_FIRST_S", 0.05)
+    loop = MessageLoop(Link(), Tasks(), Site(), {}, 0, tmp_path / "rounds.json")  # type: ignore[arg-type]
+    loop.start()
+    try:
+        assert activated.acquire(timeout=10)
+        assert activated.acquire(timeout=10)
+    finally:
+        loop.close()

@@ -98,6 +98,20 @@ def test_what_does_not_fit_into_one_call_goes_alone(
     assert link.replies(order)
 
 
+def test_the_head_of_a_message_comes_first_though_nothing_else_fits(
+    link: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = link.peer()
+    client, way = client_of(peer, tmp_path)
+    order = link.order(peer.id, arrays(20_000))
+    message, tree = client.pull() or pytest.fail("no message")
+    root = peer.pull_object(message.metadata.run_id, order) or b""
+    monkeypatch.setattr("server_app.deploy.flower.fleet.MOST", len(root))
+    given = dict(client.objects(message.metadata.run_id, tree))
+    assert given[order] == root
+    assert way.made.count("PullObject") == len(given)
+
+
 @pytest.mark.parametrize(
     "content", [MAGIC + b"x", MAGIC + HEAD.pack(b"a" * 64, 9) + b"short"], ids=["no head", "cut"]
 )

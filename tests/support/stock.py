@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.host.host import MARK, free_port, marked, toml
+from server_app.deploy.host.host import MARK, free_port, marked
 from server_app.deploy.kits.certificates import (
     make_authority,
     make_key,
@@ -171,3 +171,12 @@ def _stop(mark: str) -> None:
         deadline = time.monotonic() + 5
         while any(p.is_running() for p in left) and list(marked(mark)) and time.monotonic() < deadline:
             time.sleep(0.1)
+
+
+def toml(value: bool | int | float | str) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

@@ -1,4 +1,4 @@
-"""What runs in the process of one message: the app between the frames that come and those that go.
+"""What runs in the process of one message: the app between its order and its answer.
 
 The process is a fork of the warm parent. It reads its order from the socket, see
 `server_app.deploy.node.tasks`, and writes its answer there; it has no connection and no key.

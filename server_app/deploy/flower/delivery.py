@@ -5,7 +5,7 @@ way when a node, the ServerApp or the SuperLink itself died is lost: the round w
 on without it. Here a message stays until the answer to it has arrived.
 
 * An order that a node fetched and has not answered is handed out again when the node, which does one thing
-  after the other, asks for work anew; at most `MAX_ORDERS` times.
+  after the other, asks for work again; at most `MAX_ORDERS` times.
 * A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
   slow or broken upload holds up nobody else's.
 * After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.

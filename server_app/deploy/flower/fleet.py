@@ -158,7 +158,7 @@ class Fleet(FleetServicer):
         return bool(response.stored) or self._delivery.has(request.object_id)
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node a part of a message that it has to answer; of others it is told that they do not exist.
+        """Give a node a part of a message that it must answer; any other part counts as missing.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
         SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
@@ -178,7 +178,7 @@ class Fleet(FleetServicer):
             return PullObjectResponse(object_found=False, object_available=False)
         if response.object_available and _in_parts(context) and (names := inbox.parts(request.object_id)):
             parts, left = [], MOST
-            for name in sorted(names):
+            for name in (request.object_id, *sorted(names - {request.object_id})):  # whatever fits after it
                 content = self._delivery.state.get_object(request.run_id, name) or b""
                 if 0 < len(content) <= left:
                     parts.append((name, content))

@@ -69,7 +69,7 @@ class NotLetInError(Exception):
 
     def __init__(self, text: str, *, held: bool = False) -> None:
         super().__init__(text)
-        self.held = held  # whether only the activation was refused
+        self.held = held  # whether it may hold another process of this node for online
 
 
 class RefusedMessageError(Exception):
@@ -133,7 +133,7 @@ class FleetClient:
         try:
             self._node = Node(node_id=self._call("ActivateNode", request).node_id)
         except RefusedMessageError as err:
-            raise NotLetInError(str(err), held=True) from err
+            raise NotLetInError(str(err), held=S.FAILED_PRECONDITION.name in str(err)) from err
         return self._node.node_id
 
     def beat(self) -> None:
@@ -178,7 +178,7 @@ class FleetClient:
             RefusedMessageError: One is not there.
         """
         names = list(dict.fromkeys(_names(tree)))
-        first = self._object(run, tree.object_id)
+        first = self._object(run, tree.object_id, {PARTS_HEADER: "1"})
         found = unpack(first)
         self._has_parts = found is not None
         found = {tree.object_id: first} if found is None else found
@@ -186,11 +186,11 @@ class FleetClient:
         found |= zip(left, self._each(lambda name: self._object(run, name), left), strict=True)
         return [(name, found[name]) for name in names]
 
-    def _object(self, run: int, name: str) -> bytes:
+    def _object(self, run: int, name: str, more: Mapping[str, str] | None = None) -> bytes:
         request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
         until = time.monotonic() + timing.PARTS_S
         while True:
-            answer = self._call("PullObject", request, {PARTS_HEADER: "1"})
+            answer = self._call("PullObject", request, more)
             if answer.object_found and answer.object_available:
                 return bytes(answer.object_content)
             if not answer.object_found or time.monotonic() > until:

@@ -144,7 +144,7 @@ class Places:
             try:
                 self._of = {str(key): str(place) for key, place in json.loads(path.read_bytes()).items()}
             except (OSError, ValueError, AttributeError) as err:
-                logger.warning("%s: expected the nodes' places in JSON: %s; it is written anew", path, err)
+                logger.warning("%s: expected the nodes' places in JSON: %s; it is replaced", path, err)
 
     def of(self, key: str) -> str:
         """Return the place of a node, "" if none is known."""

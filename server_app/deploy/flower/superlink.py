@@ -213,7 +213,7 @@ def main(arguments: Sequence[str]) -> None:
     except CommandError as err:
         raise ConfigError(
             f"expected a database of flwr {version('flwr')} or older; got a newer one's ({err}). Install "
-            "that version again, or move state/link.db away: nodes are then enrolled anew, and runs go on"
+            "that version again, or move state/link.db away: the link then enrols its nodes again"
         ) from err
 
 

@@ -1,4 +1,4 @@
-"""This machine: its place names, free ports and marked processes; values in TOML."""
+"""This machine: its place names, free ports and marked processes."""
 
 import hashlib
 import socket
@@ -39,12 +39,3 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
-
-
-def toml(value: bool | int | float | str) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)

@@ -49,7 +49,7 @@ class MessageLoop:
         client: The SuperLink's Fleet API.
         tasks: Serve the messages.
         site: What the owner of this machine allows.
-        node_config: What the app is told of this node.
+        node_config: The node config that the app gets.
         max_memory: Most bytes of all processes of the node; 0 = no limit.
         rounds: File in which the training messages of each run are counted.
     """
@@ -108,17 +108,22 @@ class MessageLoop:
     def _beat(self) -> None:
         while not self._over.wait(timing.BEAT_PAUSE_S if self._active.is_set() else timing.RETRY_FIRST_S):
             if self._active.is_set():
-                with contextlib.suppress(NotLetInError, RefusedMessageError):  # the next call finds out
+                try:
                     self.client.beat()
+                except NotLetInError:
+                    self._active.clear()  # so that the node activates itself again
+                except RefusedMessageError as err:
+                    if not self._over.is_set():
+                        say(f"node: heartbeat: {err}")
 
     def _pull(self) -> None:
-        """Fetch messages and serve them, until the SuperLink refuses this node.
+        """Fetch messages and serve them, until the SuperLink no longer knows this node.
 
         Raises:
             NotLetInError: It does.
         """
         silent_since = time.monotonic()
-        while not self._over.is_set():
+        while self._active.is_set() and not self._over.is_set():
             asked = time.monotonic()
             try:
                 found = self.client.pull()

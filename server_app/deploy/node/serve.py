@@ -219,8 +219,7 @@ class _NodeProcess:
         if quiet_s > timing.NODE_STALE_S and answers:
             self._answers_since = 0.0
             say(
-                f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers: "
-                "connecting anew"
+                f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers: reconnecting"
             )
             self.loop.client.redial()
 
@@ -261,7 +260,7 @@ def site(kit: NodeKit, options: Options) -> Site:
 
 
 def node_config(name: str, options: Options, policy: Policy) -> dict[str, str | int | bool]:
-    """Return what the app is told of a node: who it is, and what its owner allows."""
+    """Return the node config that the app gets: who the node is, and what its owner allows."""
     values: dict[str, str | int | bool] = {}
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
