@@ -1,9 +1,9 @@
 """``python -m tests.bench.light KITS WORKERS SHARES NAME...``: many nodes of one link in one process.
 
-Each has its own kit, key, connection and message loop, those of `bouquet node`. Their messages are served by the
-app in a few processes, one message after the other, where a node forks for each message: so many forks would
-cost this machine more than all that is measured. The node that is named i-th hosts the share i/SHARES of the
-run's partition.
+Each has its own kit, key, connection and message loop, those of `bouquet node`. Their messages are served by
+the app in a few processes, one message after the other, where a node forks for each message: so many forks
+would cost this machine more than all that is measured. The node that is named i-th hosts the share i/SHARES
+of the run's partition.
 """
 
 from __future__ import annotations

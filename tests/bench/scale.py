@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +99,15 @@ def fleet(count: int, runs: Path) -> Iterator[tuple[Federation, float]]:
         await_online(fed, 1)
         provision(kits, nodes=names)
         began = time.monotonic()
-        command = [sys.executable, "-m", "tests.bench.light", str(kits), str(WORKERS), str(count), *names[:-1]]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.bench.light",
+            str(kits),
+            str(WORKERS),
+            str(count),
+            *names[:-1],
+        ]
         with open(kits / "light.log", "ab", opener=private) as log:
             fed.processes["light"] = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -188,12 +197,14 @@ def _simulated(bench: Bench, keys: Mapping[str, Any]) -> bytes:
 
 
 def population(bench: Bench) -> Iterator[Row]:
-    """Compare runs of ten of a million clients, a third of them on each of three nodes, with ten of a hundred."""
+    """Compare runs of ten of a million clients, whom three nodes share, with ten of a hundred."""
     count, rounds, runs = 3, bench.rounds or (2 if bench.quick else 20), bench.folder("population-link")
     many = 10_000 if bench.quick else MANY
     keys = W1 | {"partition": "bootstrap", "examples-per-client": 600, "num-server-rounds": rounds}
     os.environ.update({name: bench.env[name] for name in ("BOUQUET_DATA", "BOUQUET_CACHE")})
-    sides = {name: list[float]() for name in ("round", "round few", "first", "first few", "memory", "memory few")}
+    sides = {
+        name: list[float]() for name in ("round", "round few", "first", "first few", "memory", "memory few")
+    }
     equal = True
     shares = {f"node-{i}": ["--partition", f"{i}/{count}"] for i in range(count)}
     with federation(shares, runs) as fed:
@@ -203,7 +214,7 @@ def population(bench: Bench) -> Iterator[Row]:
                 name = f"population-{i}-{clients}"
                 mine = keys | {"num-clients": clients, "fraction-train": 10 / clients, "run-name": name}
                 family = [psutil.Process(process.pid) for process in fed.processes.values()]
-                rows, (held,) = watch(fed, mine, (rounds - 1,), runs, lambda: _held(family))
+                rows, (held,) = watch(fed, mine, (rounds - 1,), runs, partial(_held, family))
                 sides["round" + side].append(median(row["seconds"]["total"] for row in rows[2:]))
                 sides["first" + side].append(rows[1]["seconds"]["total"])
                 sides["memory" + side].append(held)

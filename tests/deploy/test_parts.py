@@ -1,6 +1,7 @@
 """Small objects of a message go in one call between a node and a link of ours, over a real Fleet API."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,39 @@ def test_what_is_no_part_of_the_reply_is_not_stored(link: Served) -> None:
     assert not push(peer, run, head.session_id, pack([("f" * 64, b"foreign")])).stored
     assert not link.delivery.has("f" * 64)
     assert not link.replies(order)
+
+
+def test_the_parts_of_a_call_are_stored_all_or_none(link: Served) -> None:
+    peer = link.peer()
+    order = link.order(peer.id)
+    (message,) = peer.pull()
+    reply, objects = answer_to(message, arrays(30_000), peer.id)
+    head, run = peer.push_head(reply), message.metadata.run_id
+    *good, last = objects.items()
+    assert good
+    assert not push(peer, run, head.session_id, pack([*good, (last[0], b"altered")])).stored
+    assert not any(link.delivery.has(name) for name in objects)
+    assert not link.delivery.ready([order], run)
+    assert push(peer, run, head.session_id, pack([*good, last])).stored  # as if nothing had come before
+    assert link.delivery.ready([order], run)
+    assert link.replies(order)
+
+
+def test_an_answer_is_reported_when_it_can_be_read(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = link.peer()
+    link.order(peer.id)
+    (message,) = peer.pull()
+    reply, objects = answer_to(message, arrays(30_000), peer.id)
+    head, run = peer.push_head(reply), message.metadata.run_id
+    seen = list[bool]()
+
+    def answered(order: str, node: int) -> None:
+        with ThreadPoolExecutor(1) as other:  # with a connection of its own, as the ServerApp's call
+            seen.append(bool(other.submit(link.delivery.ready, [order], run).result()))
+
+    monkeypatch.setattr(link.delivery.arrivals, "answered", answered)
+    assert push(peer, run, head.session_id, pack(objects.items())).stored
+    assert seen == [True]
 
 
 def push(peer: Peer, run: int, session: str, content: bytes) -> Any:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -150,7 +151,8 @@ class Fleet(FleetServicer):
             # The whole of it may be here: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
         if _in_parts(context):
-            return PushObjectResponse(stored=all(self._push(part, context) for part in _unpacked(request)))
+            parts = [partial(self._push, part, context) for part in _unpacked(request)]
+            return PushObjectResponse(stored=self._delivery.arrivals.together(parts))
         return PushObjectResponse(stored=self._push(request, context))
 
     def _push(self, request: PushObjectRequest, context: grpc.ServicerContext) -> bool:
