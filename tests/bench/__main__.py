@@ -31,7 +31,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "w1-20-rounds": Benchmark(startup.whole_run, ("w1-20-rounds",)),
     "first-round": Benchmark(startup.first_round, ("first-round-w1", "first-round-demo")),
     "deployed": Benchmark(deployed.deployed, ("deployed-first-round", "deployed-round")),
-    "scale": Benchmark(scale.scale, ("scale-round", "scale-database")),
+    "scale": Benchmark(
+        scale.scale, ("scale-round", *(f"scale-memory-{role}" for role in scale.SHOWN), "scale-database")
+    ),
     "population-link": Benchmark(
         scale.population, ("population-link", "population-link-first", "population-link-memory")
     ),

@@ -6,7 +6,6 @@ models are those of real nodes.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -37,7 +36,8 @@ NODES, ROUNDS = 50, 500
 WORKERS = 2
 LOOK_S = 0.1
 STARTS_S = 180.0
-ROLES = {"cli.main": "keeper", "flower.superlink": "SuperLink", "flower.warm": "warm parent"}  # by module
+ROLES = {"cli.main": "keeper", "flower.superlink": "superlink", "flower.warm": "parent"}  # by module
+SHOWN = ("keeper", "superlink", "parent", "serverapp", "node", "node-parent")  # whose memory has a row
 KEYS: dict[str, Any] = {
     "dataset": "digits", "model": "mlp", "partition": "iid", "fraction-train": 1.0, "local-epochs": 1,
     "batch-size": 10, "learning-rate": 0.1, "local-test-fraction": 0.0, "device": "cpu", "threads": 1,
@@ -74,7 +74,7 @@ class Seen:
             line = " ".join(process.cmdline())
             role = next((role for module, role in ROLES.items() if f"server_app.{module}" in line or
                          f"server_app.deploy.{module}" in line), line[:40])  # fmt: skip
-            pids["ServerApp" if role in pids else role] = process.pid
+            pids["serverapp" if role in pids else role] = process.pid
         size = sum(p.stat().st_size for p in kit.state.glob("link.db*"))
         files = sum(p.is_file() for p in kit.path.rglob("*"))
         memory = {role: proportional_bytes(pid) / 1e6 for role, pid in pids.items()}
@@ -140,7 +140,7 @@ def watch(
             path = folder / "rounds.jsonl"
             if waits and path.exists() and path.read_bytes().count(b"\n") > waits[0]:
                 seen.append(look())
-                waits.pop(0)
+                print(f"round {waits.pop(0)}: {seen[-1]}", flush=True)
             time.sleep(LOOK_S)
         running.result()
     return read_rows(folder), seen
@@ -155,31 +155,29 @@ def scale(bench: Bench) -> Iterator[Row]:
     os.environ.update({name: bench.env[name] for name in ("BOUQUET_DATA", "BOUQUET_CACHE")})
     with fleet(count, runs) as (fed, online_s):
         light, link, node = (fed.processes[n].pid for n in ("light", "link", f"node-{count - 1:02d}"))
-        others = {"light nodes": light, "node": node, "node's parent": psutil.Process(node).children()[0].pid}
-        others |= {f"light worker {i}": p.pid for i, p in enumerate(psutil.Process(light).children())}
+        others = {"others": light, "node": node, "node-parent": psutil.Process(node).children()[0].pid}
+        others |= {f"worker-{i}": p.pid for i, p in enumerate(psutil.Process(light).children())}
         # The last sample is one round before the end, after which the ServerApp ends.
         marks = sorted({early, *range(50, rounds - 1, 50), rounds - 1})
         rows, seen = watch(fed, keys, marks, runs, lambda: Seen.now(fed.kit, link, others))
-        for mark, each in zip(marks, seen, strict=False):
-            print(mark, json.dumps(each.__dict__))
     first, last = seen[0], seen[-1]
     seconds = [row["seconds"]["total"] for row in rows[1:]]
     width = max(rounds // 10, 1)
     quarter = rounds // 50 or 1
     same = (runs / "scale" / "model.safetensors").read_bytes() == _simulated(bench, keys)
-    detail = f"{count} nodes online in {online_s:.1f} s; a model equal to the simulation's: {same}"
+    spent = {role: (last.cpu.get(role, 0) - first.cpu[role]) / (rounds - 1 - early) for role in first.cpu}
+    busiest = ", ".join(f"{role} {spent[role]:.2f}" for role in sorted(spent, key=lambda r: -spent[r])[:3])
+    detail = f"{count} nodes online in {online_s:.1f} s; CPU seconds of a round: {busiest}; "
+    detail += f"a model equal to the simulation's: {same}"
     yield paired(
         "scale-round", f"a round at the end of {rounds} rounds : at the beginning",
         [median(seconds[-width:])], [median(seconds[quarter : quarter + width])], 1.1, detail=detail,
     )  # fmt: skip
-    for role in first.memory:
+    for role in SHOWN:
         yield growth(
-            f"scale-memory-{role.replace(' ', '-')}", f"{role} after round {rounds - 1} - after {early}",
+            f"scale-memory-{role}", f"{role} after round {rounds - 1} - after {early}",
             [last.memory.get(role, 0.0)], [first.memory[role]], None,
         )  # fmt: skip
-    print(json.dumps({"tables": [first.tables, last.tables], "files": [first.files, last.files]}))
-    spent = {role: (last.cpu.get(role, 0) - first.cpu[role]) / (rounds - 1 - early) for role in first.cpu}
-    print(json.dumps({"cpu a round": {role: round(each, 4) for role, each in spent.items()}}))
     yield paired(
         "scale-database", f"bytes of the database after round {rounds - 1} : after {early}",
         [last.database / 1e6], [first.database / 1e6], 1.2, "MB",
@@ -226,11 +224,13 @@ def population(bench: Bench) -> Iterator[Row]:
     yield paired("population-link", what("a round"), sides["round"], sides["round few"], 1.1, detail=detail)
     first = what("round 1 with the registration")
     yield paired("population-link-first", first, sides["first"], sides["first few"], 1.2)
-    held = what("memory of all processes")
+    held = what("memory without tasks")
     yield growth("population-link-memory", held, sides["memory"], sides["memory few"], 100.0)
 
 
 def _held(family: Sequence[psutil.Process]) -> float:
-    """Return the memory of processes and of all that they started, MB."""
-    every = {p.pid for root in family for p in (root, *root.children(recursive=True))}
+    """Return the memory of a link and its nodes, MB, without the tasks that nodes happen to have."""
+    link, *nodes = family
+    every = {link.pid, *(p.pid for p in link.children(recursive=True))}
+    every |= {p.pid for node in nodes for p in (node, *node.children())}
     return sum(proportional_bytes(pid) for pid in every) / 1e6

@@ -263,6 +263,20 @@ def test_a_flood_of_replies_is_slowed_down_and_then_refused(
         other.push(other.pull()[0], small())
 
 
+def test_a_node_that_calls_too_often_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limiting, "CALLS_PER_S", 10.0)
+    with served(tmp_path, Limits(MAX_REPLY, 600)) as link:
+        node, other = link.peer(name="loud"), link.peer(name="quiet")
+        for _ in range(110):
+            node.pull()
+        other.pull()
+        loud, quiet = (str(link.limiter.sender(each.id)) for each in (node, other))
+    assert caplog.text.count(f"{loud}: slowed down: more than 600 replies a minute, 10 other calls") == 1
+    assert f"{quiet}: slowed down" not in caplog.text
+
+
 def test_calls_are_slowed_down_to_the_rate() -> None:
     bucket = limiting._CallBucket(rate=50, size=5)
     waits = [bucket.take() for _ in range(30)]

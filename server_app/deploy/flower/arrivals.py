@@ -290,10 +290,9 @@ class Arrivals:
     def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
         def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
             stored = theirs(run_id, session_id, object_id, object_content)
-            if stored and (waiting := _AT_THE_END.get()) is None:
-                self._took(session_id, object_id)
-            elif stored:
-                waiting.append(partial(self._took, session_id, object_id))
+            if stored:
+                report, waiting = partial(self._took, session_id, object_id), _AT_THE_END.get()
+                report() if waiting is None else waiting.append(report)
             return stored
 
         return put
