@@ -1,7 +1,6 @@
 """Small objects of a message go in one call between a node and a link of ours, over a real Fleet API."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
-from flwr.supercore.sql_mixin import _current_sessions
 
 from server_app.deploy.flower import parts
 from server_app.deploy.flower.fleet_client import FleetClient
@@ -136,58 +134,6 @@ def test_what_is_no_part_of_the_reply_is_not_stored(link: Served) -> None:
     assert not push(peer, run, head.session_id, pack([("f" * 64, b"foreign")])).stored
     assert not link.delivery.has("f" * 64)
     assert not link.replies(order)
-
-
-def test_parts_beside_a_bad_one_can_be_sent_again(link: Served) -> None:
-    peer = link.peer()
-    order = link.order(peer.id)
-    (message,) = peer.pull()
-    reply, objects = answer_to(message, arrays(30_000), peer.id)
-    head, run = peer.push_head(reply), message.metadata.run_id
-    *good, last = objects.items()
-    assert good
-    assert not push(peer, run, head.session_id, pack([*good, (last[0], b"altered")])).stored
-    assert [link.delivery.has(name) for name in objects] == [True, *[False] * len(good)]
-    assert not link.delivery.ready([order], run)
-    assert push(peer, run, head.session_id, pack([*good, last])).stored
-    assert link.delivery.ready([order], run)
-    assert link.replies(order)
-
-
-def test_no_question_is_asked_while_parts_are_stored(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    # One that another thread asks, and needs the database to write, would wait for this one's transaction.
-    peer = link.peer()
-    link.order(peer.id)
-    (message,) = peer.pull()
-    reply, objects = answer_to(message, arrays(30_000), peer.id)
-    head, state, inside = peer.push_head(reply), link.state, list[bool]()
-    statuses = state.get_run_status
-
-    def asked(run_ids: set[int]) -> Any:
-        inside.append(bool(_current_sessions.get()))
-        return statuses(run_ids)
-
-    monkeypatch.setitem(vars(state), "get_run_status", asked)
-    assert push(peer, message.metadata.run_id, head.session_id, pack(objects.items())).stored
-    assert inside
-    assert not any(inside)
-
-
-def test_an_answer_is_reported_when_it_can_be_read(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = link.peer()
-    link.order(peer.id)
-    (message,) = peer.pull()
-    reply, objects = answer_to(message, arrays(30_000), peer.id)
-    head, run = peer.push_head(reply), message.metadata.run_id
-    seen = list[bool]()
-
-    def answered(order: str, node: int) -> None:
-        with ThreadPoolExecutor(1) as other:  # with a connection of its own, as the ServerApp's call
-            seen.append(bool(other.submit(link.delivery.ready, [order], run).result()))
-
-    monkeypatch.setattr(link.delivery.arrivals, "answered", answered)
-    assert push(peer, run, head.session_id, pack(objects.items())).stored
-    assert seen == [True]
 
 
 def push(peer: Peer, run: int, session: str, content: bytes) -> Any:

@@ -9,11 +9,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from flwr.app import Metadata
@@ -25,7 +23,6 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from task import timing
 
 HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
-_AT_THE_END: ContextVar[list[Callable[[], None]] | None] = ContextVar("at the end", default=None)
 UNKNOWN = ""  # in place of a message's id: one that was on its way when this process began
 
 
@@ -204,7 +201,6 @@ class Arrivals:
         self._uploads: dict[str, _Upload] = {}  # by session
         self._questions: set[Question] = set()
         self._lock = threading.Lock()
-        self._session = state.session
         self._free = HELD_CALLS
         vars(state).update(
             store_message_and_object_tree=self._store(state.store_message_and_object_tree),
@@ -291,29 +287,10 @@ class Arrivals:
         def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
             stored = theirs(run_id, session_id, object_id, object_content)
             if stored:
-                report, waiting = partial(self._took, session_id, object_id), _AT_THE_END.get()
-                report() if waiting is None else waiting.append(report)
+                self._took(session_id, object_id)
             return stored
 
         return put
-
-    def together(self, store: Iterable[Callable[[], bool]]) -> bool:
-        """Store objects in one transaction, all or none; return whether all are stored.
-
-        What arrives with them is reported when they can be read.
-        """
-        waiting: list[Callable[[], None]] = []
-        token = _AT_THE_END.set(waiting)
-        try:
-            with self._session() as session:
-                if not all(one() for one in store):
-                    session.rollback()
-                    return False
-        finally:
-            _AT_THE_END.reset(token)
-        for report in waiting:
-            report()
-        return True
 
     def _took(self, session: str, object_id: str) -> None:
         with self._lock:

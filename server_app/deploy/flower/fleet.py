@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -151,31 +150,12 @@ class Fleet(FleetServicer):
             # The whole of it may be here: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
         if _in_parts(context):
-            first, *others = _unpacked(request)
-            return PushObjectResponse(stored=self._push(first, context) and self._store(others))
+            return PushObjectResponse(stored=all(self._push(part, context) for part in _unpacked(request)))
         return PushObjectResponse(stored=self._push(request, context))
 
     def _push(self, request: PushObjectRequest, context: grpc.ServicerContext) -> bool:
         response = super().PushObject(request, context)
         return bool(response.stored) or self._delivery.has(request.object_id)
-
-    def _store(self, parts: Sequence[PushObjectRequest]) -> bool:
-        """Store further parts of a reply that `_push` accepted, all or none, in one transaction.
-
-        In it nothing else is asked: another thread may hold the lock of that question and wait for the
-        database.
-        """
-        state = self._delivery.state
-
-        def store(part: PushObjectRequest) -> bool:
-            given = part.run_id, part.session_id, part.object_id, part.object_content
-            return state.store_object(*given) or self._delivery.has(part.object_id)
-
-        stored = self._delivery.arrivals.together(partial(store, part) for part in parts)
-        if stored:
-            for part in parts:
-                state.store_traffic(part.run_id, bytes_sent=0, bytes_recv=len(part.object_content))
-        return stored
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node a part of a message that it must answer; any other part counts as missing.
@@ -230,8 +210,7 @@ def _unpacked(request: PushObjectRequest) -> list[PushObjectRequest]:
         RefusedCallError: It cannot be taken apart.
     """
     try:
-        if not (parts := unpack(request.object_content)):
-            raise ValueError("expected several objects; got none")
+        parts = unpack(request.object_content) or {}
     except ValueError as err:
         raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
     return [
