@@ -118,20 +118,16 @@ class Training:
         most = self.node.config.train.stack if self.entry.batched else 1
         self.program, size = program_of(self.node.model(), most)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
-            try:
-                outcomes = self._cohort(cohort)
-            except Exception as err:
-                if len(cohort) == 1:
-                    outcomes = [(cohort[0], err)]
-                else:  # find the one whose failure it is
-                    outcomes = [outcome for c in cohort for outcome in self._alone(c)]
-            yield from outcomes
+            yield from self._outcomes(cohort)
 
-    def _alone(self, client: str) -> list[Outcome]:
+    def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
+        """Train some clients together; if that fails, each alone, to find the one whose failure it is."""
         try:
-            return self._cohort([client])
+            return self._cohort(cohort)
         except Exception as err:
-            return [(client, err)]
+            if len(cohort) == 1:
+                return [(cohort[0], err)]
+            return [outcome for client in cohort for outcome in self._outcomes([client])]
 
     def task(
         self,
