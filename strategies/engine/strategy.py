@@ -39,7 +39,6 @@ from task.config.read import as_run_config, defaults
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
-from task.numerics.metrics import weighted_mean
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
@@ -189,8 +188,7 @@ class Strategy(FlowerStrategy):
             state, self.last_metrics = self._round.result
             self.last_good.updated()
             self._take(state)
-            means = {k: v for k in came.scalars if (v := came.example_mean(k)) is not None}
-            return self.record(), MetricRecord({**means, **self.last_metrics})
+            return self.record(), MetricRecord({**came.example_means(), **self.last_metrics})
         logger.warning("round %d keeps the model: %s", server_round, self._round.why)
         self._take(self._round.skipped(self.state, asked, came))
         return None, None
@@ -242,13 +240,8 @@ class Strategy(FlowerStrategy):
         self.client_counts = {}
         if reduced is None:
             return None
-        means = {}
-        for k, values in reduced.scalars.items():
-            pairs = zip(values, reduced.num_examples, strict=True)
-            sent = [(v, float(n)) for v, n in pairs if not math.isnan(v)]
-            means[k] = weighted_mean(*zip(*sent, strict=True))
-            self.client_counts[k] = len(sent)
-        return MetricRecord({**means, wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
+        self.client_counts = {k: sum(not math.isnan(v) for v in sent) for k, sent in reduced.scalars.items()}
+        return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
 
     # ------------------------------------------------------------------ the loop
 
