@@ -12,7 +12,7 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -21,7 +21,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies.engine.arguments import with_knobs
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
@@ -36,7 +35,8 @@ from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.errors import ConfigError
+from task.config.sections import ServerConfig
+from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.resolve.contract import contract_of
@@ -44,6 +44,20 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.text import logger
 from task.wire import messages as wire
+
+FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
+
+
+def with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
+    """Return `config` with server knobs replaced by name."""
+    # The number of rounds is an argument of `start`, as Flower has it.
+    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
+    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
+    seed = named.pop("seed", config.seed)
+    for key in named:
+        if key not in known:
+            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
+    return replace(config, seed=seed, server=replace(config.server, **named))
 
 
 class Strategy(FlowerStrategy):
