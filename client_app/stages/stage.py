@@ -13,7 +13,7 @@ Clients that train together are a cohort; `start` and `finish` of one come in pa
 client between rounds it declares as a record of the contract (`task.spec.stages`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -25,6 +25,15 @@ from task.spec.entry import Algorithm
 from task.wire import messages as wire
 
 Outcome = tuple[str, wire.ClientUpdate | Exception]
+
+
+def measured(clients: Iterable[str], measure: Callable[[str], dict[str, float]]) -> Iterator[Outcome]:
+    """Yield each client with the numbers that it sends, or with what went wrong."""
+    for client in clients:
+        try:
+            yield client, wire.ClientUpdate({}, measure(client))
+        except Exception as err:
+            yield client, err
 
 
 class Stage:
