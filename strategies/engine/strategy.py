@@ -108,15 +108,6 @@ class Strategy(FlowerStrategy):
         self.rolled_back: int | None = None  # the round whose model the present round went back to
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
 
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """Names of the model's parameters; empty before the first model is there."""
-        return self.engine.trainable
-
-    @trainable.setter
-    def trainable(self, names: tuple[str, ...]) -> None:
-        self.engine.trainable = names
-
     # ------------------------------------------------------------------ Flower's verbs
 
     def summary(self) -> None:
@@ -153,7 +144,7 @@ class Strategy(FlowerStrategy):
         if not self._in_start:  # else `train_round` has
             self._register(grid, server_round)
         context, run = self._context(server_round, lr), partial(self.engine.run, grid=grid)
-        plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, run)
+        plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
             raise ConfigError(why)  # a later round goes on with the clients that are online
@@ -173,9 +164,9 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        registry, names = self.registry, self.registry.names
+        registry, trainable = self.registry, self.engine.trainable
         counts = registry.num_examples, registry.most_examples
-        return RoundContext(self.rule, self.entry, server_round, lr, (), names, self.trainable, *counts)
+        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *counts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -299,7 +290,7 @@ class Strategy(FlowerStrategy):
         engine.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         engine.journal = journal or Journal()
         engine.run_id = engine.journal.run_id or engine.run_id
-        self.trainable = trainable or self.trainable
+        engine.trainable = trainable or engine.trainable
         self._sync(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
@@ -377,9 +368,9 @@ class Strategy(FlowerStrategy):
         if self.state is not None and arrays is self.record():
             return self.state
         given = wire.read_arrays(arrays)
-        self.trainable = self.trainable or presumed_trainable(given)
+        trainable = self.engine.trainable = self.engine.trainable or presumed_trainable(given)
         if self.state is None:
-            state = self.rule.initial_state(given, self.trainable)
+            state = self.rule.initial_state(given, trainable)
             self.engine.hold(state.arrays, arrays)
         else:
             state = replace(self.state, arrays=wire.as_ours(given, self.state.arrays))
