@@ -67,6 +67,7 @@ class Peer:
 
     stub: Any
     key: bytes
+    keys: Any = None  # private and public
     id: int = 0
     sent: list[Any] = field(default_factory=list)  # the calls, with their metadata
 
@@ -176,7 +177,7 @@ class Served:
         sent: list[Any] = []
         steps = [Signer((private, public)), _Recorder(sent), *([_OverHttp(self.http)] if self.http else [])]
         channel = grpc.intercept_channel(grpc.insecure_channel(self.address), *steps)
-        peer = Peer(FleetStub(channel), key, sent=sent)
+        peer = Peer(FleetStub(channel), key, (private, public), sent=sent)
         if registered:
             peer.activate()
         return peer

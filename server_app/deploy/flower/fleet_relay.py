@@ -135,10 +135,11 @@ def _size(headers: dict[str, str]) -> int:
 
 
 def _is_signed(metadata: dict[str, Any]) -> bool:
-    key, stamp, signature = map(metadata.get, (PUBLIC_KEY_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER))
-    return bool(
-        stamp and signature and verify_signature(bytes_to_public_key(key), stamp.encode("ascii"), signature)
-    )
+    stamp, signature = metadata.get(TIMESTAMP_HEADER), metadata.get(SIGNATURE_HEADER)
+    if not stamp or not signature:
+        return False
+    key = bytes_to_public_key(metadata[PUBLIC_KEY_HEADER])
+    return bool(verify_signature(key, stamp.encode("ascii"), signature))
 
 
 async def _read(receive: Receive, size: int) -> bytes:
@@ -188,7 +189,7 @@ def _refusal(err: grpc.aio.AioRpcError) -> _RefusedError:
     return _RefusedError(HTTP_STATUSES.get(err.code(), 500), text, **more)
 
 
-class _Http(H11Protocol):
+class _Connection(H11Protocol):
     """A connection that is closed unless the headers of its next request are here in time."""
 
     def connection_made(self, transport: Any) -> None:
@@ -213,7 +214,7 @@ def serve(relay: Relay, address: str, **more: Any) -> tuple[uvicorn.Server, sock
     """
     host, port = read_address(address, "address")
     config = uvicorn.Config(
-        relay, host, port, http=_Http, ws="none", lifespan="off", loop="asyncio", access_log=False,
+        relay, host, port, http=_Connection, ws="none", lifespan="off", loop="asyncio", access_log=False,
         log_level="error", server_header=False, timeout_keep_alive=int(timing.CONNECTION_IDLE_S),
         timeout_graceful_shutdown=1, h11_max_incomplete_event_size=HEADER_BYTES, **more,
     )  # fmt: skip

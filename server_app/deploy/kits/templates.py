@@ -35,7 +35,8 @@ LINK_README = """\
 2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
 3. Start: bouquet link {kit}, or as a service: cp {kit}/bouquet-link.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-link (it expects /opt/bouquet/bin/bouquet)
-4. Open TCP port {port} to the nodes (and that of fleet-http, if kit.toml names one), nothing else. Submit on this machine: bouquet run --link {kit} -r demo
+4. Open TCP port {port} to the nodes, that of fleet-http if kit.toml has it, nothing else. Submit on \
+this machine: bouquet run --link {kit} -r demo
 5. Watch: bouquet status {kit}. After adding or revoking nodes, copy nodes/ and revoked/ again.
 """
 
