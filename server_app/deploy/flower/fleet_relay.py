@@ -47,7 +47,7 @@ IN_BASE64 = {name.removesuffix("-bin"): name for name in (PUBLIC_KEY_HEADER, SIG
 PREFIXES = ("flwr-", "bouquet-")  # of the headers that go on
 
 
-class _RefusedError(Exception):
+class _AnswerError(Exception):
     """A call that is answered with an error: HTTP's status, and Flower's ``code`` and ``extra``, if any."""
 
     def __init__(self, status: int, text: str, **more: Any) -> None:
@@ -70,14 +70,14 @@ class Relay:
         """Answer one call."""
         try:
             answer: Response = Response(await self._serve(scope, receive), media_type=TYPE)
-        except _RefusedError as err:
+        except _AnswerError as err:
             answer = err.answer
         await answer(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive) -> bytes:
         call = self._calls.get(scope["path"])
         if call is None or scope["method"] != "POST":
-            raise _RefusedError(404, "expected a POST of a call of the Fleet API, /v1/fleet/...; got another")
+            raise _AnswerError(404, "expected a POST of a call of the Fleet API, /v1/fleet/...; got another")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in scope["headers"]}
         metadata = _metadata(headers)
         key = metadata.get(PUBLIC_KEY_HEADER)
@@ -99,7 +99,7 @@ class Relay:
             yield
             return
         if key not in self._accepted or not _is_signed(metadata) or self._large[key] >= CONCURRENT:
-            raise _RefusedError(
+            raise _AnswerError(
                 503,
                 f"expected at most {SMALL_BYTES} bytes, or a signed call of a node that is here, at most "
                 f"{CONCURRENT} at a time; got {size} bytes. Try again",
@@ -121,16 +121,16 @@ def _metadata(headers: dict[str, str]) -> dict[str, str | bytes]:
             elif name.startswith(PREFIXES) and not name.endswith("-bin"):
                 found[name] = value.encode("ascii").decode("ascii")
     except ValueError:
-        raise _RefusedError(401, f"header {name}: expected ASCII, of a key or signature base64") from None
+        raise _AnswerError(401, f"header {name}: expected ASCII, of a key or signature base64") from None
     return found
 
 
 def _size(headers: dict[str, str]) -> int:
     size = int(headers.get("content-length", -1))
     if size < 0:
-        raise _RefusedError(411, "expected the header Content-Length; got none")
+        raise _AnswerError(411, "expected the header Content-Length; got none")
     if size > FRAME_BYTES:
-        raise _RefusedError(413, f"expected at most {FRAME_BYTES} bytes of a call; got {size}")
+        raise _AnswerError(413, f"expected at most {FRAME_BYTES} bytes of a call; got {size}")
     return size
 
 
@@ -149,10 +149,10 @@ async def _read(receive: Receive, size: int) -> bytes:
             while len(body) < size:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise _RefusedError(408, "the connection ended")
+                    raise _AnswerError(408, "the connection ended")
                 body += message["body"]
     except TimeoutError:
-        raise _RefusedError(408, f"expected {SLOWEST} bytes/s or more of a call; got fewer") from None
+        raise _AnswerError(408, f"expected {SLOWEST} bytes/s or more of a call; got fewer") from None
     return bytes(body)
 
 
@@ -170,13 +170,13 @@ async def _unless_gone(call: Any, receive: Receive) -> bytes:
     except asyncio.CancelledError:
         if not watch.done():
             raise
-        raise _RefusedError(408, "the connection ended") from None
+        raise _AnswerError(408, "the connection ended") from None
     finally:
         watch.cancel()
         call.cancel()
 
 
-def _refusal(err: grpc.aio.AioRpcError) -> _RefusedError:
+def _refusal(err: grpc.aio.AioRpcError) -> _AnswerError:
     """Return an error as Flower's own HTTP Fleet API would have answered it."""
     text = str(err.details())
     try:
@@ -186,7 +186,7 @@ def _refusal(err: grpc.aio.AioRpcError) -> _RefusedError:
             more["extra"] = flowers["public_details"]
     except (ValueError, KeyError, TypeError):
         more = {}
-    return _RefusedError(HTTP_STATUSES.get(err.code(), 500), text, **more)
+    return _AnswerError(HTTP_STATUSES.get(err.code(), 500), text, **more)
 
 
 class _Connection(H11Protocol):
