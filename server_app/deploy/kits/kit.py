@@ -73,6 +73,7 @@ class LinkKit(Kit):
     address: str  # HOST:PORT by which nodes reach the Fleet API
     max_reply: int  # largest reply of a node, bytes
     max_rate: int  # messages that a node may send in a minute
+    fleet_http: str = ""  # HOST:PORT that the Fleet API listens on over HTTP; "" = it does not
 
     # The secret, raw bytes, that the SuperExec of ServerApps proves itself with, and callers of the Control
     # API; see `proof`.
@@ -208,13 +209,16 @@ def _read_toml(config: Path) -> dict[str, Any]:
 
 def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     key = f'{config}: key "{{}}"'.format
-    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply"), "")
-    values = read_table(
-        config, table, texts | {"max-rate": 0}, {"max-reply": MAX_REPLY, "max-rate": MAX_RATE}
-    )
+    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply", "fleet-http"), "")
+    optional = {"max-reply": MAX_REPLY, "max-rate": MAX_RATE, "fleet-http": ""}
+    values = read_table(config, table, texts | {"max-rate": 0}, optional)
     fleet, control, address, max_rate = (values[k] for k in ("fleet", "control", "address", "max-rate"))
     for name in ("fleet", "control", "address"):
         read_address(values[name], key(name))
+    if http := values["fleet-http"]:
+        _, port = read_address(http, key("fleet-http"))
+        if port in (read_address(taken, "")[1] for taken in (fleet, control)):
+            raise ConfigError(f"{key('fleet-http')}: expected a port that no other key names; got {http!r}")
     if not is_private(read_address(control, "")[0]):
         raise ConfigError(
             f"{key('control')}: expected an address of loopback or of a private network, since only this "
@@ -228,7 +232,7 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
         )
     if max_rate < 1:
         raise ConfigError(f"{key('max-rate')}: expected at least 1; got {max_rate}")
-    return LinkKit(folder, fleet, control, address, size, max_rate)
+    return LinkKit(folder, fleet, control, address, size, max_rate, http)
 
 
 def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
