@@ -28,9 +28,10 @@ from task.wire.registration import Data, Registration
 
 @dataclass(frozen=True)
 class Participant:
-    """A node that takes part: how many clients and training examples it registered, and its app's version."""
+    """A node that takes part: its id, the name that it was enrolled under, and what it registered."""
 
     node: int
+    name: str
     clients: int
     examples: int
     version: str
@@ -163,9 +164,10 @@ class ClientRegistry:
 
     def participants(self) -> list[Participant]:
         """Return the nodes that take part, by id."""
+        names = {node: claim.node.name for node, claim in self.membership.claims.items()}
         return [
-            Participant(node, len(answer.clients), int(np.sum(answer.num_examples)), answer.version)
-            for node, answer in sorted(self._answers.items())
+            Participant(n, names.get(n, ""), len(a.clients), int(np.sum(a.num_examples)), a.version)
+            for n, a in sorted(self._answers.items())
         ]
 
     def left_out(self) -> list[LeftOut]:

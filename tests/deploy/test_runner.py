@@ -69,7 +69,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, lambda: self.now)  # type: ignore[arg-type]
+        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, lambda: self.now)  # type: ignore[arg-type]
 
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s

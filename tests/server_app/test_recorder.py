@@ -265,7 +265,10 @@ def test_a_target_that_was_reached_before_stays_reached(config: dict[str, Any]) 
 def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {"run": {}}, resume=False)
     recorder = Recorder(folder, Progress("none", 1, "a run"), every=0, resume=False)
-    there, out = Participant(7, 1, 50, "0.1.0"), LeftOut(8, "ward-2", "cannot take part: no such file")
+    there, out = (
+        Participant(7, "ward-1", 1, 50, "0.1.0"),
+        LeftOut(8, "ward-2", "cannot take part: no such file"),
+    )
     recorder.participants([there], [out])
     assert [row["node"] for row in folder.nodes()] == ["7"]
     assert folder.left_out() == [{"node": "8", "name": "ward-2", "reason": "cannot take part: no such file"}]
