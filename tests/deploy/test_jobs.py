@@ -116,7 +116,18 @@ def queue(*wanted: str) -> list[Job]:
             {"b": "waits for 1, where job a runs", "c": "waits for 2, where job b comes first"},
         ),
         (("a running 1", "b running 2", "c queued"),
-         {"c": "waits for 1, where job a runs, 2, where job b runs"}),
+         {"c": "waits for 1, where job a runs; for 2, where job b runs"}),
+        (
+            ("a running", "b queued", "c queued", "d queued", "e queued", "f finished"),
+            {
+                "b": "waits for all nodes, where job a runs",
+                "c": "waits for all nodes, where job a runs; for all nodes, where job b comes first",
+                "d": "waits for all nodes, where job a runs; for all nodes, where job b comes first; "
+                "for all nodes, where job c comes first",
+                "e": "waits for all nodes, where job a runs; for all nodes, where job b comes first; "
+                "for all nodes, where job c comes first; and for 1 more jobs",
+            },
+        ),
         (("a finished", "b failed", "c stopped", "d queued"), {}),
         (
             ("a running 1", "b queued 2", "c queued 3", "d queued 4"),

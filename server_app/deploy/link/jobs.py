@@ -18,6 +18,7 @@ from task.storage.files import sync_folder, write_json, write_text
 
 QUEUED, RUNNING, FINISHED, FAILED, STOPPED = "queued", "running", "finished", "failed", "stopped"
 ENDED = (FINISHED, FAILED, STOPPED)
+SHOWN = 3  # jobs that another waits for
 Value = bool | int | float | str
 
 
@@ -73,7 +74,8 @@ def waiting(jobs: Iterable[Job], most: int) -> dict[str, str]:
     for job in queued:
         rivals = [other for other in before if job.shares(other)]
         if rivals:
-            found[job.id] = "waits for " + some(_claim(job, other) for other in rivals)
+            more = f"; and for {len(rivals) - SHOWN} more jobs" if len(rivals) > SHOWN else ""
+            found[job.id] = "waits " + "; ".join(_claim(job, other) for other in rivals[:SHOWN]) + more
         elif free <= 0:
             found[job.id] = f"waits until fewer than {most} jobs run (max-runs in the link's kit.toml)"
         else:
@@ -85,7 +87,7 @@ def waiting(jobs: Iterable[Job], most: int) -> dict[str, str]:
 def _claim(job: Job, other: Job) -> str:
     shared = sorted(job.nodes & other.nodes or job.nodes or other.nodes)
     how = "runs" if other.state == RUNNING else "comes first"
-    return f"{some(shared) if shared else 'all nodes'}, where job {other.name} {how}"
+    return f"for {some(shared) if shared else 'all nodes'}, where job {other.name} {how}"
 
 
 class Jobs:
