@@ -29,7 +29,7 @@ app = typer.Typer()
 @app.command(
     epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
     '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
-    "[bold]bouquet run --link kits/link --recipe demo[/bold]"
+    "[bold]bouquet run --link kits/link --recipe demo --nodes ward-1,ward-3[/bold]"
 )
 def run(
     recipe: Recipe = "",
