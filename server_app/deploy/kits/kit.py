@@ -23,7 +23,7 @@ SECRET_BYTES = 48
 LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 120
-MAX_RUNS = 4
+MAX_RUNS = 4  # a ServerApp takes some 175 MB (MNIST, 2nn), so a link of 2 GB has room for them
 FILES = 65536  # that the SuperLink may have open: each connection to it is one
 # One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
 # examples easiest to reconstruct, an update of one or a few of them, is not.
