@@ -74,6 +74,7 @@ class LinkKit(Kit):
     address: str  # HOST:PORT by which nodes reach the Fleet API
     max_reply: int  # largest reply of a node, bytes
     max_rate: int  # messages that a node may send in a minute
+    fleet_http: str = ""  # HOST:PORT that the Fleet API listens on over HTTP; "" = it does not
     max_runs: int = MAX_RUNS  # jobs that run at once
 
     # The secret, raw bytes, that the SuperExec of ServerApps proves itself with, and callers of the Control
@@ -210,12 +211,17 @@ def _read_toml(config: Path) -> dict[str, Any]:
 
 def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     key = f'{config}: key "{{}}"'.format
-    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply"), "")
+    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply", "fleet-http"), "")
     numbers = {"max-rate": MAX_RATE, "max-runs": MAX_RUNS}
-    values = read_table(config, table, texts | numbers, {"max-reply": MAX_REPLY} | numbers)
+    optional = {"max-reply": MAX_REPLY, "fleet-http": ""} | numbers
+    values = read_table(config, table, texts | numbers, optional)
     fleet, control, address = (values[k] for k in ("fleet", "control", "address"))
     for name in ("fleet", "control", "address"):
         read_address(values[name], key(name))
+    if http := values["fleet-http"]:
+        _, port = read_address(http, key("fleet-http"))
+        if port in (read_address(taken, "")[1] for taken in (fleet, control)):
+            raise ConfigError(f"{key('fleet-http')}: expected a port that no other key names; got {http!r}")
     if not is_private(read_address(control, "")[0]):
         raise ConfigError(
             f"{key('control')}: expected an address of loopback or of a private network, since only this "
@@ -230,7 +236,7 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     for name in numbers:
         if values[name] < 1:
             raise ConfigError(f"{key(name)}: expected at least 1; got {values[name]}")
-    return LinkKit(folder, fleet, control, address, size, values["max-rate"], values["max-runs"])
+    return LinkKit(folder, fleet, control, address, size, values["max-rate"], http, values["max-runs"])
 
 
 def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:

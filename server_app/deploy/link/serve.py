@@ -32,7 +32,7 @@ from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder
 
-SUPERLINK, WARM = "superlink", "warm"
+SUPERLINK, WARM, FLEET_HTTP = "superlink", "warm", "fleet-http"
 SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
@@ -135,8 +135,14 @@ def run_link(kit: LinkKit) -> None:
             superlink.health = lambda: health(superlink, keeper.seen)
             supervisor.add(superlink)
             supervisor.add(Child(WARM, warm_command(kit), env))
+            if kit.fleet_http:
+                relay = [sys.executable, "-m", "server_app.deploy.flower.fleet_relay", str(kit.path)]
+                supervisor.add(Child(FLEET_HTTP, relay, env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
-            say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
+            say(
+                f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet}"
+                + (f", over HTTP on {kit.fleet_http})" if kit.fleet_http else ")")
+            )
             supervisor.run(over, StatusWriter(kit, supervisor, keeper))
             say("stopping")
         keeper.control.close()
