@@ -78,6 +78,7 @@ HOOK_S = Timing(10, "the program that is asked before each training")
 TASK_IDLE_S = Timing(1, "between requests for a task")
 TASK_ANSWER_S = Timing(5, "an answer of the Runtime API")
 TASK_RETRY_S = Timing(0.5, "after a question that failed")
+UNPACK_S = Timing(30, "another ServerApp to unpack the app")
 TASK_LATE_S = Timing(5, "after a message's time to live, before its process is ended")
 MEMORY_LOOK_S = Timing(0.25, "between checks of the memory")
 

@@ -39,6 +39,7 @@ from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
+from task.population import listed
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
@@ -93,6 +94,7 @@ class Strategy(FlowerStrategy):
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
+        self.registry.membership.only = listed(server.nodes)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled

@@ -146,11 +146,12 @@ class ClientRegistry:
         return {name: n for name, n in counts.items() if n > 0}
 
     def participants(self) -> list[Row]:
-        """Return the nodes that take part, by id, with what they registered and their app's version."""
+        """Return the nodes that take part, by id, with their enrolled name and what they registered."""
+        names = {node: claim.node.name for node, claim in self.membership.claims.items()}
         return [
-            {"node": str(node), "clients": len(answer.clients), "examples": int(np.sum(answer.num_examples))}
-            | {"version": answer.version}
-            for node, answer in sorted(self._answers.items())
+            {"node": str(n), "name": names.get(n, ""), "clients": len(a.clients)}
+            | {"examples": int(np.sum(a.num_examples)), "version": a.version}
+            for n, a in sorted(self._answers.items())
         ]
 
     def left_out(self) -> list[Row]:

@@ -111,6 +111,7 @@ class ServerConfig(Section):
     round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
+    nodes: str = knob("", 'names of the nodes to run on, "ward-1,ward-3", where they are enrolled; "" = all')
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
 

@@ -28,6 +28,28 @@ def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
 
 
+def test_only_the_nodes_that_a_run_names_are_asked() -> None:
+    grid = hosts(*({"clients": {name: 1}, "name": name} for name in "abc"))
+    registry = ClientRegistry(1.0, 2)
+    registry.membership.only = ("a", "c")
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["a", "c"]
+    assert {p["name"] for p in registry.participants()} == {"a", "c"}
+    assert registry.left_out() == []
+    assert len(grid.sent) == 2
+    registry = ClientRegistry(0.1, 3)
+    registry.membership.only = ("a", "gone", "c")
+    with pytest.raises(NodesError, match="at least 3 of the nodes a, gone, c within"):
+        RegistrationPhase(registry, 1).run(grid)
+
+
+def test_names_are_refused_where_nodes_have_none() -> None:
+    registry = ClientRegistry(1.0, 1)
+    registry.membership.only = ("a",)
+    with pytest.raises(ConfigError, match=r'"nodes": expected it where nodes are enrolled by name'):
+        RegistrationPhase(registry, 1).run(hosts({"clients": {"a": 1}}))
+
+
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
     """Return a grid of nodes that register as told: clients, pool, share, shape, classes."""
     app = ClientApp()

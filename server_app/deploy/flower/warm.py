@@ -40,6 +40,7 @@ from server_app.deploy.node.app_integrity import difference, installed
 from task import timing
 from task.errors import RefusedError
 from task.storage.files import make_folder, private
+from task.storage.locks import locked
 
 SERVER_APP = "flwr-serverapp"
 APP = "server_app.app"
@@ -127,10 +128,11 @@ class PreforkExecutor:
             self._trouble = ""
         if answer.HasField("task") and answer.token:
             task = Task(self.address, answer.token, self.certificates)
-            pid = self._forks.fork(partial(server_task, task, self._here))
+            pid = self._forks.fork(partial(server_task, task, self._here, self._tokens))
             self.running[pid] = task
             with open(self._tokens / str(pid), "w", opener=private, encoding="utf-8") as file:
                 file.write(task.token)
+            return 0.0  # there may be another
         return timing.TASK_IDLE_S
 
     def _ended(self, pid: int, code: int) -> None:
@@ -155,8 +157,11 @@ class PreforkExecutor:
                 self._forks.fork(partial(task.report, why))
 
 
-def server_task(task: Task, here: Mapping[str, str]) -> None:
+def server_task(task: Task, here: Mapping[str, str], turn: Path) -> None:
     """Run a ServerApp in Flower's way, with the installed app.
+
+    Flower takes a folder that another process has begun to unpack for an app, so they unpack in turn: `turn`
+    is a folder that is locked.
 
     Raises:
         SystemExit: When it is over; with 0 if Flower has reported how it ended.
@@ -170,7 +175,8 @@ def server_task(task: Task, here: Mapping[str, str]) -> None:
         if differs := difference(content, here):
             say(f"audit: refused to serve: {differs}")
             raise RefusedError(f"policy: this SuperLink runs its installed app only; {differs}")
-        return Path(install(content, **options))
+        with locked(turn, wait_s=timing.UNPACK_S):
+            return Path(install(content, **options))
 
     def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
         response = push(self, request)

@@ -1,6 +1,6 @@
 """The texts of a start kit: its configuration, its README, its systemd unit."""
 
-from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MIN_EXAMPLES
+from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MAX_RUNS, MIN_EXAMPLES
 from server_app.deploy.kits.parsing import read_address
 
 HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
@@ -15,6 +15,7 @@ control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a priva
 address = "{link}"  # where nodes reach the Fleet API
 max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
 max-rate = {max_rate}  # messages of a node in a minute
+max-runs = {max_runs}  # jobs that run at once, on different nodes
 """
 
 NODE_CONFIG = """\
@@ -114,6 +115,7 @@ def link_texts(link: str) -> dict[str, str]:
             link=link,
             max_reply=MAX_REPLY,
             max_rate=MAX_RATE,
+            max_runs=MAX_RUNS,
         ),
         "README.txt": LINK_README.format(link=link, kit=kit, port=port),
         "bouquet-link.service": UNIT.format(

@@ -44,7 +44,7 @@ class Keeper:
         self.seen = Seen()
         self.control = Control(kit)
         self.jobs = Jobs(kit.jobs, kit.runs)
-        self._runner = Runner(self.jobs, self.control, fab, say)
+        self._runner = Runner(self.jobs, self.control, fab, say, kit.max_runs)
         self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
         self._wrong: list[str] = []  # about the kit's keys
