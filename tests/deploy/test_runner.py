@@ -71,7 +71,8 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, clock=lambda: self.now)  # type: ignore[arg-type]
+        told = lambda: self.started.append(len(self.link.submitted))  # noqa: E731
+        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, told, lambda: self.now)  # type: ignore[arg-type]
 
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s
