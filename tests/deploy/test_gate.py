@@ -223,8 +223,6 @@ def test_the_links_own_client_shows_the_proof_and_nothing_of_the_secret(
 
     control = Control(kit)
     monkeypatch.setattr(control._client._client, "send", send)
-    monkeypatch.setattr(control._http, "get", inner.get)
-    control.check()
     assert control.nodes() == []
     number = control.register("ward", module.public_key(kit.node_keys["ward"]))
     assert [(node.id, node.name) for node in control.nodes()] == [(number, "ward")]

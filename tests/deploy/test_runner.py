@@ -66,11 +66,13 @@ class World:
         self.jobs, self.link = Jobs(folder / "jobs", folder / "runs"), Link()
         self.now, self.nodes = 100.0, [node(1), node(2)]
         self.said: list[str] = []
+        self.started: list[int] = []  # how many runs there were when each was told of
         self.held: ExitStack | None = None
         self.restart()
 
     def restart(self) -> None:
-        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, lambda: self.now)  # type: ignore[arg-type]
+        told = lambda: self.started.append(len(self.link.submitted))  # noqa: E731
+        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, told, lambda: self.now)  # type: ignore[arg-type]
 
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -129,6 +131,7 @@ def test_a_job_is_submitted_watched_and_finished_by_its_result(world: World) -> 
     assert world.link.submitted == [
         {"seed": 3, "min-nodes": 2, "run-name": "a", "runs-dir": str(world.jobs.runs)}
     ]
+    assert world.started == [1]  # the parent of ServerApps looks for its task at once
     world.begin()
     world.look(1)
     assert world.state == RUNNING

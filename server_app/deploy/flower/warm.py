@@ -92,7 +92,7 @@ class PreforkExecutor:
     def __init__(self, address: str, tokens: Path, secret: bytes, certificates: bytes | None = None) -> None:
         self.address, self.certificates, self._tokens = address, certificates, tokens
         self._here = installed()
-        self._forks = Forks()
+        self._forks = Forks()  # whose wait ends with any signal that is handled
         self.running: dict[int, Task] = {}  # by process id
         method = {"/flwr.proto.Runtime/AcquireTask"}
         self.client = RuntimeHttpClient.from_server_address(
@@ -108,8 +108,9 @@ class PreforkExecutor:
         self._trouble = ""
 
     def serve(self) -> None:
-        """Acquire and run tasks until the process is ended."""
+        """Acquire and run tasks until the process is ended; with SIGUSR1 the link says that there is one."""
         self._inherit()
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
         while True:
             for pid, code in self._forks.wait(self._acquire()):
                 self._ended(pid, code)

@@ -45,8 +45,8 @@ class _Attempt:
 class Runner:
     """Runs the jobs of a link.
 
-    `fab` is the app's bundle, `tell` takes one line for the operator, `most` jobs run at once, `clock` gives
-    seconds, for pauses.
+    `fab` is the app's bundle, `tell` takes one line for the operator, `most` jobs run at once, `started` is
+    called after each submission, `clock` gives seconds, for pauses.
     """
 
     def __init__(
@@ -56,10 +56,11 @@ class Runner:
         fab: bytes,
         tell: Callable[[str], None],
         most: int,
+        started: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.jobs, self.control, self._tell, self._clock = jobs, control, tell, clock
-        self._fab, self._most = fab, most
+        self._fab, self._most, self._started = fab, most, started
         self._attempts: dict[str, _Attempt] = {}  # by job id
 
     def look(self, nodes: list[NodeState]) -> None:
@@ -116,6 +117,7 @@ class Runner:
             for run in self.control.unfinished(job.name, str(self.jobs.runs)):
                 self.control.stop(run)  # the link was killed after submitting it
             run = self.control.start(self._fab, keys)
+            self._started()
         except ConfigError as err:
             self._end(job, FAILED, str(err))
             return
