@@ -8,6 +8,7 @@
     ├── WireError     a message does not hold what the catalogue says it must
     │   ├── FieldError   one field of one client's reply
     │   └── NodesError   too few nodes, or none with a usable reply: the run can go on when they are back
+    │       └── AbsentError   too few are online
     ├── StateError    a checkpoint or a client's kept state cannot be used
     └── RefusedError  the owner of this machine does not allow what a run asks for
 
@@ -76,6 +77,10 @@ class NodesError(WireError):
     """Too few nodes are online, or none gives a usable reply; a resume goes on when they are back."""
 
 
+class AbsentError(NodesError):
+    """Too few nodes or clients are online; nothing is wrong with those that are."""
+
+
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
 
@@ -118,6 +123,7 @@ def public(err: BaseException) -> str:
 
 
 PASSES = "PassingError"
+ABSENT = AbsentError.__name__
 # What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
 PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}
