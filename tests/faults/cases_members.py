@@ -58,6 +58,9 @@ def veto(rig: Rig) -> str:
     "of a run",
     tests=(
         "tests/deploy/test_status.py::test_a_node_that_is_away_makes_it_yellow_and_is_named",
+        "tests/deploy/test_status.py::test_a_node_of_another_app_is_named_with_both_apps_and_what_to_do",
+        "tests/deploy/test_limits.py::test_a_node_of_another_app_is_turned_away_until_it_has_the_links",
+        "tests/deploy/test_runner.py::test_a_run_goes_on_with_the_app_that_it_began_with_only",
         "tests/deploy/test_follow.py::test_the_terminal_names_in_yellow_what_a_run_goes_on_without",
         "tests/deploy/test_monitor.py::test_nodes_and_processes_are_those_of_the_status_file",
     ),
@@ -66,14 +69,14 @@ def degraded(rig: Rig) -> str:
     fed = rig.fed()
     fed.machines["ward-3"].stop()
     fed.start_node("ward-3", code=_other_app(fed.folder / "other-app"))
-    fed.until(lambda: "ward-3" in fed.online(), 120, "ward-3 online")
     run = rig.submit_to(fed, ENDLESS, min_nodes=2, progress="log")
     screen = fed.folder / f"{run.name}.screen"
     try:
         with _terminal(fed, run, screen):
             run.wait_round(1)
-            told = [_yellow(fed, "ward-3", "client_app/app.py")]
-            fed.restart_node("ward-3")
+            told = [_yellow(fed, "ward-3", "give both the same version")]
+            assert "PERMISSION_DENIED: this node runs app" in fed.machines["ward-3"].said()
+            fed.restart_node("ward-3")  # the installed app: it joins the run that goes on
             fed.until(lambda: "ward-3" in run.rows()[-1]["selected"], 120, "a round with ward-3")
             fed.machines["ward-2"].kill()
             told.append(_yellow(fed, "ward-2", "is not online"))
@@ -82,7 +85,7 @@ def degraded(rig: Rig) -> str:
             shown = fed.until(
                 lambda: _says(screen, "node ward-2 is not online"), 30, "a line on the terminal"
             )
-            assert _says(screen, "node ward-3 cannot take part"), screen.read_text()[-3000:]
+            assert _says(screen, "node ward-3 runs app"), screen.read_text()[-3000:]
     finally:
         fed.jobs.ask_to_stop(run.name)
     return f"status: {'; '.join(told)}; the terminal: {shown}"
