@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.common.constant import NOOP_FLWR_AID
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.date import now
 
@@ -260,8 +261,11 @@ def test_a_node_of_another_app_is_turned_away_until_it_has_the_links(tmp_path: P
                 f"this node runs app {said.split()[0]} (3f2a3f2a), the runs here have the code 77bc77bc",
             )
             assert json.loads((tmp_path / "apps.json").read_text()) == {str(node.id): said}
+            beat = SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30)
+            assert not node.stub.SendNodeHeartbeat(beat).success  # it activates itself again, and is told
         assert link.state.get_node_info(node_ids=[node.id])[0].status == "offline"
         assert node.activate(app="0.10.0 77bc77bc 1.39.0") == node.id  # any Flower will do
+        assert node.stub.SendNodeHeartbeat(beat).success
         link.state.deactivate_node(node.id)
         assert node.activate(app="x" * 3000) == node.id
         assert len(json.loads((tmp_path / "apps.json").read_text())[str(node.id)]) == HEADER_LETTERS

@@ -13,6 +13,7 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
     PushMessagesRequest,
 )
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
@@ -81,6 +82,17 @@ class Fleet(FleetServicer):
         response = super().ActivateNode(request, context)
         logger.info("%s is here", self._limiter.sender(response.node_id, request.public_key))
         return response
+
+    def SendNodeHeartbeat(  # noqa: N802
+        self, request: SendNodeHeartbeatRequest, context: grpc.ServicerContext
+    ) -> Any:
+        """Take a sign of life, but not of a node of another app: it activates itself again, and is told why.
+
+        It was let in by a SuperLink of its own app, before that was upgraded.
+        """
+        if differs(self._apps.of(str(request.node.node_id)), self._code):
+            return SendNodeHeartbeatResponse(success=False)
+        return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:
         """Note which app a node runs; turn it away if it is another than that of the runs here.

@@ -86,7 +86,7 @@ def patch(limits: Limits, code: str = "") -> None:
             folder = Path(str(self.state_factory.database)).parent
             places, apps = Places(folder / PLACES), Places(folder / APPS)
             for node, app in apps.all():
-                if differs(app, code):  # so that it activates itself again, and is told
+                if differs(app, code):  # let in by an earlier SuperLink; its next sign of life is refused
                     state.deactivate_node(int(node))
             limiter = RateLimiter(
                 limits, state.get_node_id_by_public_key, _NodeNames(state), delivery.refuse, places
