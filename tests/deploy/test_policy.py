@@ -37,6 +37,6 @@ def test_a_machine_that_sleeps_while_the_program_is_asked_trains(tmp_path: Path)
     while not (tmp_path / "asked").exists():
         time.sleep(0.01)
     os.killpg(node.pid, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(4.5)
     os.killpg(node.pid, signal.SIGCONT)
     assert node.wait(timeout=60) == 0
