@@ -65,6 +65,10 @@ class NodesError(WireError):
     """Too few nodes are online, or none gives a usable reply; the run can go on when they are back."""
 
 
+class AbsentError(NodesError):
+    """Too few nodes or clients are online; nothing is wrong with those that are."""
+
+
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
 
@@ -107,6 +111,7 @@ def public(err: BaseException) -> str:
 
 
 PASSES = "PassingError"
+ABSENT = AbsentError.__name__
 # What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
 PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}

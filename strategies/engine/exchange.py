@@ -25,7 +25,7 @@ from strategies.membership.membership import Incarnation, Membership
 from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
 from task import timing
-from task.errors import NodesError
+from task.errors import AbsentError
 from task.flower.grid import ErrorCode, set_reply_to
 from task.population import some
 from task.text import logger
@@ -50,6 +50,8 @@ class Terms:
     server_round: int = 0  # round t
     # Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
     patience: Callable[[int], float] = lambda clients: timing.COME_BACK_S
+    # Whether there is no point in going on without so many clients.
+    needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
     bytes_again: int = 0  # bytes of the orders that were sent again, for the phase's accounts
 
@@ -116,7 +118,7 @@ class Exchange:
         """Yield the replies to the orders.
 
         Raises:
-            NodesError: No node has been online for too long.
+            AbsentError: No node has been online for too long, or one that is needed has left for so long.
         """
         try:
             while self._orders:
@@ -130,6 +132,7 @@ class Exchange:
                     self._send_again()
                     self.looked_at = time.monotonic()
                 if self._given_up(now):
+                    self._check_needed()
                     break
             for order in self._orders:
                 if order.lost:
@@ -216,11 +219,11 @@ class Exchange:
         """Send again what can be sent again.
 
         Raises:
-            NodesError: No node has been online for too long.
+            AbsentError: No node has been online for too long.
         """
         membership, now = self.membership, time.monotonic()
         if membership.empty_since is not None and now - membership.empty_since > membership.timeout_s:
-            raise NodesError(
+            raise AbsentError(
                 f"round {self.terms.server_round}: expected a node online within {membership.timeout_s:g} s "
                 '(run-config key "roll-call-timeout"); got none. Start the nodes and resume the run.'
             )
@@ -250,6 +253,22 @@ class Exchange:
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
         since = self.membership.troubled_at  # no node could come back before
         return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
+
+    def _check_needed(self) -> None:
+        """End the run, before the round counts, if it failed for want of nodes that are away.
+
+        Raises:
+            AbsentError: It did.
+        """
+        away = [order for order in self._orders if not order.final]
+        clients = {client: None for order in away for client in order.clients}
+        if self.terms.needs(len(clients)):
+            raise AbsentError(
+                f"round {self.terms.server_round}: expected the nodes of {some(clients)} back within "
+                f"{self.membership.timeout_s:g} s: there are too few replies without them (run-config keys "
+                f'"roll-call-timeout", "min-replies"); got {"; ".join(order.lost for order in away)}. Start '
+                "them and resume the run; it does the round again."
+            )
 
     def _name(self, node: int) -> str:
         return str(self.membership.nodes.get(node, f"node {node}"))

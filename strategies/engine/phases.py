@@ -103,10 +103,12 @@ class PhaseEngine:
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
-            needed = 0 < phase.least - opened.good <= lost
-            return max(self.registry.timeout_s, timing.COME_BACK_S) if needed else timing.COME_BACK_S
+            return max(self.registry.timeout_s, timing.COME_BACK_S) if needs(lost) else timing.COME_BACK_S
 
-        opened.terms.patience = patience
+        def needs(lost: int) -> bool:
+            return 0 < phase.least - opened.good <= lost
+
+        opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
     def _messages(self, phase: Phase) -> list[Message]:

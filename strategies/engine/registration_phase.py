@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
-from task.errors import NodesError
+from task.errors import AbsentError
 from task.population import some
 from task.text import logger
 
@@ -44,7 +44,7 @@ class RegistrationPhase:
         Raises:
             ConfigError: Before the first round: as many nodes cannot take part as can, with their reasons, or
                 two nodes bring data of one client.
-            NodesError: Fewer nodes or clients than needed came within the registry's ``timeout_s``.
+            AbsentError: Fewer nodes or clients than needed came within the registry's ``timeout_s``.
         """
         terms = Terms(self.membership, self.round, most_bytes=0)
         pause: float = timing.REGISTRATION_FIRST_S
@@ -105,18 +105,18 @@ class RegistrationPhase:
             f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_listed(names)}'
         )
 
-    def _too_few(self) -> NodesError:
+    def _too_few(self) -> AbsentError:
         names, online = self.registry.names, len(self.membership.nodes)
         within, answered = f"within {self.registry.timeout_s:g} s", self.membership.num_answered()
         if answered < self.nodes:
             registered = "" if online == answered else f", of which {answered} registered"
             only = self.membership.only
             nodes = f"of the nodes {some(only)}" if only else "nodes"
-            return NodesError(
+            return AbsentError(
                 f'expected at least {self.nodes} {nodes} {within} (run-config keys "min-nodes", '
                 f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
             )
-        return NodesError(
+        return AbsentError(
             f"round {self.round}: expected at least {self.clients} clients online {within} (run-config keys "
             f'"min-replies", "roll-call-timeout"); got {len(names)} on {online} nodes: {_listed(names)}. '
             "Start the others and resume the run."

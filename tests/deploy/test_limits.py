@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.common.constant import NOOP_FLWR_AID
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.date import now
 
@@ -23,6 +25,7 @@ from server_app.deploy.flower import delivery as delivering
 from server_app.deploy.flower import fleet as fleets
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits
+from server_app.deploy.node.app_integrity import HEADER_LETTERS
 from task import timing
 from tests.support.fleet import Peer, Served, answer_to, arrays, over_http, served
 
@@ -260,6 +263,27 @@ def test_places_that_cannot_be_read_or_written_are_none(
     places.keep("key", "here")
     assert places.of("key") == "here"
     assert "cannot be written" in caplog.text
+
+
+def test_a_node_of_another_app_is_turned_away_until_it_has_the_links(tmp_path: Path) -> None:
+    with served(tmp_path, Limits(MAX_REPLY, 60), "77bc77bc") as link:
+        node = link.peer()  # says nothing of its app, as a stock SuperNode
+        link.state.deactivate_node(node.id)
+        for said in ("0.9.0 3f2a3f2a 1.39.0", "0.10.0 3f2a3f2a 1.42.0"):
+            refused(
+                grpc.StatusCode.PERMISSION_DENIED,
+                lambda said=said: node.activate(app=said),
+                f"this node runs app {said.split()[0]} (3f2a3f2a), the runs here have the code 77bc77bc",
+            )
+            assert json.loads((tmp_path / "apps.json").read_text()) == {str(node.id): said}
+            beat = SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30)
+            assert not node.stub.SendNodeHeartbeat(beat).success  # it activates itself again, and is told
+        assert link.state.get_node_info(node_ids=[node.id])[0].status == "offline"
+        assert node.activate(app="0.10.0 77bc77bc 1.39.0") == node.id  # any Flower will do
+        assert node.stub.SendNodeHeartbeat(beat).success
+        link.state.deactivate_node(node.id)
+        assert node.activate(app="x" * 3000) == node.id
+        assert len(json.loads((tmp_path / "apps.json").read_text())[str(node.id)]) == HEADER_LETTERS
 
 
 def test_a_flood_of_replies_is_slowed_down_and_then_refused(

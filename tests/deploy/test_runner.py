@@ -70,9 +70,18 @@ class World:
         self.held: ExitStack | None = None
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, app: str = "1 (a)") -> None:
         told = lambda: self.started.append(len(self.link.submitted))  # noqa: E731
-        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, told, lambda: self.now)  # type: ignore[arg-type]
+        self.runner = Runner(
+            self.jobs,
+            self.link,
+            b"fab",
+            self.said.append,
+            2,
+            told,
+            lambda: self.now,
+            app,  # type: ignore[arg-type]
+        )
 
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -275,6 +284,40 @@ def test_a_full_disk_is_waited_for_however_long(world: World) -> None:
     world.end()
     world.look(1)
     assert world.state == FINISHED
+
+
+def test_nodes_of_a_run_that_has_begun_are_waited_for_however_long(world: World) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.rounds(10)
+    world.end()
+    text = "AbsentError: round 4: expected at least 3 clients online within 180 s; got 2"
+    for _ in range(3 * MOST_FRUITLESS):
+        world.link.state = RunState("finished", "failed", text)
+        before = len(world.link.submitted)
+        while len(world.link.submitted) == before:
+            world.look(1)
+        assert (world.state, world.reason) == (RUNNING, text)
+
+
+@pytest.mark.parametrize("app", ["1 (b)", "2 (a)"])
+def test_a_run_goes_on_with_the_app_that_it_began_with_only(world: World, app: str) -> None:
+    job = world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.end()
+    world.link.state = LOST
+    world.restart(app)
+    for _ in range(200):
+        world.look(1)
+    assert world.state == FAILED
+    assert f"it began with version 1 (a) of the app, and this link runs {app} now" in world.reason
+    assert "--resume" in world.reason
+    assert len(world.link.submitted) == 1
+    assert world.jobs.submit("a", job.keys).app == ""  # who submits it again says that it may
+    world.look(1)
+    assert (world.state, len(world.link.submitted)) == (RUNNING, 2)
 
 
 def test_errors_before_and_after_a_full_disk_still_count(world: World) -> None:

@@ -29,13 +29,16 @@ from server_app.deploy.link.status import (
     SHOWN_RUNS,
     YELLOW,
     Seen,
+    node_apps,
     read_status,
     tables,
     write_status,
 )
+from server_app.deploy.node.app_integrity import APPS, App
 from server_app.results.folder import RunFolder
 from server_app.terminal import Terminal
 from task import timing
+from task.storage.files import write_json
 
 
 @pytest.fixture
@@ -140,6 +143,32 @@ def test_a_node_that_is_away_makes_it_yellow_and_is_named(kit: LinkKit, child: C
         assert found["warnings"] == [f"node ward is not online{words}"]
     write_status(kit, seen(), [child], jobs)
     assert read_status(kit)["state"] == GREEN
+
+
+def test_a_node_of_another_app_is_named_with_both_apps_and_what_to_do(kit: LinkKit, child: Child) -> None:
+    kit.state.mkdir(exist_ok=True)
+    jobs, ours = Jobs(kit.jobs, kit.runs), App("0.10.0", "77bc77bc", "1.42.0")
+    for header, warnings in (
+        ("0.9.0 3f2a3f2a 1.39.0", [
+            "node ward runs app 0.9.0 (3f2a3f2a), the link 0.10.0 (77bc77bc): give both the same version; "
+            "until then it takes no part"
+        ]),
+        ("0.10.0 77bc77bc 1.39.0", []),
+    ):  # fmt: skip
+        write_json(kit.state / APPS, {"5": header, "6": "too few words", "7": ""})
+        write_status(kit, seen(app=ours, apps=node_apps(kit)), [child], jobs)
+        found = read_status(kit)
+        assert (found["state"], found["warnings"]) == (YELLOW if warnings else GREEN, warnings)
+        (node,) = found["nodes"]
+        assert [node[k] for k in ("app_version", "app_code", "flower_version")] == header.split()
+        assert [found[k] for k in ("app_version", "app_code", "flower_version")] == list(ours)
+        text = shown(kit)
+        version, code, flower = header.split()
+        assert f"{version} ({code})" in text
+        assert flower in text
+        assert "app 0.10.0 (77bc77bc), Flower 1.42.0" in text
+    write_json(kit.state / APPS, [1])
+    assert node_apps(kit) == {}
 
 
 def test_a_node_that_the_last_run_left_out_makes_it_yellow_until_another_run_takes_it(

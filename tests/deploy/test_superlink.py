@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from server_app.deploy.link.serve import why_it_ended
+from task.errors import ConfigError
 from tests.support.fleet import empty_database
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # of alembic
@@ -29,3 +31,11 @@ def test_a_database_of_a_newer_flower_is_refused_in_plain_words(tmp_path: Path) 
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "older; got a newer one's (Can't locate revision identified by 'ffffffffffff')" in last
+
+
+def test_what_a_superlink_cannot_start_with_ends_the_link_and_is_said() -> None:
+    log = "Traceback\nalembic.util.CommandError: x\n\ntask.errors.ConfigError: expected an older database\n"
+    with pytest.raises(ConfigError, match=r"^the SuperLink cannot start: expected an older database$"):
+        why_it_ended(1, log)
+    assert why_it_ended(1, "Traceback ...\nOSError: full\n") == "ended with exit code 1"
+    assert why_it_ended(-9, log) == "was killed by SIGKILL"

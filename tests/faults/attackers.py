@@ -6,6 +6,7 @@ public ca.crt, perhaps a node's key.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import ssl
@@ -14,14 +15,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.common.constant import (
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    SUPERLINK_NODE_ID,
+    TIMESTAMP_HEADER,
+)
 from flwr.proto import control_pb2, fleet_pb2, runtime_pb2
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
@@ -31,7 +41,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from server_app.deploy.flower.limits import fingerprint, raise_files
 from server_app.deploy.kits.parsing import read_address
 from tests.faults.hostile import hostile
-from tests.faults.rawnode import RawNode, new_keys, outcome, read_keys
+from tests.faults.rawnode import CALL_S, RawNode, new_keys, outcome, read_keys
 
 DIAL_S = 3.0
 SHIFTS = {"6 s ahead": 6.0, "10 min ahead": 600.0, "10 min behind": -600.0, "60 s behind": -60.0}
@@ -179,6 +189,36 @@ def member(address: str, certificates: str, key: str) -> dict[str, str]:
     return found
 
 
+def foreign(address: str, certificates: str, key: str, run: str, ward: str, message: str) -> dict[str, Any]:
+    """Answer, fetch and fill what is another node's; return the answers."""
+    node = RawNode(address, certificates, read_keys(key))
+    node.activate()
+    metadata = Metadata(
+        run_id=int(run), message_id=message, src_node_id=SUPERLINK_NODE_ID, dst_node_id=node.node.node_id,
+        reply_to_message_id="", group_id="1", created_at=time.time(), ttl=600.0, message_type="train",
+    )  # fmt: skip
+    order = make_message(metadata=metadata, content=RecordDict({"config": ConfigRecord({"n": 1})}))
+    found: dict[str, Any] = {
+        "a reply to another's message": outcome(partial(node.push, Message(RecordDict(), reply_to=order)))
+    }
+    part = node.stub.PullObject(PullObjectRequest(node=node.node, run_id=int(run), object_id=message))
+    found["a part of another's message"] = "some" if part.object_content else "none"
+    stored = []
+
+    def fill(number: int) -> str:
+        content = number.to_bytes(8, "big") * 4096
+        request = PushObjectRequest(
+            node=node.node, run_id=int(run), session_id=f"{number % 7}", object_content=content,
+            object_id=hashlib.sha256(content).hexdigest(),
+        )  # fmt: skip
+        return outcome(lambda: stored.append(node.stub.PushObject(request, timeout=CALL_S).stored))
+
+    with ThreadPoolExecutor(32) as threads:
+        found["a flood of objects"] = dict(Counter(threads.map(fill, range(3000))))
+    found["leave"] = outcome(node.deactivate)
+    return found | {"stored": sum(stored)}
+
+
 def still(address: str, certificates: str, key: str, seconds: str) -> dict[str, Any]:
     """Stay with a key until the SuperLink refuses it; return what it said, and when."""
     node = RawNode(address, certificates, read_keys(key))
@@ -255,7 +295,20 @@ def other_app(kit: str) -> dict[str, str]:
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (dial, services, outsider, idle, theft, strangers, member, still, handshakes, hostile, other_app)
+    for f in (
+        dial,
+        services,
+        outsider,
+        idle,
+        theft,
+        strangers,
+        member,
+        foreign,
+        still,
+        handshakes,
+        hostile,
+        other_app,
+    )
 }
 
 if __name__ == "__main__":

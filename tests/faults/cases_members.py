@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from server_app.deploy.link.status import YELLOW
 from server_app.deploy.node.app_integrity import PACKAGES
@@ -42,7 +39,7 @@ def veto(rig: Rig) -> str:
         told.append("refuses: " + _begins_without(rig, fed, "cannot take part"))
         (fed.data / "ward-3.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20)
         told.append("another shape: " + _begins_without(rig, fed, "has data of shape [2]"))
-    with _stopped(fed, "ward-3"):
+    with fed.machines["ward-3"].asleep():
         told.append("silent: " + _begins_without(rig, fed, "has not registered"))
     run = rig.submit(2)
     run.wait_end()
@@ -58,6 +55,9 @@ def veto(rig: Rig) -> str:
     "of a run",
     tests=(
         "tests/deploy/test_status.py::test_a_node_that_is_away_makes_it_yellow_and_is_named",
+        "tests/deploy/test_status.py::test_a_node_of_another_app_is_named_with_both_apps_and_what_to_do",
+        "tests/deploy/test_limits.py::test_a_node_of_another_app_is_turned_away_until_it_has_the_links",
+        "tests/deploy/test_runner.py::test_a_run_goes_on_with_the_app_that_it_began_with_only",
         "tests/deploy/test_follow.py::test_the_terminal_names_in_yellow_what_a_run_goes_on_without",
         "tests/deploy/test_monitor.py::test_nodes_and_processes_are_those_of_the_status_file",
     ),
@@ -66,14 +66,14 @@ def degraded(rig: Rig) -> str:
     fed = rig.fed()
     fed.machines["ward-3"].stop()
     fed.start_node("ward-3", code=_other_app(fed.folder / "other-app"))
-    fed.until(lambda: "ward-3" in fed.online(), 120, "ward-3 online")
     run = rig.submit_to(fed, ENDLESS, min_nodes=2, progress="log")
     screen = fed.folder / f"{run.name}.screen"
     try:
         with _terminal(fed, run, screen):
             run.wait_round(1)
-            told = [_yellow(fed, "ward-3", "client_app/app.py")]
-            fed.restart_node("ward-3")
+            told = [_yellow(fed, "ward-3", "give both the same version")]
+            assert "PERMISSION_DENIED: this node runs app" in fed.machines["ward-3"].said()
+            fed.restart_node("ward-3")  # the installed app: it joins the run that goes on
             fed.until(lambda: "ward-3" in run.rows()[-1]["selected"], 120, "a round with ward-3")
             fed.machines["ward-2"].kill()
             told.append(_yellow(fed, "ward-2", "is not online"))
@@ -82,10 +82,37 @@ def degraded(rig: Rig) -> str:
             shown = fed.until(
                 lambda: _says(screen, "node ward-2 is not online"), 30, "a line on the terminal"
             )
-            assert _says(screen, "node ward-3 cannot take part"), screen.read_text()[-3000:]
+            assert _says(screen, "node ward-3 runs app"), screen.read_text()[-3000:]
     finally:
         fed.jobs.ask_to_stop(run.name)
     return f"status: {'; '.join(told)}; the terminal: {shown}"
+
+
+@case(
+    "R33",
+    "The link is upgraded before its nodes, in the midst of a run, and then set back",
+    "the run ends and says why and how it goes on; nodes are turned away, and status names them with both "
+    "apps; set back, nodes join by themselves, and --resume ends in the same final model",
+    "the link is started again with a copy of the app with one line more, then with the app as before",
+)
+def link_upgraded(rig: Rig) -> str:
+    fed = rig.fed()
+    run = rig.submit(8, min_replies=3)
+    run.wait_round(1)
+    fed.machines["link"].stop()
+    fed.start_link(code=_other_app(fed.folder / "other-link-app"))
+    fed.until(lambda: run.job().ended, 180, f"the end of {run.name}")
+    why, at = run.job().reason, run.done()
+    assert run.job().state == "failed", run.job()
+    assert "it began with version" in why, why
+    assert "--resume" in why, why
+    *_, told = [_yellow(fed, name, "give both the same version") for name in fed.wards]
+    fed.until(lambda: not fed.online() & set(fed.wards), 60, "nodes that are turned away")
+    fed.machines["link"].stop()
+    fed.start_link()
+    fed.until(lambda: fed.online() >= set(fed.wards), 90, "all nodes back")
+    fed.submit(run.name, run.rounds, min_replies=3, resume=True).wait_end()
+    return f"after round {at}: {why[:110]}; {told[:110]}; {rig.same(run)}"
 
 
 def _begins_without(rig: Rig, fed: Federation, reason: str) -> str:
@@ -136,24 +163,11 @@ def _terminal(fed: Federation, run: Run, screen: Path) -> Iterator[None]:
         watching.wait(30)
 
 
-@contextmanager
-def _stopped(fed: Federation, name: str) -> Iterator[None]:
-    """Stop all processes of a node; the SuperLink takes it for online for a minute."""
-    processes = [p for ps in fed.machines[name].roles().values() for p in ps]
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-
-
 def _other_app(folder: Path) -> Path:
     """Write a copy of the app with one line more; return its folder."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
     with (folder / "client_app" / "app.py").open("a") as file:
         file.write("# another app\n")
     return folder

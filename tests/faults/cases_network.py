@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from tests.faults.case import ENDLESS, Rig, case
+from tests.faults.case import ENDLESS, NotCoveredError, Rig, case
 from tests.faults.cases_nodes import blamed
+from tests.faults.clock import Clock, possible
 from tests.faults.federation import FAR
 from tests.faults.runs import Run
 
@@ -90,6 +91,73 @@ def wrong_clock(rig: Rig) -> str:
     for shift in refused:
         assert found[shift] == "UNAUTHENTICATED: Invalid timestamp", found
     return f"refused {', '.join(refused)}; accepted 60 s behind"
+
+
+@case(
+    "R27",
+    "A bad Wi-Fi: 5 % of the packets lost in each direction, 200 ms there and back",
+    "no reply is lost, however long the rounds take; same final model",
+    "ward-3's packets go through a process that drops and delays them between two TUN devices, so that the "
+    "kernel's TCP sees real losses (kernels without netem can do it)",
+)
+def bad_wifi(rig: Rig) -> str:
+    net = rig.net()
+    with net.bad_air(0.05, 0.1) as counts:
+        rig.fed().restart_node(FAR)
+        rig.fed().ready()
+        run = rig.submit(3, min_replies=3)
+        run.wait_end()
+    assert not run.quarantined(), run.quarantined()
+    seconds = [row["seconds"]["total"] for row in run.rows()[1:]]
+    came, dropped = counts
+    assert dropped > 0, counts
+    told = ", ".join(f"{s:.1f}" for s in seconds)
+    return f"{dropped} of {came} packets lost, rounds of {told} s; {rig.same(run)}"
+
+
+@case(
+    "R29",
+    "The link's clock is set back in the midst of a run, by 3 s and by 10 min, and set right later",
+    "nothing is lost by 3 s; by 10 min nodes are refused and say so, and the run goes on by itself when the "
+    "clock is right; same final model",
+    "a library that is loaded into the link's processes shifts their time of day",
+    tests=(
+        "tests/deploy/test_held_calls.py::test_messages_go_through_when_the_clock_is_set_back",
+        "tests/deploy/test_held_calls.py::test_a_clock_that_is_set_back_holds_up_no_node",
+        "tests/deploy/test_held_calls.py::test_who_is_dead_is_so_as_soon_as_else_when_the_clock_is_set_back",
+    ),
+)
+def clock_set_back(rig: Rig) -> str:
+    if why := possible():
+        raise NotCoveredError(why)
+    fed = rig.fed()
+    clock = Clock(fed.folder / "clock")
+    fed.machines["link"].stop()
+    fed.start_link(clock)
+    fed.ready()
+    try:
+        run = rig.submit_to(fed, 8, min_replies=3)
+        run.wait_round(1)
+        clock.set(-3)
+        run.wait_round(run.done() + 2)
+        assert not run.quarantined(), run.quarantined()
+        at = run.done()
+        clock.set(-600)
+        words = "differs from the SuperLink's"
+        said = fed.until(
+            lambda: next((n for n in fed.wards if words in fed.machines[n].said()), ""),
+            60,
+            "a node that says so",
+        )
+        clock.set(0)
+        began = time.monotonic()
+        run.wait_end()
+        seconds = time.monotonic() - began
+    finally:
+        clock.set(0)
+        fed.machines["link"].stop()
+        fed.start_link()
+    return f"{said} said so after round {at}; finished {seconds:.1f} s after it was right; {rig.same(run)}"
 
 
 @case(

@@ -203,6 +203,46 @@ def late_and_renewed(rig: Rig) -> str:
     return "; ".join(told)
 
 
+@case(
+    "R28",
+    "A node that sleeps over several rounds, as a laptop does, and wakes",
+    "a run that can do without it goes on; one that cannot waits, does that round again, and ends in the "
+    "same final model; the node answers by itself within 60 s",
+    "SIGSTOP to all processes of ward-2, until a run with min-replies = 2 has done five rounds without it; "
+    "then in a training of one with min-replies = 3, until its attempt is over for want of it; SIGCONT",
+    tests=(
+        "tests/strategies/test_faults.py::test_a_round_that_lacks_a_needed_node_is_done_again_when_it_is_back",
+        "tests/deploy/test_runner.py::test_nodes_of_a_run_that_has_begun_are_waited_for_however_long",
+        "tests/deploy/test_policy.py::test_a_machine_that_sleeps_while_the_program_is_asked_trains",
+    ),
+)
+def sleeps(rig: Rig) -> str:
+    run = rig.submit(ENDLESS, roll_call_timeout=20.0)
+    fed, node = run.fed, run.fed.machines["ward-2"]
+    run.wait_round(1)
+    with node.asleep():
+        fed.until(lambda: "ward-2" not in fed.online(), 90, "ward-2 offline")
+        run.wait_round(run.done() + 6)
+        slept = run.done()
+    woke = time.monotonic()
+    fed.until(lambda: run.done() > slept and run.rows()[-1]["answered"] == 3, 60, "a round with ward-2")
+    told = f"back after {time.monotonic() - woke:.1f} s"
+    fed.jobs.ask_to_stop(run.name)
+    run = rig.submit(4, min_replies=3, roll_call_timeout=20.0)
+    run.wait_round(1)
+    with contextlib.ExitStack() as sleep:
+        with fed.held(run, "ward-2"):
+            sleep.enter_context(node.asleep())
+        fed.until(lambda: run.job().reason, 180, "a reason")
+        at, why = run.done(), run.job().reason
+    woke = time.monotonic()
+    run.wait_round(at + 1, 60)
+    told += f"; waited for: {why[:80]}, next round {time.monotonic() - woke:.1f} s after it woke"
+    run.wait_end()
+    assert not run.quarantined(), run.quarantined()
+    return f"{told}; {rig.same(run)}"
+
+
 def _joins(run: Run) -> str:
     """Start ward-3; return how long it took to be there, and to be asked."""
     fed = run.fed

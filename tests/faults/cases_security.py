@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import re
+import sqlite3
 import stat
 import time
 from pathlib import Path
@@ -180,6 +181,45 @@ def policy(rig: Rig) -> str:
         fed.restart_node("ward-3")
     assert audit.count("refused train") >= 5, audit
     return f"{'; '.join(told)}; {len(audit.splitlines())} audit lines"
+
+
+@case(
+    "S18",
+    "Replies to others' messages, parts of others' messages, a flood of objects",
+    "each is refused, nothing is stored; the run goes on",
+    "a node with a good key is told run, node and message ids from the link's database, which no node can "
+    "know, and calls the Fleet API with them while ward-1 trains",
+    tests=(
+        "tests/deploy/test_limits.py::test_parts_of_another_nodes_reply_are_not_taken",
+        "tests/deploy/test_limits.py::test_too_many_objects_are_refused",
+        "tests/deploy/test_held_calls.py::test_a_node_gets_no_part_of_a_message_to_another",
+        "tests/deploy/test_held_calls.py::test_objects_without_an_upload_are_counted_and_not_stored",
+    ),
+)
+def foreign(rig: Rig) -> str:
+    kit = rig.enrol("meddler")
+    run = rig.submit(4, min_replies=3)
+    fed = run.fed
+    run.wait_round(1)
+    with fed.held(run, "ward-1"), contextlib.closing(sqlite3.connect(fed.link_kit.database)) as db:
+        ward = next(int(n["id"]) for n in fed.status()["nodes"] if n["name"] == "ward-1")
+        number, message = db.execute(
+            "SELECT run_id, message_id FROM message_ins WHERE dst_node_id = ? ORDER BY created_at DESC",
+            (ward - (1 << 64) if ward >= 1 << 63 else ward,),
+        ).fetchone()
+        found = fed.attack(
+            "foreign", fed.address, str(kit / "ca.crt"), str(kit / "node.key"), str(number % (1 << 64)),
+            str(ward), message,
+        )  # fmt: skip
+    run.wait_end()
+    assert found["a reply to another's message"].startswith("PERMISSION_DENIED"), found
+    assert found["a part of another's message"] == "none", found
+    assert found["stored"] == 0, found
+    assert any(said.startswith("RESOURCE_EXHAUSTED") for said in found["a flood of objects"]), found
+    assert not run.quarantined(), run.quarantined()
+    calls = sum(found["a flood of objects"].values())
+    refused = found["a reply to another's message"]
+    return f"{refused[:60]}; {calls} objects, none stored; {rig.same(run)}"
 
 
 @case(

@@ -127,6 +127,28 @@ def superlink_away(rig: Rig) -> str:
 
 
 @case(
+    "R31",
+    "A rolling restart: every node and the link, one after the other, in the midst of a run",
+    "no round is lost or keeps the model, with min-replies = all nodes; same final model",
+    "`bouquet node` and `bouquet link` are ended by SIGTERM and started again, each after a further round",
+)
+def rolling_restart(rig: Rig) -> str:
+    run = rig.submit(12, min_replies=3)
+    fed, told = run.fed, []
+    run.wait_round(1)
+    for name in (*fed.wards, "link"):
+        began, at = time.monotonic(), run.done()
+        fed.machines[name].stop()
+        fed.start_link() if name == "link" else fed.start_node(name)
+        fed.until(lambda: fed.online() >= set(fed.wards), 90, f"all online after {name}")
+        run.wait_round(min(at + 1, run.rounds))
+        told.append(f"{name} {time.monotonic() - began:.1f} s")
+    run.wait_end()
+    assert not run.quarantined(), run.quarantined()
+    return f"next round after {', '.join(told)}; {rig.same(run)}"
+
+
+@case(
     "R12",
     "Kills at random moments, also of the whole machine",
     "always a readable checkpoint, rounds in order, each once; same final model",

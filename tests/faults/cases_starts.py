@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ from server_app.deploy.kits import certificates
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.kitfiles import set_key
 from server_app.deploy.kits.provision import provision
-from tests.faults.case import Rig, case
+from server_app.deploy.link.status import YELLOW, read_status
+from tests.faults.case import NotCoveredError, Rig, case
 from tests.faults.machine import STARTS_S, Machine, until
 from tests.faults.runs import BOUQUET, write_ward
 
@@ -116,6 +119,63 @@ def broken_starts(rig: Rig) -> str:
             assert "Traceback" not in node.said(), node.said()
             told.append(f"kit moved away: {line.rpartition('it was ')[2][:30]}")
     return "; ".join(told)
+
+
+@case(
+    "R30",
+    "A kit on a read-only disk",
+    "`bouquet node` and `bouquet link` end at once, with exit code 1 or 2, and name the folder",
+    "both kits are mounted on themselves, read-only (mount --bind -o ro; as root, modes do not count)",
+)
+def read_only_kit(rig: Rig) -> str:
+    out = kits(rig.folder / "read-only")
+    told = []
+    for name in ("ward", "link"):
+        kit = str(out / name)
+        try:
+            subprocess.run(["mount", "--bind", kit, kit], check=True, capture_output=True)
+            subprocess.run(["mount", "-o", "remount,ro,bind", kit], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as err:
+            subprocess.run(["umount", kit], check=False, capture_output=True)
+            raise NotCoveredError(f"it needs root, to mount a folder read-only: {err}") from None
+        try:
+            code, said = refused("node" if name == "ward" else "link", kit)
+        finally:
+            subprocess.run(["umount", kit], check=True)
+        assert code in (1, 2), (code, said)
+        assert kit in said, said
+        assert "Read-only file system" in said, said
+        told.append(f"{name}: {said.strip().splitlines()[-1][:120]}")
+    return "; ".join(told)
+
+
+@case(
+    "R32",
+    "A link whose database a newer Flower has upgraded; a link of another app in the midst of a run",
+    "`bouquet link` ends and says which Flower it needs; a run ends and says with which app it began, and "
+    "goes on with --resume only",
+    "a link's database gets the mark of a version that is not known here",
+    tests=(
+        "tests/deploy/test_superlink.py",
+        "tests/deploy/test_runner.py::test_a_run_goes_on_with_the_app_that_it_began_with_only",
+    ),
+)
+def newer_database(rig: Rig) -> str:
+    folder = rig.folder / "newer"
+    out = kits(folder)
+    with started(folder, "link", str(out / "link")) as link:
+        until(
+            lambda: read_status(read_link_kit(out / "link"))["state"] == YELLOW, STARTS_S, "a link that works"
+        )
+        link.stop()
+    with contextlib.closing(sqlite3.connect(out / "link" / "state" / "link.db")) as db, db:
+        db.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    code, said = refused("link", str(out / "link"))
+    assert code == 2, (code, said)
+    assert re.search(r"cannot start: expected a database of flwr [\d.]+ or older; got a newer one's", said), (
+        said
+    )
+    return said.strip().splitlines()[-1][:160]
 
 
 @case(

@@ -29,6 +29,7 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job, Jobs
 from server_app.deploy.link.status import read_status
+from tests.faults.clock import Clock
 from tests.faults.machine import STARTS_S, Machine, end_of, until
 from tests.faults.network import Network
 from tests.faults.runs import BOUQUET, KEYS, ROUND_S, Run, write_ward
@@ -101,10 +102,12 @@ class Federation:
         """Return the kit of a node."""
         return read_node_kit(self.kits / name)
 
-    def start_link(self) -> Machine:
-        """Start the link."""
+    def start_link(self, clock: Clock | None = None, code: Path | None = None) -> Machine:
+        """Start the link, by the clock of its machine or by another, with the app in a folder `code`."""
         prefix = self.network.prefix(self.network.link) if self.network else []
-        return self._start("link", [BOUQUET, "link", str(self.kits / "link")], prefix)
+        if clock:
+            prefix = [*prefix, "env", *(f"{name}={value}" for name, value in clock.environment.items())]
+        return self._start("link", [BOUQUET, "link", str(self.kits / "link")], prefix, code)
 
     def start_node(
         self, name: str, *options: str, kit: Path | None = None, near: bool = False, code: Path | None = None

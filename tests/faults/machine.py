@@ -6,7 +6,8 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ class Machine:
         psutil.wait_procs(left, timeout=10)
         if self.process is not None:
             self.process.wait(timeout=10)
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Stop all of its processes for the block, as a machine that sleeps."""
+        assert self.process is not None
+        top = psutil.Process(self.process.pid)
+        processes = [top, *top.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        try:
+            yield
+        finally:
+            for process in reversed(processes):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def stop(self) -> None:
         """End it politely."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 CUT = (("OUTPUT", "-o", "cable", "-j", "DROP"), ("INPUT", "-i", "cable", "-j", "DROP"))
 
@@ -32,11 +33,13 @@ class Network:
         link: Namespace of the link and of whoever is on its machine.
         ward: Namespace of one node and of whoever attacks from the network.
         address: The link's address on the cable.
+        ward_address: The ward's.
     """
 
     link: str
     ward: str
     address: str
+    ward_address: str
 
     def prefix(self, where: str) -> list[str]:
         """Return what runs a command in a namespace."""
@@ -77,6 +80,39 @@ class Network:
         finally:
             self.run(self.ward, "tc", "qdisc", "del", "dev", "cable", "root")
 
+    @contextmanager
+    def bad_air(self, loss: float, delay_s: float) -> Iterator[list[int]]:
+        """Lead what goes between ward and link through a bad Wi-Fi, see `tests.faults.air`.
+
+        Args:
+            loss: Share of the packets that get lost, in each direction.
+            delay_s: How long each takes, one way.
+
+        Yields:
+            Empty; after the block, how many packets came and how many were dropped.
+        """
+        command = [*self.prefix(self.link), sys.executable, "-m", "tests.faults.air", self.ward]
+        root = Path(__file__).resolve().parents[2]
+        air = subprocess.Popen(
+            [*command, str(loss), str(delay_s)], cwd=root, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        counts: list[int] = []
+        ends = ((self.link, self.address, self.ward_address), (self.ward, self.ward_address, self.address))
+        try:
+            assert air.stdout is not None
+            assert air.stdout.readline(), "no TUN device"
+            for where, mine, theirs in ends:
+                self.run(where, "ip", "link", "set", "air", "up", "mtu", "1500")
+                self.run(where, "iptables", "-I", "OUTPUT", "-o", "air", "-j", "ACCEPT")
+                self.run(where, "ip", "route", "add", theirs, "dev", "air", "src", mine)  # before the cable's
+            yield counts
+        finally:
+            air.terminate()  # its devices and the routes go with it
+            counts += map(int, air.communicate(timeout=10)[0].split())
+            for where, *_ in ends:
+                self.run(where, "iptables", "-D", "OUTPUT", "-o", "air", "-j", "ACCEPT", check=False)
+
     def strays(self) -> int:
         """Return how many packets wanted to leave the two machines for anywhere else."""
         lines = [
@@ -98,7 +134,7 @@ def network() -> Iterator[Network]:
     """
     number = os.getpid() % 60_000
     subnet = f"10.{200 + number // 256 % 50}.{number % 256}"
-    net = Network(f"bq-link-{number}", f"bq-ward-{number}", f"{subnet}.1")
+    net = Network(f"bq-link-{number}", f"bq-ward-{number}", f"{subnet}.1", f"{subnet}.2")
     ends = ((net.link, f"{subnet}.1", f"{subnet}.2"), (net.ward, f"{subnet}.2", f"{subnet}.1"))
     try:
         for where in (net.link, net.ward):

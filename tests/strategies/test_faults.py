@@ -18,7 +18,7 @@ from strategies import FedAvg
 from strategies.engine.journal import Journal
 from strategies.transport import pull
 from task import timing
-from task.errors import NodesError
+from task.errors import AbsentError, NodesError
 from task.wire import messages as wire
 from task.wire import registration
 from tests.support.apps import adds, named_app
@@ -317,6 +317,20 @@ def test_a_round_waits_for_the_clients_that_min_replies_asks_for(
     assert hashes(keep) == undisturbed
     if "waits" in caplog.text:  # the node left between two rounds, or in one
         assert "with 2 clients, of 3 or more" in caplog.text
+
+
+def test_a_round_that_lacks_a_needed_node_is_done_again_when_it_is_back(undisturbed: list[str]) -> None:
+    grid = wards(names=WARDS)
+    grid.on(0, lambda: grid.leave(0), nth=2)
+    keep = Keep()
+    initial = wire.pack_arrays({"w": np.array([0.0, 1.0], np.float32)})
+    why = r"round 2: expected the nodes of ward-1 back within 0.6 s.*ward-1.*: it went offline.*again"
+    with pytest.raises(AbsentError, match=why):
+        FedAvg(min_replies=3, roll_call_timeout=0.6).start(grid, initial, 2, timeout=20.0, journal=keep)
+    assert [row["round"] for row in keep.rows] == [0, 1]
+    rest = Keep(restore=keep.snapshots[-1])
+    FedAvg(min_replies=3, roll_call_timeout=0.6).start(wards(), initial, 2, timeout=20.0, journal=rest)
+    assert hashes(keep) + hashes(rest) == undisturbed
 
 
 def test_too_few_clients_for_too_long_end_the_run() -> None:

@@ -49,7 +49,7 @@ from server_app.deploy.flower.fleet_relay import Relay, serve
 from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
-from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER, free_port
+from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER, free_port
 from server_app.deploy.kits.certificates import (
     make_authority,
     make_key,
@@ -75,9 +75,9 @@ class Peer:
     def node(self) -> Node:
         return Node(node_id=self.id)
 
-    def activate(self, key: bytes | None = None, place: str = "") -> int:
+    def activate(self, key: bytes | None = None, place: str = "", app: str = "") -> int:
         request = ActivateNodeRequest(public_key=key or self.key, heartbeat_interval=30)
-        metadata = [(PLACE_HEADER, place)] if place else None
+        metadata = [(name, text) for name, text in ((PLACE_HEADER, place), (APP_HEADER, app)) if text] or None
         self.id = int(self.stub.ActivateNode(request, metadata=metadata).node_id)
         return self.id
 
@@ -321,8 +321,8 @@ def empty_database() -> Path:
 
 
 @contextmanager
-def served(folder: Path, limits: Limits) -> Iterator[Served]:
-    """Serve a Fleet API on loopback, with a run that runs."""
+def served(folder: Path, limits: Limits, code: str = "") -> Iterator[Served]:
+    """Serve a Fleet API on loopback, with a run that runs; of an app with this code."""
     database = str(folder / "link.db")
     shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
@@ -347,7 +347,8 @@ def served(folder: Path, limits: Limits) -> Iterator[Served]:
     )
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
-    stock.FleetServicer = partial(Fleet, limiter=limiter, delivery=delivery)
+    apps = Places(folder / "apps.json")
+    stock.FleetServicer = partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code)
     try:
         server = serve_fleet(
             stock._run_fleet_api_grpc_rere, limiter, address=address, state_factory=factory,

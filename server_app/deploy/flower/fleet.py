@@ -13,6 +13,7 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesResponse,
     PushMessagesRequest,
 )
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
@@ -27,9 +28,10 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
-from server_app.deploy.flower.limits import MAX_OBJECTS, RateLimiter, RefusedCallError
+from server_app.deploy.flower.limits import MAX_OBJECTS, Places, RateLimiter, RefusedCallError
 from server_app.deploy.flower.parts import MOST, PARTS_HEADER, pack, unpack
-from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
+from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
+from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, read_app
 from task import timing
 
 logger = logging.getLogger("flwr")
@@ -41,12 +43,23 @@ class Fleet(FleetServicer):
     Args:
         limiter: Stands before it.
         delivery: Of the same state.
+        apps: Which app each node runs, by node id, as it last said.
+        code: Of the app that this SuperLink's runs are of; "" = of any.
         theirs: Arguments of Flower's servicer.
     """
 
-    def __init__(self, *, limiter: RateLimiter, delivery: Delivery, **theirs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        limiter: RateLimiter,
+        delivery: Delivery,
+        apps: Places | None = None,
+        code: str = "",
+        **theirs: Any,
+    ) -> None:
         super().__init__(**theirs | {"objectstore_factory": KeepingStore(delivery)})
         self._limiter, self._delivery = limiter, delivery
+        self._apps, self._code = apps or Places(), code
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
@@ -61,6 +74,7 @@ class Fleet(FleetServicer):
             )
         node = self._delivery.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
+            self._check_app(node, get_metadata_str(context.invocation_metadata(), APP_HEADER) or "")
             known = self._limiter.sender(node, request.public_key)
             place = get_metadata_str(context.invocation_metadata(), PLACE_HEADER)
             if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
@@ -68,6 +82,34 @@ class Fleet(FleetServicer):
         response = super().ActivateNode(request, context)
         logger.info("%s is here", self._limiter.sender(response.node_id, request.public_key))
         return response
+
+    def SendNodeHeartbeat(  # noqa: N802
+        self, request: SendNodeHeartbeatRequest, context: grpc.ServicerContext
+    ) -> Any:
+        """Take a sign of life, but not of a node of another app: it activates itself again, and is told why.
+
+        It was let in by a SuperLink of its own app, before that was upgraded.
+        """
+        if differs(self._apps.of(str(request.node.node_id)), self._code):
+            return SendNodeHeartbeatResponse(success=False)
+        return super().SendNodeHeartbeat(request, context)
+
+    def _check_app(self, node: int, said: str) -> None:
+        """Note which app a node runs; turn it away if it is another than that of the runs here.
+
+        Let in, it would refuse every message, and a round that needs its reply fails. So the round waits.
+
+        Raises:
+            RefusedCallError: It is another.
+        """
+        if (said := said[:HEADER_LETTERS]) != self._apps.of(str(node)):
+            self._apps.keep(str(node), said)
+        if differs(said, self._code):
+            raise RefusedCallError(
+                f"this node runs app {read_app(said)}, the runs here have the code {self._code}. Give both "
+                "machines the same version; the node joins by itself then",
+                grpc.StatusCode.PERMISSION_DENIED,
+            )
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node what it shall do, also if it was given it before and has not done it.

@@ -53,7 +53,7 @@ from google.protobuf.message import DecodeError
 
 from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
 from server_app.deploy.flower.parts import PARTS_HEADER, batches, pack, unpack
-from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER
+from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
 
@@ -87,15 +87,23 @@ class FleetClient:
             was killed there.
         name: That the SuperLink's certificate must have; "" = the address.
         transport: "grpc", or "http" for a SuperLink of Flower 1.40 or later without gRPC.
+        app: Which app the node runs, if it runs no other; a link that has another turns it away.
 
     Raises:
         ConfigError: The key cannot be read.
     """
 
     def __init__(
-        self, address: str, authority: Path, key: Path, place: str, name: str = "", transport: str = "grpc"
+        self,
+        address: str,
+        authority: Path,
+        key: Path,
+        place: str,
+        name: str = "",
+        transport: str = "grpc",
+        app: str = "",
     ) -> None:
-        self._place = place
+        self._place, self._app = place, app
         self._dial = partial(TRANSPORTS[transport], address, authority.read_bytes(), name)
         self._key = _read_key(key)
         self._public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -131,7 +139,8 @@ class FleetClient:
         """
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=timing.BEAT_INTERVAL_S)
         try:
-            self._node = Node(node_id=self._call("ActivateNode", request).node_id)
+            more = {APP_HEADER: self._app} if self._app else {}
+            self._node = Node(node_id=self._call("ActivateNode", request, more).node_id)
         except RefusedMessageError as err:
             raise NotLetInError(str(err), held=S.FAILED_PRECONDITION.name in str(err)) from err
         return self._node.node_id

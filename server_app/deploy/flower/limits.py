@@ -129,11 +129,11 @@ class Sender:
 
 
 class Places:
-    """Where each node was last, by its key's fingerprint; on the disk, for a SuperLink that is killed.
+    """What nodes last said of themselves, in a word each; on the disk, for a SuperLink that is killed.
 
     Args:
         path: JSON file; None = nothing is kept. One that cannot be read or written costs no more than that a
-            node which is killed together with the SuperLink waits for `fleet.DEAD_S`.
+            node which is killed together with the SuperLink waits for `timing.DEAD_NODE_S`.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -147,11 +147,15 @@ class Places:
                 logger.warning("%s: expected the nodes' places in JSON: %s; it is replaced", path, err)
 
     def of(self, key: str) -> str:
-        """Return the place of a node, "" if none is known."""
+        """Return what a node said, "" if nothing is known."""
         return self._of.get(key, "")
 
+    def all(self) -> list[tuple[str, str]]:
+        """Return each node and what it said."""
+        return list(self._of.items())
+
     def keep(self, key: str, place: str) -> None:
-        """Write down where a node is."""
+        """Write down what a node says."""
         with self._lock:
             self._of[key] = place
             if self._path is not None:

@@ -143,6 +143,7 @@ FLEET = Use(
             FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
             ActivateNode(self, request, context)
+            SendNodeHeartbeat(self, request, context)
             PullMessages(self, request, context)
             PushMessages(self, request, context)
             PullObject(self, request, context)
@@ -163,6 +164,8 @@ FLEET = Use(
             PullMessagesRequest: node message_ids
             PullMessagesResponse: reconnect messages_list message_object_trees
             PushMessagesRequest: node messages_list message_object_trees ... 6adaa0ac
+        flwr.proto.heartbeat_pb2
+            SendNodeHeartbeatResponse: success
         flwr.proto.message_pb2
             ConfirmMessageReceivedRequest: node run_id message_object_id
             ObjectTree: object_id children

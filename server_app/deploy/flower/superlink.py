@@ -36,6 +36,7 @@ from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLim
 from server_app.deploy.flower.names import LINK
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.processes import end_with_parent
+from server_app.deploy.node.app_integrity import APPS, differs
 from task import timing
 from task.errors import ConfigError
 from task.flower.names import changes
@@ -57,8 +58,8 @@ ROUTINE = (
 )
 
 
-def patch(limits: Limits) -> None:
-    """Give Flower's SuperLink, not yet started, the limits and the delivery.
+def patch(limits: Limits, code: str = "") -> None:
+    """Give Flower's SuperLink, not yet started, the limits and the delivery, and the code of its app.
 
     Raises:
         ConfigError: This version of Flower is built otherwise.
@@ -82,12 +83,16 @@ def patch(limits: Limits) -> None:
             delivery = Delivery(state)
             deliveries.append(delivery)
             delivery.survive()
-            places = Places(Path(str(self.state_factory.database)).with_name(PLACES))
+            folder = Path(str(self.state_factory.database)).parent
+            places, apps = Places(folder / PLACES), Places(folder / APPS)
+            for node, app in apps.all():
+                if differs(app, code):  # let in by an earlier SuperLink; its next sign of life is refused
+                    state.deactivate_node(int(node))
             limiter = RateLimiter(
                 limits, state.get_node_id_by_public_key, _NodeNames(state), delivery.refuse, places
             )
             changes = {
-                "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery),
+                "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code),
                 "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, limiter),
                 "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
             }
@@ -202,8 +207,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
     parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
     parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
+    parser.add_argument("--app", default="", help="code of the app; nodes with another are not let in")
     ours, theirs = parser.parse_known_args(arguments)
-    patch(Limits(ours.max_reply, ours.max_rate))
+    patch(Limits(ours.max_reply, ours.max_rate), ours.app)
     logger.addFilter(_is_news)
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, on all addresses
     os.environ["FLWR_INTERNAL_GRPC_FLEET_API"] = "1"  # the one Fleet API of 1.39; on demand from 1.40 on

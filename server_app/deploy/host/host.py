@@ -11,6 +11,7 @@ MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[3]
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
+APP_HEADER = "bouquet-app"  # of a node that runs its installed app only: which that is
 HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until there is an answer: seconds
 
 

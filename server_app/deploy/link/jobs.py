@@ -35,6 +35,7 @@ class Job:
     attempts: int = 0  # how often it was submitted
     result_before: int = 0  # time of change, in ns, of an earlier run's result.json; 0 = none
     folder_before: str = ""  # identity of the run whose folder had this name; "" = none
+    app: str = ""  # which app it began with: version and code
     created: float = 0.0  # seconds since 1970
     updated: float = 0.0  # seconds since 1970
 

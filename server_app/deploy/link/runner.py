@@ -5,8 +5,9 @@
 The runner goes by three facts: the SuperLink's state of the run, whether the result folder is locked (the
 ServerApp locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a
 result is resumed from its last checkpoint, after a pause that grows while there is no progress. A wrong key,
-bad data or a damaged checkpoint would end it again, so they end the job. After a full disk, it tries without
-limit.
+bad data or a damaged checkpoint would end it again, so they end the job. After a full disk, and while nodes
+of a run that has begun are away, it tries without limit. A run goes on only with the app that it began with:
+another may compute other bytes.
 """
 
 import time
@@ -19,7 +20,7 @@ from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPP
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
 from task import timing
-from task.errors import PASSES, BouquetError, ConfigError
+from task.errors import ABSENT, PASSES, BouquetError, ConfigError
 
 MOST_FRUITLESS = 10  # attempts without a new round
 POLICY = "policy"  # how a refusal to run anything but the installed app begins
@@ -46,7 +47,8 @@ class Runner:
     """Runs the jobs of a link.
 
     `fab` is the app's bundle, `tell` takes one line for the operator, `most` jobs run at once, `started` is
-    called after each submission, `clock` gives seconds, for pauses.
+    called after each submission, `clock` gives seconds, for pauses, and `app` names the app's version and
+    code.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class Runner:
         most: int,
         started: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        app: str = "",
     ) -> None:
         self.jobs, self.control, self._tell, self._clock = jobs, control, tell, clock
-        self._fab, self._most, self._started = fab, most, started
+        self._fab, self._most, self._started, self._app = fab, most, started, app
         self._attempts: dict[str, _Attempt] = {}  # by job id
 
     def look(self, nodes: list[NodeState]) -> None:
@@ -106,6 +109,14 @@ class Runner:
         `least` nodes must be online before it goes on; 0 = as many as the job says. `attempt` is the previous
         one.
         """
+        if job.app not in ("", self._app):
+            self._end(
+                job, FAILED,
+                f"it began with version {job.app} of the app, and this link runs {self._app} now, with which "
+                "it may come to another model. To go on with this one, submit it again with the same keys "
+                "and --resume; to end it as it began, install that version again first, on the nodes too",
+            )  # fmt: skip
+            return
         folder = self.jobs.runs / job.name
         keys = dict(job.keys) | {"runs-dir": str(self.jobs.runs), "run-name": job.name}
         if job.attempts and self.jobs.folder_id(job.name) not in ("", job.folder_before):
@@ -123,7 +134,7 @@ class Runner:
             return
         rounds = _size(folder / "rounds.jsonl")
         self._attempts[job.id] = _Attempt(fruitless=attempt.fruitless, rounds=rounds)
-        self.jobs.update(job, state=RUNNING, runs=(*job.runs, run), attempts=job.attempts + 1)
+        self.jobs.update(job, state=RUNNING, runs=(*job.runs, run), attempts=job.attempts + 1, app=self._app)
         self._tell(f"job {job.name}: attempt {job.attempts + 1}, run {run}")
 
     def _watch(self, job: Job, attempt: _Attempt) -> None:
@@ -168,7 +179,7 @@ class Runner:
         rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
         if rounds > attempt.rounds:
             attempt.fruitless = 0
-        elif kind != PASSES:
+        elif kind != PASSES and not (kind == ABSENT and rounds):
             attempt.fruitless += 1
         if attempt.fruitless >= MOST_FRUITLESS:
             self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")

@@ -20,14 +20,15 @@ import psutil
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.host.host import marked
-from server_app.deploy.host.processes import Child, Supervisor, only_one, say
+from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
-from server_app.deploy.link.status import Seen, write_status
+from server_app.deploy.link.status import Seen, node_apps, write_status
+from server_app.deploy.node.app_integrity import PACKAGES, App, own_app
 from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder
@@ -44,10 +45,11 @@ class Keeper:
 
     def __init__(self, kit: LinkKit, fab: bytes, started: Callable[[], None]) -> None:
         self.kit = kit
-        self.seen = Seen()
+        self.seen = Seen(app=own_app())
         self.control = Control(kit)
         self.jobs = Jobs(kit.jobs, kit.runs)
-        self._runner = Runner(self.jobs, self.control, fab, say, kit.max_runs, started)
+        app = str(own_app(PACKAGES))
+        self._runner = Runner(self.jobs, self.control, fab, say, kit.max_runs, started, app=app)
         self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
         self._wrong: list[str] = []  # about the kit's keys
@@ -65,7 +67,7 @@ class Keeper:
         try:
             if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
                 check_database(self.kit.database)
-                self.seen.nodes = self._register()
+                self.seen.nodes, self.seen.apps = self._register(), node_apps(self.kit)
                 self.seen.answered = self._looked_at = time.monotonic()
                 self.seen.trouble, self.seen.warnings = "", self._wrong + self.jobs.damaged()
             self._runner.look(self.seen.nodes)
@@ -117,7 +119,7 @@ def run_link(kit: LinkKit) -> None:
     """Run a link until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigError: A certificate has expired.
+        ConfigError: A certificate has expired, or the SuperLink cannot start with what is here.
         BouquetError: Another process runs it already.
     """
     for text in check_kit(kit.path):
@@ -133,7 +135,7 @@ def run_link(kit: LinkKit) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in children too, until one of them listens to it
         with Supervisor(kit.logs) as supervisor:
             env = environment(kit)
-            superlink = Child(SUPERLINK, superlink_command(kit), env)
+            superlink = Child(SUPERLINK, superlink_command(kit, own_app()), env, explain=why_it_ended)
             warm = Child(WARM, warm_command(kit), env)
             keeper = Keeper(kit, bundle(), lambda: _wake(warm))
             superlink.health = lambda: health(superlink, keeper.seen)
@@ -203,12 +205,25 @@ def _full(folder: Path) -> str:
     return f"{folder}: expected at least {least} MB of free disk; got {free // 1024**2} MB"
 
 
-def superlink_command(kit: LinkKit) -> list[str]:
+def why_it_ended(code: int, log: str) -> str:
+    """Say how the SuperLink ended.
+
+    Raises:
+        ConfigError: It cannot start here, such as with the database of a newer Flower: a new start would not
+            help.
+    """
+    last = log.strip().rpartition("\n")[2]
+    if code > 0 and (text := last.removeprefix(f"{ConfigError.__module__}.{ConfigError.__name__}: ")) != last:
+        raise ConfigError(f"the SuperLink cannot start: {text}")
+    return how_it_ended(code)
+
+
+def superlink_command(kit: LinkKit, app: App) -> list[str]:
     """Return what starts the SuperLink."""
     host, port = read_address(kit.control, "control")
     return [
         sys.executable, "-m", "server_app.deploy.flower.superlink",
-        "--max-reply", str(kit.max_reply), "--max-rate", str(kit.max_rate),
+        "--max-reply", str(kit.max_reply), "--max-rate", str(kit.max_rate), "--app", app.code,
         "--host", host, "--port", str(port), "--fleet-api-address", kit.fleet,
         "--ssl-ca-certfile", str(kit.ca_certificate), "--ssl-certfile", str(kit.server_certificate),
         "--ssl-keyfile", str(kit.server_key), "--enable-supernode-auth", "--database", str(kit.database),

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Job, Jobs, waiting
+from server_app.deploy.node.app_integrity import APPS, App, read_app
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
 from task import timing
@@ -44,6 +45,8 @@ class Seen:
     warnings: list[str] = field(default_factory=list)  # for the operator
     disk: str = ""  # what is wrong with the disk, "" if nothing is
     certificates: tuple[Finding, ...] = ()  # those that have expired or soon will
+    app: App | None = None  # that the link's runs are of
+    apps: dict[str, App] = field(default_factory=dict)  # that the nodes run, by id, as they last said
 
 
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
@@ -63,7 +66,13 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs, seen.nodes)
     waits = waiting(all_jobs, kit.max_runs)
     nodes = [
-        _node(node, registered.get(str(node.id), {}), left_out.get(str(node.id), ""))
+        _node(
+            node,
+            registered.get(str(node.id), {}),
+            left_out.get(str(node.id), ""),
+            seen.apps.get(str(node.id)),
+            seen.app,
+        )
         for node in sorted(seen.nodes, key=lambda node: (node.name, node.id))
     ]
     warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
@@ -73,6 +82,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
             "written": time.time(),
             "pid": os.getpid(),
             "address": kit.address,
+            **_app_row(seen.app, None),
             "state": level(faults, warnings),
             "warnings": faults + warnings,
             "processes": processes,
@@ -146,12 +156,12 @@ def read_status(kit: LinkKit) -> Row:
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     """Return the tables of a status for a terminal."""
     now = time.time()
-    nodes = Table("node", "online", "last seen", "clients", "examples", "app", title="nodes")
+    nodes = Table("node", "online", "last seen", "clients", "examples", "app", "Flower", title="nodes")
     for node in status["nodes"]:
         online = Text("yes", "green") if node["online"] else Text("no", "red")
         seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
-        known = [_known(node[key]) for key in ("clients", "examples", "app_version")]
-        nodes.add_row(node["name"], online, seen, *known)
+        known = [_known(node[key]) for key in ("clients", "examples")]
+        nodes.add_row(node["name"], online, seen, *known, *_app_words(node))
     runs = Table("run", "state", "nodes", "round", "attempts", "changed", "reason", title="runs")
     for run in status["runs"]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
@@ -159,7 +169,9 @@ def tables(status: Mapping[str, Any]) -> list[Table | Text]:
         on, why = some(run.get("nodes", ())) or "all", run.get("waits") or run["reason"]
         runs.add_row(run["name"], run["state"], on, rounds, str(run["attempts"]), changed, why)
     colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
-    head = Text.assemble((status["state"], colour), f"  {status.get('address', '')}")
+    app, flower = _app_words(status)
+    runs_of = f"  app {app}, Flower {flower}" if app != "?" else ""
+    head = Text.assemble((status["state"], colour), f"  {status.get('address', '')}{runs_of}")
     return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
 
 
@@ -174,12 +186,37 @@ def _process(child: Child) -> Row:
     }
 
 
-def _node(node: NodeState, known: Row, left_out: str) -> Row:
+def node_apps(kit: LinkKit) -> dict[str, App]:
+    """Return the apps that nodes run, by id, as they last told the SuperLink."""
+    try:
+        said = json.loads((kit.state / APPS).read_bytes())
+        return {node: app for node, header in said.items() if (app := read_app(header))}
+    except (OSError, ValueError, AttributeError):  # nobody said anything yet, or a damaged file
+        return {}
+
+
+def _app_row(app: App | None, version: object) -> Row:
+    """Return what a status says of an app; of one that nobody named, the version at most."""
+    code, flower = (app.code, app.flower) if app else (None, None)
+    return {"app_version": app.version if app else version, "app_code": code, "flower_version": flower}
+
+
+def _app_words(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the app and the version of Flower in such a row as words."""
+    code = row.get("app_code")
+    app = _known(row.get("app_version")) + (f" ({code})" if code else "")
+    return app, _known(row.get("flower_version"))
+
+
+def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App | None) -> Row:
     away = "is not online" + (
         f": its last sign of life was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
         if node.last_seen
         else ", and never was"
     )
+    other = ""
+    if app and ours and app.code != ours.code:
+        other = f"runs app {app}, the link {ours}: give both the same version; until then it takes no part"
     return {
         "name": node.name,
         "id": str(node.id),
@@ -187,8 +224,8 @@ def _node(node: NodeState, known: Row, left_out: str) -> Row:
         "last_seen": node.last_seen if node.last_seen is None else min(node.last_seen, time.time()),
         "clients": known.get("clients"),
         "examples": known.get("examples"),
-        "app_version": known.get("version"),
-        "problem": left_out if node.online else away,
+        **_app_row(app, known.get("version")),
+        "problem": other or (left_out if node.online else away),
     }
 
 

@@ -18,6 +18,7 @@ from server_app.deploy.link.status import RED
 from server_app.deploy.monitor.rows import (
     ClientTable,
     RoundTable,
+    app_row,
     config_row,
     job_row,
     mapping,
@@ -224,6 +225,7 @@ class Watched:
             "old": old,
             **self._health(),
             "address": text(found.get("address")),
+            **app_row(found),
             "nodes": [node_row(node, old=old) for node in objects(found.get("nodes"))],
             "processes": [process_row(process, old=old) for process in objects(found.get("processes"))],
         }

@@ -82,6 +82,11 @@ def round_row(row: Row) -> Row:
     }
 
 
+def app_row(row: Row) -> Row:
+    """Return what is shown of the app of a node or a link."""
+    return {key: text(row.get(key)) for key in ("app_version", "app_code", "flower_version")}
+
+
 def node_row(node: Row, *, old: bool) -> Row:
     """Return what is shown of a node; an old status does not say whether it is online."""
     return {
@@ -90,7 +95,7 @@ def node_row(node: Row, *, old: bool) -> Row:
         "last_seen": number(node.get("last_seen")),
         "clients": number(node.get("clients")),
         "examples": number(node.get("examples")),
-        "app_version": text(node.get("app_version")),
+        **app_row(node),
         "problem": text(node.get("problem")),
     }
 

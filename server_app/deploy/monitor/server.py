@@ -23,7 +23,8 @@ No page holds data. The script asks for JSON every 2 s, which `server_app.deploy
                             plots: [name, note, drawing], drawn W pixels wide: a tree of SVG elements, each
                             [tag, attributes, inside ...], or null; more
   /api/nodes                folder, kit, now, problems, there, written, old, state, address, warnings,
-                            nodes: [name, online, last_seen, clients, examples, app_version, problem],
+                            nodes: [name, online, last_seen, clients, examples, app_version, app_code,
+                            flower_version, problem], app_version, app_code, flower_version of the link,
                             processes: [name, running, pid, restarts, uptime_s]
 
 The link's state is "green", "yellow" (it works, but without some nodes or clients), "red", or "" in a folder

@@ -9,11 +9,52 @@ import io
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 CONTENT = ".info/CONTENT"
 PACKAGES = ("client_app", "server_app", "strategies", "task")
 OF_A_NODE = ("client_app", "task")  # what a node runs of them
+HEADER_LETTERS = 100
+APPS = "apps.json"  # beside the link's database: the apps that nodes say that they run
+CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
+
+
+class App(NamedTuple):
+    """Which app a machine runs.
+
+    Attributes:
+        version: Of the package.
+        code: The start of a SHA-256 over its Python files; two apps of one code compute the same.
+        flower: Version of Flower, which may differ.
+    """
+
+    version: str
+    code: str
+    flower: str
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.code})"
+
+
+def own_app(packages: Iterable[str] = OF_A_NODE) -> App:
+    """Return the app that is installed here: the code of what a node runs of it, or of other packages."""
+    lines = [f"{path},{digest}\n" for path, digest in installed(packages).items()]
+    code = hashlib.sha256("".join(lines).encode()).hexdigest()[:CODE_LETTERS]
+    return App(version("bouquet"), code, version("flwr"))
+
+
+def read_app(header: str) -> App | None:
+    """Return the app that a node says that it runs, in the words of an `App`; None if it does not say."""
+    words = header[:HEADER_LETTERS].split()
+    return App(*words) if len(words) == len(App._fields) else None
+
+
+def differs(header: str, code: str) -> bool:
+    """Return whether a node says that its app has another code; one that says nothing checks each run."""
+    app = read_app(header)
+    return bool(code) and app is not None and app.code != code
 
 
 def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:

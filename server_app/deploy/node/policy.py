@@ -9,6 +9,8 @@ from task import timing
 from task.errors import RefusedError, local
 from task.storage.files import private
 
+HOOK_LOOKS = 10
+
 
 @dataclass(frozen=True)
 class Site:
@@ -66,17 +68,25 @@ def ask(hook: str) -> None:
         RefusedError: With what it printed; the server hears of its standard output alone.
     """
     try:
-        answer = subprocess.run(
-            [hook], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=timing.HOOK_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise RefusedError(f"not training: {local(hook)} did not answer within {timing.HOOK_S:g} s") from None
+        asked = subprocess.Popen(
+            [hook], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
     except OSError as err:
         raise RefusedError(f"not training: {local(hook)} cannot be run: {err.strerror}") from None
-    if answer.returncode:
-        said = answer.stdout.strip()[-200:] or f"exit code {answer.returncode}"
-        noise = answer.stderr.strip()[-200:]
+    with asked:
+        for _ in range(HOOK_LOOKS):  # a machine that sleeps meanwhile loses one of them
+            try:
+                out, noise = (
+                    text.strip()[-200:] for text in asked.communicate(timeout=timing.HOOK_S / HOOK_LOOKS)
+                )
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            asked.kill()
+            raise RefusedError(f"not training: {local(hook)} did not answer within {timing.HOOK_S:g} s")
+    if asked.returncode:
+        said = out or f"exit code {asked.returncode}"
         raise RefusedError(f"not training: {local(hook)} said {said}{local(f' ({noise})') if noise else ''}")
 
 

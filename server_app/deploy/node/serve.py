@@ -19,6 +19,7 @@ from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.node.app_integrity import own_app
 from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.policy import Site
@@ -131,7 +132,8 @@ class _NodeProcess:
         if options.bandwidth:
             address, name = f"127.0.0.1:{SlowLink(self.link, options.bandwidth).port}", self.link[0]
         transport = "http" if options.http else "grpc"
-        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport)
+        app = " ".join(own_app()) if kit.policy.apps == "installed" else ""
+        client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport, app)
         config = node_config(kit.name, options, kit.policy)
         rounds = kit.state / "rounds.json"
         self.loop = MessageLoop(client, self.tasks, site(kit, options), config, options.max_memory, rounds)
