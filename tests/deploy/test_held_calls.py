@@ -314,7 +314,7 @@ def test_calls_that_must_wait_do_not_take_the_threads_of_others(
 ) -> None:
     monkeypatch.setattr(limiting, "SLOWED_CALLS", 0)
     node, other = link.peer(), link.peer()
-    link.limiter.sender(node.id).others.tokens = -50.0  # half a second's calls too many
+    link.limiter.sender(node.id).others.tokens = -400.0  # four seconds of calls too many
     with pytest.raises(grpc.RpcError, match="wait already"):
         node.pull()
     assert other.pull() == []
