@@ -14,7 +14,8 @@ app = typer.Typer()
 
 
 @app.command(
-    epilog="Examples: [bold]bouquet scene straggler[/bold]  ·  [bold]bouquet scene ring --link kits/link[/bold]"
+    epilog="Examples: [bold]bouquet scene straggler[/bold]  ·  "
+    "[bold]bouquet scene ring --link kits/link[/bold]"
 )
 def scene(
     name: Annotated[str, typer.Argument(help="The scene; none = list them.")] = "",
