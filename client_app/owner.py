@@ -99,43 +99,37 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
     return keys | {key: str(node_config[key]) for key in (DATA, *FOLDERS) if node_config.get(key)}
 
 
-@dataclass(frozen=True)
-class Basis:
-    """What one record of an upload is computed from."""
-
-    field: str  # name of the record
-    examples: int  # distinct training examples of the client
-    steps: int | None  # local steps; None if each of them takes all the client's examples
-    why: str  # the keys that make it so
-
-
 def basis(
     config: Config, train: TrainConfig, entry: Algorithm, field: Record, rows: int, epochs: int
-) -> Basis:
+) -> tuple[int, int | None, str]:
     """Return what a record of a client's upload is computed from.
 
     `train` is the client's local work in this round, whose number of steps a rule may set; `rows` are its
     training examples and `epochs` its epochs.
+
+    Returns:
+        How many distinct training examples; in how many local steps, None if each of them takes all the
+        client's examples; and the keys that make it so.
     """
     if any(f.of == "validation" for f in entry.up):
         share = config.fedfomo.validation
         held_out = max(int(rows * share), 1)
         if field.of == "validation":
-            return Basis(field.name, held_out, None, f'run-config key "fedfomo.validation" = {share:g}')
+            return held_out, None, f'run-config key "fedfomo.validation" = {share:g}'
         rows = rows - held_out or rows
     width = min(train.batch_size or rows, rows)
     batch = f'run-config key "batch-size" = {train.batch_size}'
     if field.of == "all":
-        return Basis(field.name, rows, None, "all examples")
+        return rows, None, "all examples"
     if field.of == "batch":
-        return Basis(field.name, width, None if width >= rows else 1, f"{batch}, one minibatch")
+        return width, None if width >= rows else 1, f"{batch}, one minibatch"
     steps = steps_of(train, rows, epochs)
     whole, rest = divmod(rows, width)
     sizes = [width] * min(steps, whole) + ([rest] if rest and steps > whole else [])  # of one pass
     if field.of == "halves":
         sizes = [size - size // 2 for size in sizes]
     work = f"local-steps = {train.local_steps}" if train.local_steps else f"{epochs} epochs"
-    return Basis(field.name, sum(sizes), None if width >= rows else steps, f"{batch}, {work}")
+    return sum(sizes), None if width >= rows else steps, f"{batch}, {work}"
 
 
 def check_basis(
@@ -160,14 +154,14 @@ def check_basis(
     if rows < owner.min_examples:
         raise RefusedError(f"policy: min-examples = {owner.min_examples}; client {client} has {rows}")
     for field in entry.up or ((TRAIN_LOSS,) if trains else ()):
-        found = basis(config, train, entry, field, rows, epochs)
-        if found.examples < owner.min_examples:
+        examples, steps, why = basis(config, train, entry, field, rows, epochs)
+        if examples < owner.min_examples:
             raise RefusedError(
-                f"policy: min-examples = {owner.min_examples}; {found.field!r} of {entry.name} would be "
-                f"computed from {found.examples} examples ({found.why}; client {client} has {rows})"
+                f"policy: min-examples = {owner.min_examples}; {field.name!r} of {entry.name} would be "
+                f"computed from {examples} examples ({why}; client {client} has {rows})"
             )
-        if found.steps is not None and found.steps < owner.min_steps:
+        if steps is not None and steps < owner.min_steps:
             raise RefusedError(
-                f"policy: min-steps = {owner.min_steps}; {found.field!r} of {entry.name} would be "
-                f"computed in {found.steps} local steps ({found.why}; client {client} has {rows} examples)"
+                f"policy: min-steps = {owner.min_steps}; {field.name!r} of {entry.name} would be "
+                f"computed in {steps} local steps ({why}; client {client} has {rows} examples)"
             )

@@ -14,7 +14,7 @@ from client_app.owner import check_basis
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
-from client_app.stages.stage import Outcome
+from client_app.stages.stage import Outcome, measured
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
@@ -118,20 +118,16 @@ class Training:
         most = self.node.config.train.stack if self.entry.batched else 1
         self.program, size = program_of(self.node.model(), most)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
-            try:
-                outcomes = self._cohort(cohort)
-            except Exception as err:
-                if len(cohort) == 1:
-                    outcomes = [(cohort[0], err)]
-                else:  # find the one whose failure it is
-                    outcomes = [outcome for c in cohort for outcome in self._alone(c)]
-            yield from outcomes
+            yield from self._outcomes(cohort)
 
-    def _alone(self, client: str) -> list[Outcome]:
+    def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
+        """Train some clients together; if that fails, each alone, to find the one whose failure it is."""
         try:
-            return self._cohort([client])
+            return self._cohort(cohort)
         except Exception as err:
-            return [(client, err)]
+            if len(cohort) == 1:
+                return [(cohort[0], err)]
+            return [outcome for client in cohort for outcome in self._outcomes([client])]
 
     def task(
         self,
@@ -218,16 +214,14 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     model = node.model()
     if not entry.personal:
         Single(model).load(order.arrays[wire.ARRAYS], 1)
-    for client in order.clients:
-        try:
-            x, y = node.data(client, "test")
-            if len(x) == 0:
-                wanted = 'own test examples (run-config key "local-test-fraction")'
-                raise FieldError("test data", wanted, "none")
-            found = _own(node, entry, order, client, x, y) if entry.personal else evaluate(model, x, y)
-            yield client, wire.ClientUpdate({}, found)
-        except Exception as err:
-            yield client, err
+
+    def of(client: str) -> dict[str, float]:
+        x, y = node.data(client, "test")
+        if len(x) == 0:
+            raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
+        return _own(node, entry, order, client, x, y) if entry.personal else evaluate(model, x, y)
+
+    return measured(order.clients, of)
 
 
 def _own(

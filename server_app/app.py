@@ -166,7 +166,7 @@ def check_measured(config: Config) -> None:
 
 
 # Keys that may differ when a run is resumed.
-FREE_ON_RESUME = CHANGE_NO_RESULT | {"num-server-rounds", "target-accuracy"}
+FREE_ON_RESUME = CHANGE_NO_RESULT | {"num-server-rounds", "target-accuracy", "nodes"}
 
 
 def check_same_run(folder: RunFolder, config: Config) -> None:

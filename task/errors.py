@@ -1,16 +1,5 @@
 """The error tree of Bouquet.
 
-::
-
-    BouquetError
-    ├── ConfigError   a run-config key, a recipe or a command-line option is wrong
-    ├── DataError     a data set, a partition or a client's own data cannot be used
-    ├── WireError     a message does not hold what the catalogue says it must
-    │   ├── FieldError   one field of one client's reply
-    │   └── NodesError   too few nodes, or none with a usable reply: the run can go on when they are back
-    ├── StateError    a checkpoint or a client's kept state cannot be used
-    └── RefusedError  the owner of this machine does not allow what a run asks for
-
 Every message says what is wrong, where (key, file, client, round), what was expected, what was got,
 and what to do.
 
@@ -45,11 +34,11 @@ class BouquetError(Exception):
 
 
 class ConfigError(BouquetError):
-    """A run-config key has an unusable value, or does not exist."""
+    """A run-config key, a recipe or a command-line option is wrong."""
 
 
 class DataError(BouquetError):
-    """A data set or partition is missing, damaged or does not fit the configuration."""
+    """A data set, a partition or a client's own data are missing, damaged or unfit for the run."""
 
 
 class WireError(BouquetError):
@@ -73,7 +62,7 @@ class FieldError(WireError):
 
 
 class NodesError(WireError):
-    """Too few nodes are online, or none gives a usable reply; a resume goes on when they are back."""
+    """Too few nodes are online, or none gives a usable reply; the run can go on when they are back."""
 
 
 class StateError(BouquetError):

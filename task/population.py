@@ -52,6 +52,11 @@ def numbering(names: Sequence[str]) -> Callable[[str], int | None]:
     return names.number if isinstance(names, ClientNames) else {n: i for i, n in enumerate(names)}.get
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """Return the names in a text such as ``ward-1,ward-3``, each once; none for an empty text."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(","))) if text.strip() else ()
+
+
 def some(names: Iterable[object]) -> str:
     """Return names as a line has them: the first five, and how many more there are."""
     listed = [str(name) for name in names]

@@ -75,9 +75,10 @@ CERTIFICATE_LOOK_S = Timing(24 * 3600, "between probes of the certificate with o
 HOOK_S = Timing(10, "the program that is asked before each training")
 
 # Parent of the task processes
-TASK_IDLE_S = Timing(1, "between requests for a task")
+TASK_IDLE_S = Timing(10, "between requests for a task, of which the link said nothing")
 TASK_ANSWER_S = Timing(5, "an answer of the Runtime API")
 TASK_RETRY_S = Timing(0.5, "after a question that failed")
+UNPACK_S = Timing(30, "another ServerApp to unpack the app")
 TASK_LATE_S = Timing(5, "after a message's time to live, before its process is ended")
 MEMORY_LOOK_S = Timing(0.25, "between checks of the memory")
 

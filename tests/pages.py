@@ -1,13 +1,16 @@
-"""Writes the pages that are made from the catalogue: the README's table, and docs/composition.md.
+"""Writes what follows from catalogue and knobs: README table, docs/composition.md, keys of pyproject.toml.
 
-``make docs`` runs it; tests hold both to it.
+``make docs`` runs it; tests hold all three to it.
 """
 
 from __future__ import annotations
 
+import json
+from itertools import groupby
 from pathlib import Path
 
 from server_app.cli.catalogue import rows
+from task.config.read import knobs
 from task.resolve.composition import CHOICES
 from task.spec.algorithms import ALGORITHMS
 
@@ -32,6 +35,20 @@ def with_table(text: str) -> str:
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{made}\n{END}{tail}"
+
+
+def with_keys(text: str) -> str:
+    """Return the text of pyproject.toml with every run-config key, its default and its meaning."""
+    head, mark, rest = text.partition("[tool.flwr.app.config]\n")
+    _, end, tail = rest.partition("[tool.ruff]\n")
+    nested_last = sorted(knobs(), key=lambda k: "." in k.key)
+    sections = groupby(nested_last, key=lambda k: k.key.rpartition(".")[0])
+    tables = [
+        f"[tool.flwr.app.config.{name}]\n" * bool(name)
+        + "".join(f"{k.key.rpartition('.')[2]} = {json.dumps(k.default)}  # {k.doc}\n" for k in keys)
+        for name, keys in sections
+    ]
+    return head + mark + "\n".join([*tables, ""]) + end + tail
 
 
 def composition() -> str:
@@ -64,3 +81,5 @@ if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
     (ROOT / "docs/composition.md").write_text(composition())
+    project = ROOT / "pyproject.toml"
+    project.write_text(with_keys(project.read_text()))

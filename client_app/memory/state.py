@@ -217,13 +217,12 @@ class StateStore:
             found = _read(version, client, algorithm, run, header.previous)
             if found is None:
                 wanted = header.round if header.round in void else before
-                raise _error(
-                    path,
-                    client,
+                what = (
                     f": expected a version from before round {wanted}; got one of round {header.round}, made "
                     f"from one of round {header.previous} that is not there. Resume from round "
-                    f"{header.round} or later, or put {local(version.name)} back.",
+                    f"{header.round} or later, or put {local(version.name)} back."
                 )
+                raise _error(path, client, what)
             header, fields = found
         _check_form(path, client, fields, like or {})
         return KeptState(header.round, fields)
@@ -248,12 +247,11 @@ def _read(
         (f"a version of round {made}", f"a version of round {header.round}"),
     ):
         if expected != got:
-            raise _error(
-                path,
-                client,
+            what = (
                 f": expected {expected}; got {got}. The file was left as it is. Put the right one in its "
-                "place, or move it away to let this client start over.",
+                "place, or move it away to let this client start over."
             )
+            raise _error(path, client, what)
     return header, fields
 
 
@@ -270,12 +268,11 @@ def _check_form(
         for name in sorted(wanted.keys() | kept.keys()):
             expected, got = _form(wanted.get(name)), _form(kept.get(name))
             if expected != got:
-                raise _error(
-                    path,
-                    client,
+                what = (
                     f": {field}/{name}: expected {expected}; got {got}: state of another model. The file was "
-                    "left as it is. Give the run-config keys that it was made under, or start a new run.",
+                    "left as it is. Give the run-config keys that it was made under, or start a new run."
                 )
+                raise _error(path, client, what)
 
 
 def _form(array: np.ndarray | None) -> str:
@@ -287,12 +284,11 @@ def _writing(path: Path, client: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as err:
-        raise _error(
-            path,
-            client,
+        what = (
             f" cannot be written: {reason(err)}. What was kept before is untouched. Free space on that disk, "
-            'make it writable, or choose another with the run-config key "state-dir".',
-        ) from err
+            'make it writable, or choose another with the run-config key "state-dir".'
+        )
+        raise _error(path, client, what) from err
 
 
 def _moved_aside(path: Path, client: str, damage: str) -> StateError:

@@ -2,21 +2,8 @@
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
-A solver has a few hooks of the one loop. It is built for each cohort and round from what came down and
-what the clients kept; nothing else survives a round.
-
-=============  ========================================================================================
-hook           what it gives
-=============  ========================================================================================
-`begin`        prepares from the received model before the first step; fills ``task.memory``
-`run`          the local training; one with phases calls the loop several times
-`gradient`     the batch gradient; another objective or a variance-reduced gradient goes here
-`terms`        linear terms that each step adds to it: sum of factor * tensors, such as mu w - mu w^t
-`finish`       what goes up and what is kept
-`personalise`  the client's own model from what it received and kept, to be measured before any training
-`own_models`   the clients' own models at the end of the training, to be measured
-`measure`      how a client's own model does
-=============  ========================================================================================
+A solver changes hooks of the one loop, the methods of `Solver` from `begin` on. It is built for each cohort
+and round from what came down and what the clients kept; nothing else survives a round.
 
 All tensors in hooks have the clients as their first axis, [K, ...], and numbers that differ by client are
 lists of K, so that a hook is written once for a client alone and for a cohort trained as one program.
@@ -81,18 +68,21 @@ class Solver:
         return tensors
 
     def begin(self, task: LocalTask) -> None:
-        """Prepare from the received model before the first step."""
+        """Prepare from the received model before the first step; fill ``task.memory``."""
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
-        """Train, and return what the loop measured; ``task.params`` are what goes up afterwards."""
+        """Train, and return what the loop measured; ``task.params`` are what goes up afterwards.
+
+        A solver with phases calls the loop several times.
+        """
         return train(task, self)
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
-        """Return the batch's losses [K] and gradient at ``task.params``."""
+        """Return the batch's losses [K] and gradient at ``task.params``, perhaps of another objective."""
         return task.program.gradient(task.params, batch, task.frozen)
 
     def terms(self, task: LocalTask) -> Terms:
-        """Return linear terms (factor, tensors) that are added to each batch gradient."""
+        """Return linear terms (factor, tensors), such as mu w - mu w^t, to add to each batch gradient."""
         return []
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:

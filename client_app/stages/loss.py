@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.node import Node
 from client_app.solvers.sgd import Finished
-from client_app.stages.stage import Stage
+from client_app.stages.stage import Outcome, Stage, measured
 from client_app.training.programs import Single
 from task.numerics.evaluate import BATCH
 from task.spec.entry import Algorithm
@@ -36,18 +36,16 @@ def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int 
     return {LOSS.name: total / n, LOSS_RMS.name: math.sqrt(squares / n), wire.NUM_EXAMPLES: count}
 
 
-def query_clients(
-    node: Node, entry: Algorithm, order: wire.TrainOrder
-) -> Iterator[tuple[str, wire.ClientUpdate | Exception]]:
+def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Answer a query of candidates: of each client F_k(w^t), and nothing else but n_k."""
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
     model = received_model(node, order)
-    for client in order.clients:
-        try:
-            found = losses(model, *node.data(client, "train"))
-            yield client, wire.ClientUpdate({}, {name: found[name] for name in names})
-        except Exception as err:
-            yield client, err
+
+    def of(client: str) -> dict[str, float]:
+        found = losses(model, *node.data(client, "train"))
+        return {name: found[name] for name in names}
+
+    return measured(order.clients, of)
 
 
 def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:

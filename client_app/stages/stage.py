@@ -1,19 +1,10 @@
 """What a stage is on the node: the hooks around the training of the clients of one message.
 
-==========  =========================================================================================
-hook        when, and what it may change
-==========  =========================================================================================
-`targets`   before the training of a cohort: the labels that it trains on
-`start`     before the first step: the model that each client starts from
-`finish`    after the last: each client's upload and what it keeps
-`send`      as the uploads of all clients of the node come: which go up, and as what
-==========  =========================================================================================
-
 Clients that train together are a cohort; `start` and `finish` of one come in pairs. What a stage keeps for a
 client between rounds it declares as a record of the contract (`task.spec.stages`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -27,6 +18,15 @@ from task.wire import messages as wire
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
+def measured(clients: Iterable[str], measure: Callable[[str], dict[str, float]]) -> Iterator[Outcome]:
+    """Yield each client with the numbers that it sends, or with what went wrong."""
+    for client in clients:
+        try:
+            yield client, wire.ClientUpdate({}, measure(client))
+        except Exception as err:
+            yield client, err
+
+
 class Stage:
     """A stage that does nothing; the base of every other."""
 
@@ -36,18 +36,18 @@ class Stage:
         self.node, self.entry, self.order = node, entry, order
 
     def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
-        """Return the labels [N, ...] of a cohort, client after client, with `sizes` rows each."""
+        """Return the labels [N, ...] that a cohort trains on, client after client, with `sizes` rows each."""
         return y
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:
-        """Change in place what the cohort starts from, given what each client kept."""
+        """Change in place what the cohort starts from, before the first step, given what each client kept."""
 
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
-        """Return what goes up and what is kept, for each client of the cohort."""
+        """Return what goes up and what is kept, after the last step, for each client of the cohort."""
         return finished
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
-        """Pass on the clients' uploads as they come, or why there is none."""
+        """Pass on the uploads of all clients of the node as they come, or why there is none."""
         return outcomes

@@ -2,15 +2,8 @@
 
 A program computes a batch's loss and gradient for K clients at once, each with parameters of its own: every
 tensor has the clients as its leading axis. What a solver does with them is therefore written once, for the
-client that trains alone (K = 1) and for the cohort that trains as one program.
-
-==============  =====================================  ====  ==============================================
-program         models                                 K     gradient
-==============  =====================================  ====  ==============================================
-`Single`        any ``nn.Module``, with its buffers    1     autograd
-`Layers`        ``nn.Sequential`` of `LAYERS`          any   autograd; ``bmm``, grouped convolutions
-`Perceptron`    ``nn.Sequential`` of linear and ReLU   any   written out; multiplied out only on request
-==============  =====================================  ====  ==============================================
+client that trains alone (K = 1) and for the cohort that trains as one program. `Single` takes any module,
+`Layers` and the faster `Perceptron` take chains of known layers.
 
 On one CPU thread a perceptron's client gets the same bytes whatever K is and whoever else is in the stack; a
 test holds it to that. A convolution in groups is rounded otherwise for another K, by some 1e-7.
@@ -157,7 +150,7 @@ def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
 
 
 class Single(Program):
-    """Any model, one client at a time, through autograd.
+    """Any model with its buffers, one client at a time, through autograd.
 
     `load` returns the model's own parameters, so that the common step calls it as it is. In training, running
     statistics move if the given parameters lie in their memory; at other points, such as w^t, they stay as
@@ -305,7 +298,7 @@ class Layers(Program):
 
 
 class Perceptron(Layers):
-    """Linear layers with ReLU between them, with the backward pass written out."""
+    """Linear layers with ReLU between them, for any number of clients, with the backward pass written out."""
 
     @classmethod
     def takes(cls, model: nn.Module) -> bool:

@@ -117,7 +117,10 @@ def node(
     ] = "",
     http: Annotated[
         bool,
-        typer.Option("--http", help="The Fleet API is HTTP: a stock SuperLink of Flower 1.40 or later."),
+        typer.Option(
+            "--http",
+            help="The kit's link speaks HTTP: a stock SuperLink, or a link's fleet-http.",
+        ),
     ] = False,
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""

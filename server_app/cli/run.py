@@ -29,14 +29,18 @@ app = typer.Typer()
 @app.command(
     epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
     '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
-    "[bold]bouquet run --link kits/link --recipe demo[/bold]"
+    "[bold]bouquet run --link kits/link --recipe demo --nodes ward-1,ward-3[/bold]"
 )
 def run(
     recipe: Recipe = "",
     config: Set = None,
     nodes: Annotated[
-        int, typer.Option(help="Virtual nodes; 0 = one per CPU. Results do not depend on it.")
-    ] = 0,
+        str,
+        typer.Option(
+            help="Virtual nodes, 0 = one per CPU; results do not depend on it. With --link: names of the "
+            "nodes to run on, such as ward-1,ward-3; none = all."
+        ),
+    ] = "",
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
@@ -58,10 +62,17 @@ def run(
         return
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
     if link is not None:
+        if nodes and (attach or stop):
+            raise ConfigError("--nodes: expected it where a run is submitted; got it with --attach or --stop")
+        keys |= {"nodes": nodes} if nodes else {}
         _run_at_link(link, keys, detach, attach, stop, overwrite)
         return
     if detach or attach or stop:
         raise ConfigError("--detach, --attach and --stop: expected them with --link KIT; got none")
+    if not (nodes or "0").isdecimal():
+        raise ConfigError(
+            f"--nodes: expected a number of virtual nodes, or names of nodes with --link KIT; got {nodes!r}"
+        )
     checked = check(keys)
     if checked.output.progress != "none":
         typer.echo("starting the simulation engine ...", err=True)
@@ -70,7 +81,7 @@ def run(
             from server_app.engines.simulate import simulate
         if overwrite:
             remove(checked)
-        simulate(keys, nodes)
+        simulate(keys, int(nodes or 0))
 
 
 def _run_at_link(

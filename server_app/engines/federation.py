@@ -49,7 +49,8 @@ class Federation:
         """
         try:
             # The nodes are this command's own, so that all of them come.
-            all_nodes = {"min-nodes": len(self.kit.node_keys)}
+            nodes = follow.chosen(self.kit, str(keys.get("nodes", ""))) or self.kit.node_keys
+            all_nodes = {"min-nodes": len(nodes)}
             follow.follow(self.kit, follow.submit(self.kit, all_nodes | dict(keys)))
         except BouquetError:
             self.check()

@@ -28,7 +28,7 @@ from typing import cast
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from task.flower.messages import ErrorCode
+from task.flower.grid import ErrorCode
 from task.flower.simulation import Backend, ClientAppException
 
 MakeApp = Callable[[], ClientApp]

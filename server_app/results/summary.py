@@ -6,7 +6,6 @@ result; there they are the clients' on their own test data, weighted by examples
 """
 
 import datetime
-import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from server_app.results.lines import Row
+from server_app.results.lines import Row, number
 from task.numerics.metrics import crossing, spread, weighted_mean
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
@@ -26,7 +25,7 @@ MEASURED = {"server": ("accuracy", "loss"), "clients": ("client_accuracy", "clie
 
 def has_accuracy(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
     """Return whether any round has an accuracy measured there, see `MEASURED`."""
-    return any(_number(row.get(MEASURED[on][0])) is not None for row in rounds)
+    return any(number(row.get(MEASURED[on][0])) is not None for row in rounds)
 
 
 def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
@@ -71,7 +70,7 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
         else:
             rounds = found.before
             accuracy, examples = metrics.get("accuracy"), line.get("examples")
-        value, count = _number(accuracy), _number(examples)
+        value, count = number(accuracy), number(examples)
         if value is not None and count is not None and count > 0:
             scores = rounds[line["round"]]
             scores.accuracy.append(value)
@@ -107,26 +106,26 @@ def summarise(
     keys = MEASURED[on or "server"]
     own = config.get("target-accuracy") or 0.0
     goals = sorted({float(t) for t in targets} | ({float(own)} if own > 0 else set()))
-    number = [row["round"] for row in rounds]
-    accuracy = [_number(row.get(keys[0])) for row in rounds]
+    at = [row["round"] for row in rounds]
+    accuracy = [number(row.get(keys[0])) for row in rounds]
     seconds = np.cumsum([_seconds(row) for row in rounds]).tolist()
     moved = np.cumsum([row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in rounds]).tolist()
     simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
-    measured = [(a, -r) for a, r in zip(accuracy, number, strict=True) if a is not None]
+    measured = [(a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None]
     best = max(measured, default=None)  # the first round that reached the best
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
         **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
-        "rounds": number[-1] if number else 0,
+        "rounds": at[-1] if at else 0,
         "measured_on": on,
-        "accuracy": _number(final.get(keys[0])),
-        "loss": _number(final.get(keys[1])),
+        "accuracy": number(final.get(keys[0])),
+        "loss": number(final.get(keys[1])),
         "best_accuracy": best[0] if best else None,
         "best_round": -best[1] if best else None,
-        "train_loss": _number(_last(rounds, "train_loss").get("train_loss")),
-        "client_accuracy": _number(local.get("client_accuracy")),
-        "client_loss": _number(local.get("client_loss")),
-        "rounds_to_target": {str(t): crossing(number, accuracy, t) for t in goals},
+        "train_loss": number(_last(rounds, "train_loss").get("train_loss")),
+        "client_accuracy": number(local.get("client_accuracy")),
+        "client_loss": number(local.get("client_loss")),
+        "rounds_to_target": {str(t): crossing(at, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
         "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
         "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},
@@ -149,9 +148,9 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
     "mean", "std", "worst_decile" and "jain" count every client once, "weighted_mean" every test example.
     The best round is the first with the highest weighted mean; both its means are given.
     """
-    means = {number: rounds[number].weighted_mean for number in sorted(rounds)}
+    means = {t: rounds[t].weighted_mean for t in sorted(rounds)}
     last = max(rounds, default=None)
-    best = max(means, key=lambda number: means[number], default=None)
+    best = max(means, key=lambda t: means[t], default=None)
     values = [] if last is None else rounds[last].accuracy
     return {
         "round": last,
@@ -186,7 +185,7 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
 def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
     """Return the rows of the last round in which clients reported this metric in this phase."""
     rows = [row for row in clients if row.get("phase") == phase]
-    rows = [row for row in rows if _number(row.get("metrics", {}).get(metric)) is not None]
+    rows = [row for row in rows if number(row.get("metrics", {}).get(metric)) is not None]
     last = max((row["round"] for row in rows), default=None)
     return [row for row in rows if row["round"] == last]
 
@@ -194,7 +193,7 @@ def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str
 def _last(rounds: Sequence[Row], *keys: str) -> Row:
     """Return the last row that has any of the keys: a loss that went to NaN hides no accuracy."""
     return next(
-        (row for row in reversed(rounds) if any(_number(row.get(key)) is not None for key in keys)), {}
+        (row for row in reversed(rounds) if any(number(row.get(key)) is not None for key in keys)), {}
     )
 
 
@@ -202,16 +201,6 @@ def _seconds(row: Row) -> float:
     seconds = row.get("seconds") or {}
     phases = (v for k, v in seconds.items() if k != "total")
     return float(seconds["total"] if seconds.get("total") is not None else sum(phases))
-
-
-def _number(value: Any) -> float | None:
-    if type(value) is float:  # nearly always, and in long runs millions of times
-        return value if math.isfinite(value) else None
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:

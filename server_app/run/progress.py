@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from rich.console import Console, RenderableType
@@ -111,9 +110,7 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar:
             self.bar.stop()
 

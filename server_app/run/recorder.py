@@ -1,7 +1,6 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -9,7 +8,6 @@ from server_app.run.checkpoint import Checkpoint
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
-from strategies.membership.client_registry import LeftOut, Participant
 from task.errors import StateError
 from task.storage.files import write_safetensors
 from task.wire.messages import RejectedReply
@@ -71,12 +69,11 @@ class Recorder(Journal):
         """Return whether any round so far was not skipped."""
         return any(row["round"] and not row["skipped"] for row in self.folder.rounds())
 
-    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+    def participants(self, nodes: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
         """Write down who takes part and who does not, when that has changed."""
-        rows, others = ([asdict(n) | {"node": str(n.node)} for n in some] for some in (nodes, left_out))
-        if [rows, others] != self.nodes:
-            self.folder.write_nodes(rows, others)
-            self.nodes = [rows, others]
+        if [nodes, left_out] != self.nodes:
+            self.folder.write_nodes(nodes, left_out)
+            self.nodes = [nodes, left_out]
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:
         """Move the progress bar."""

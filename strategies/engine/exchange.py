@@ -26,7 +26,7 @@ from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
 from task import timing
 from task.errors import NodesError
-from task.flower.messages import ErrorCode, set_reply_to
+from task.flower.grid import ErrorCode, set_reply_to
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire

@@ -14,7 +14,6 @@ from task.wire.messages import RejectedReply
 
 if TYPE_CHECKING:
     from strategies.engine.rounds import Clock
-    from strategies.membership.client_registry import LeftOut, Participant
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Journal:
 
     run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
 
-    def participants(self, nodes: Sequence[Participant], left_out: Sequence[LeftOut]) -> None:
+    def participants(self, nodes: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
         """Registration is over: `nodes` take part; those of `left_out` are online and do not."""
 
     def replies(self, server_round: int, answered: int, asked: int) -> None:

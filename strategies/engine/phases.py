@@ -55,7 +55,7 @@ class PhaseEngine:
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
         self.timeout_s = config.server.round_timeout
-        self.trainable: tuple[str, ...] = ()
+        self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
 

@@ -21,6 +21,7 @@ from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.errors import NodesError
+from task.population import some
 from task.text import logger
 
 
@@ -109,8 +110,10 @@ class RegistrationPhase:
         within, answered = f"within {self.registry.timeout_s:g} s", self.membership.num_answered()
         if answered < self.nodes:
             registered = "" if online == answered else f", of which {answered} registered"
+            only = self.membership.only
+            nodes = f"of the nodes {some(only)}" if only else "nodes"
             return NodesError(
-                f'expected at least {self.nodes} nodes {within} (run-config keys "min-nodes", '
+                f'expected at least {self.nodes} {nodes} {within} (run-config keys "min-nodes", '
                 f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
             )
         return NodesError(

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
@@ -121,6 +123,8 @@ class Rule:
     update: ClassVar[Update]  # the module's pure ``server_update``
     state: ClassVar[type[ServerState]] = ServerState  # what it carries from round to round
     sends: ClassVar[Mapping[str, str]] = MappingProxyType({})  # downward scalars: field of the state, by name
+    # Fields of the state that begin at zero for each parameter: their dtype, None = the parameter's.
+    zeros: ClassVar[Mapping[str, type | None]] = MappingProxyType({})
 
     def __init_subclass__(
         cls,
@@ -128,9 +132,10 @@ class Rule:
         update: Update | None = None,
         state: type[ServerState] | None = None,
         sends: Mapping[str, str] | None = None,
+        zeros: Mapping[str, type | None] | None = None,
     ) -> None:
         cls.algorithm = algorithm or cls.algorithm
-        cls.state, cls.sends = state or cls.state, sends or cls.sends
+        cls.state, cls.sends, cls.zeros = state or cls.state, sends or cls.sends, zeros or cls.zeros
         if update is not None:
             cls.update = staticmethod(update)
 
@@ -139,7 +144,9 @@ class Rule:
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; `trainable` names the parameters among the arrays."""
-        return self.state(arrays)
+        like = {name: arrays[name] for name in trainable}
+        start = {f: {n: np.zeros_like(a, dtype) for n, a in like.items()} for f, dtype in self.zeros.items()}
+        return self.state(arrays, **start)
 
     def round(self, state: Any, context: RoundContext) -> Round:
         """Yield the round's phases; return the next state and the rule's metrics.

@@ -80,9 +80,10 @@ class AggregatedReplies:
         assert found is not None
         return found
 
-    def example_mean(self, name: str) -> float | None:
-        """Return the mean over the examples of the clients that sent a scalar, for a report; or None."""
-        return self._mean(name, self.num_examples)
+    def example_means(self) -> dict[str, float]:
+        """Return each scalar's mean over the examples of the clients that sent it, for a report."""
+        means = {name: self._mean(name, self.num_examples) for name in self.scalars}
+        return {name: mean for name, mean in means.items() if mean is not None}
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])

@@ -12,7 +12,7 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -21,7 +21,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies.engine.arguments import with_knobs
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
@@ -36,15 +35,30 @@ from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.errors import ConfigError
+from task.config.sections import ServerConfig
+from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
-from task.numerics.metrics import weighted_mean
+from task.population import listed
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.text import logger
 from task.wire import messages as wire
+
+FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
+
+
+def with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
+    """Return `config` with server knobs replaced by name."""
+    # The number of rounds is an argument of `start`, as Flower has it.
+    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
+    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
+    seed = named.pop("seed", config.seed)
+    for key in named:
+        if key not in known:
+            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
+    return replace(config, seed=seed, server=replace(config.server, **named))
 
 
 class Strategy(FlowerStrategy):
@@ -80,6 +94,7 @@ class Strategy(FlowerStrategy):
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
+        self.registry.membership.only = listed(server.nodes)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
@@ -94,15 +109,6 @@ class Strategy(FlowerStrategy):
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """Names of the model's parameters; empty before the first model is there."""
-        return self.engine.trainable
-
-    @trainable.setter
-    def trainable(self, names: tuple[str, ...]) -> None:
-        self.engine.trainable = names
 
     # ------------------------------------------------------------------ Flower's verbs
 
@@ -140,7 +146,7 @@ class Strategy(FlowerStrategy):
         if not self._in_start:  # else `train_round` has
             self._register(grid, server_round)
         context, run = self._context(server_round, lr), partial(self.engine.run, grid=grid)
-        plan = self._plan = self.cohorts.draw(server_round, state, self.trainable, context, run)
+        plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
             raise ConfigError(why)  # a later round goes on with the clients that are online
@@ -160,9 +166,9 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        registry, names = self.registry, self.registry.names
+        registry, trainable = self.registry, self.engine.trainable
         counts = registry.num_examples, registry.most_examples
-        return RoundContext(self.rule, self.entry, server_round, lr, (), names, self.trainable, *counts)
+        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *counts)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -189,8 +195,7 @@ class Strategy(FlowerStrategy):
             state, self.last_metrics = self._round.result
             self.last_good.updated()
             self._take(state)
-            means = {k: v for k in came.scalars if (v := came.example_mean(k)) is not None}
-            return self.record(), MetricRecord({**means, **self.last_metrics})
+            return self.record(), MetricRecord({**came.example_means(), **self.last_metrics})
         logger.warning("round %d keeps the model: %s", server_round, self._round.why)
         self._take(self._round.skipped(self.state, asked, came))
         return None, None
@@ -242,13 +247,8 @@ class Strategy(FlowerStrategy):
         self.client_counts = {}
         if reduced is None:
             return None
-        means = {}
-        for k, values in reduced.scalars.items():
-            pairs = zip(values, reduced.num_examples, strict=True)
-            sent = [(v, float(n)) for v, n in pairs if not math.isnan(v)]
-            means[k] = weighted_mean(*zip(*sent, strict=True))
-            self.client_counts[k] = len(sent)
-        return MetricRecord({**means, wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
+        self.client_counts = {k: sum(not math.isnan(v) for v in sent) for k, sent in reduced.scalars.items()}
+        return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
 
     # ------------------------------------------------------------------ the loop
 
@@ -292,7 +292,7 @@ class Strategy(FlowerStrategy):
         engine.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         engine.journal = journal or Journal()
         engine.run_id = engine.journal.run_id or engine.run_id
-        self.trainable = trainable or self.trainable
+        engine.trainable = trainable or engine.trainable
         self._sync(initial_arrays)
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
@@ -370,9 +370,9 @@ class Strategy(FlowerStrategy):
         if self.state is not None and arrays is self.record():
             return self.state
         given = wire.read_arrays(arrays)
-        self.trainable = self.trainable or presumed_trainable(given)
+        trainable = self.engine.trainable = self.engine.trainable or presumed_trainable(given)
         if self.state is None:
-            state = self.rule.initial_state(given, self.trainable)
+            state = self.rule.initial_state(given, trainable)
             self.engine.hold(state.arrays, arrays)
         else:
             state = replace(self.state, arrays=wire.as_ours(given, self.state.arrays))

@@ -15,6 +15,7 @@ or else after its id; where the algorithm needs our client half it is refused, s
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,24 +26,7 @@ from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
 from task.wire.registration import Data, Registration
 
-
-@dataclass(frozen=True)
-class Participant:
-    """A node that takes part: how many clients and training examples it registered, and its app's version."""
-
-    node: int
-    clients: int
-    examples: int
-    version: str
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A node that is online and takes no part: its id, the name that it was enrolled under, and why."""
-
-    node: int
-    name: str
-    reason: str
+Row = dict[str, Any]  # of a node, as ``nodes.json`` has it
 
 
 @dataclass(frozen=True)
@@ -161,16 +145,19 @@ class ClientRegistry:
                 counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in nodes)])
         return {name: n for name, n in counts.items() if n > 0}
 
-    def participants(self) -> list[Participant]:
-        """Return the nodes that take part, by id."""
+    def participants(self) -> list[Row]:
+        """Return the nodes that take part, by id, with their enrolled name and what they registered."""
+        names = {node: claim.node.name for node, claim in self.membership.claims.items()}
         return [
-            Participant(node, len(answer.clients), int(np.sum(answer.num_examples)), answer.version)
-            for node, answer in sorted(self._answers.items())
+            {"node": str(n), "name": names.get(n, ""), "clients": len(a.clients)}
+            | {"examples": int(np.sum(a.num_examples)), "version": a.version}
+            for n, a in sorted(self._answers.items())
         ]
 
-    def left_out(self) -> list[LeftOut]:
-        """Return the nodes that are online and take no part, by id."""
-        return [LeftOut(node.id, node.name, why) for node, why in self.membership.left_out().items()]
+    def left_out(self) -> list[Row]:
+        """Return the nodes that are online and take no part, by id, with their enrolled name and why."""
+        left = self.membership.left_out().items()
+        return [{"node": str(node.id), "name": node.name, "reason": why} for node, why in left]
 
     def shape_of_data(self) -> Data:
         """Return the shape of an example and the number of classes that most nodes' data have.

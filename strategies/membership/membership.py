@@ -41,6 +41,7 @@ class Membership:
         self.empty_since: float | None = None
         self.troubled_at = -math.inf  # when the SuperLink was last unwell
         self.last_answer_at = 0.0
+        self.only: tuple[str, ...] = ()  # names of the nodes that may take part; none = all
         self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
         self.whole_nodes = False  # whether a node that hosts several clients counts as one
         self._times_left = Counter[int]()  # by node
@@ -58,7 +59,16 @@ class Membership:
         """Take the SuperLink's list of online nodes; return those to be asked to register.
 
         These are new nodes, those that are back, and silent ones again.
+
+        Raises:
+            ConfigError: The run names its nodes, and those that are online have no names.
         """
+        if self.only and infos and not any(info.name for info in infos):
+            raise ConfigError(
+                'run-config key "nodes": expected it where nodes are enrolled by name, as at a link; got '
+                f"{', '.join(self.only)} among nodes without names, such as a simulation's"
+            )
+        infos = [info for info in infos if not self.only or info.name in self.only]
         now, before = time.monotonic(), self.nodes
         left = before.keys() - {info.node_id for info in infos}
         for node in left:

@@ -66,13 +66,12 @@ def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config)
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 
 
-class FedDC(Rule, algorithm="feddc", update=server_update, sends={"mean-examples": "mean_examples"}):
-    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
+_ZEROS = {"gradient": None, "drift": np.float64}
+_SENDS = {"mean-examples": "mean_examples"}
 
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDCState:
-        """Start with g = 0 and h = 0."""
-        gradient = {name: np.zeros_like(arrays[name]) for name in trainable}
-        return FedDCState(arrays, gradient, {name: np.zeros(arrays[name].shape) for name in trainable})
+
+class FedDC(Rule, algorithm="feddc", update=server_update, state=FedDCState, zeros=_ZEROS, sends=_SENDS):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
     def round(self, state: FedDCState, context: RoundContext) -> Round:
         """Take the mean number of examples of the clients that are online, then train."""

@@ -61,9 +61,5 @@ def server_update(state: FedDynState, reduced: AggregatedReplies, config: Config
     return replace(state, arrays=mean | stepped, h=h), {}
 
 
-class FedDyn(Rule, algorithm="feddyn", update=server_update):
+class FedDyn(Rule, algorithm="feddyn", update=server_update, state=FedDynState, zeros={"h": np.float64}):
     """Dynamic regularisation; see `strategies.rules.feddyn`."""
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> FedDynState:
-        """Start with h = 0."""
-        return FedDynState(arrays, {name: np.zeros(arrays[name].shape) for name in trainable})

@@ -66,9 +66,7 @@ def server_update(state: ScaffoldState, reduced: AggregatedReplies, config: Conf
     return replace(state, arrays=mean | stepped, control=control), {}
 
 
-class Scaffold(Rule, algorithm="scaffold", update=server_update):
+class Scaffold(
+    Rule, algorithm="scaffold", update=server_update, state=ScaffoldState, zeros={"control": None}
+):
     """Stochastic controlled averaging; see `strategies.rules.scaffold`."""
-
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ScaffoldState:
-        """Start with c = 0."""
-        return ScaffoldState(arrays, {name: np.zeros_like(arrays[name]) for name in trainable})

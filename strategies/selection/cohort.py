@@ -72,37 +72,30 @@ class Cohorts:
         self.simulated_s = 0.0
         """What the round would take on the devices of the trace."""
 
-    def draw(
-        self,
-        server_round: int,
-        state: ServerState,
-        trainable: tuple[str, ...],
-        context: RoundContext,
-        run: Callable[[Phase], Folded],
-    ) -> RoundPlan:
+    def draw(self, state: ServerState, context: RoundContext, run: Callable[[Phase], Folded]) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss.
 
         `context` is still without a cohort; `run` runs a phase.
         """
 
         def times(names: Sequence[str]) -> Times:
-            return self._times(names, state, trainable)
+            return self._times(names, state, context)
 
-        self._pool = pool = Pool(self.registry, self.config, server_round, times)
+        self._pool = pool = Pool(self.registry, self.config, context.round, times)
         candidates = self.selector.candidates(pool)
         losses: dict[str, float] = {}
         self.simulated_s = 0.0
         if candidates:
             phase = context.phase(CANDIDATES, state, candidates)
             losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
-            self.simulated_s = self._seconds(self._times(candidates, state, trainable, query=phase.contract))
+            self.simulated_s = self._seconds(self._times(candidates, state, context, query=phase.contract))
         drawn = self.selector.select(pool, candidates, losses)
         if self.entry.pooled:
             drawn = list(drawn)[:1]  # the data of all, once
-        plan = plan_round(self.config, server_round, drawn)
+        plan = plan_round(self.config, context.round, drawn)
         plan = replace(plan, groups=self.selector.groups(plan.cohort))
         for group in plan.groups:
-            self.simulated_s += self._seconds(self._times(group, state, trainable, plan.epochs))
+            self.simulated_s += self._seconds(self._times(group, state, context, plan.epochs))
         return plan
 
     def observe(self, scalars: Mapping[str, Mapping[str, float]]) -> None:
@@ -113,7 +106,7 @@ class Cohorts:
         self,
         names: Sequence[str],
         state: ServerState,
-        trainable: tuple[str, ...],
+        context: RoundContext,
         epochs: Mapping[str, int] = MappingProxyType({}),
         query: Algorithm | None = None,
     ) -> Times:
@@ -124,7 +117,7 @@ class Cohorts:
         counts = self.registry.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
         work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
-        moved = traffic(entry, state.arrays, trainable, self.rule.routed_per_client(state))
+        moved = traffic(entry, state.arrays, context.trainable, self.rule.routed_per_client(state))
         return self.devices.times(names, work, *moved)
 
     def _seconds(self, times: Times) -> float:

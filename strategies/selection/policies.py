@@ -3,17 +3,7 @@
 Every policy draws from the sorted names of the clients that are online, with the round's own generator, so
 the cohort depends on the seed, the round, the clients' names and data and what the policy remembers; never on
 node ids, the order of replies or the clock. What is remembered is kept by name and goes into the checkpoint.
-
-===================  ==================================================================================
-policy               cohort of m = max(floor(C K), 1) clients
-===================  ==================================================================================
-`Uniform`            each equally likely
-`Cycle`              the same, one after the other: the model goes from client to client
-`Proportional`       client k with probability m n_k / n exactly
-`PowerOfChoice`      d candidates in proportion to n_k, of these the m with the largest loss
-`Oort`               by n_k x rms loss, staleness and simulated seconds; a falling share explores
-`FedCS`              of m candidates those that can be done by the deadline, greedily
-===================  ==================================================================================
+A cohort has m = max(floor(C K), 1) clients.
 """
 
 import json
@@ -109,11 +99,17 @@ class Pool:
         return [self.names[i] for i in sorted(int(i) for i in numbers)]
 
 
+SELECTORS: "dict[str, type[Selector]]" = {}
+
+
 class Selector:
     """A policy; the base remembers `fields` numbers by client, and `series` numbers of its own."""
 
     fields: ClassVar[tuple[str, ...]] = ()  # what is remembered of a client, one number each
     series: ClassVar[tuple[str, ...]] = ()  # what else is remembered, a list of numbers each
+
+    def __init_subclass__(cls, name: str) -> None:
+        SELECTORS[name] = cls
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -162,7 +158,7 @@ class Selector:
         self.lists = {f: arrays[f"{MEMORY}/{f}"].tolist() for f in self.series}
 
 
-class Uniform(Selector):
+class Uniform(Selector, name="uniform"):
     """McMahan et al. 2017, Algorithm 1: a random set of m clients."""
 
     def select(self, pool: Pool, candidates: Sequence[str], losses: Mapping[str, float]) -> list[str]:
@@ -170,7 +166,7 @@ class Uniform(Selector):
         return pool.registry.draw(self.config.server.fraction_train, pool.rng())
 
 
-class Cycle(Uniform):
+class Cycle(Uniform, name="cycle"):
     """The same clients, one after the other: each starts from the model of the one before it, by name."""
 
     def groups(self, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -178,7 +174,7 @@ class Cycle(Uniform):
         return tuple((client,) for client in cohort)
 
 
-class Proportional(Selector):
+class Proportional(Selector, name="proportional"):
     """Client k with probability m p_k, p_k = n_k / n, without replacement; means take equal weights.
 
     The theory of FedProx (Li et al. 2020, Algorithm 2, line 2) and q-FFL draws devices with probability
@@ -194,7 +190,7 @@ class Proportional(Selector):
         return pool.pick(draw_by_size(pool.counts(), pool.size, pool.rng()))
 
 
-class PowerOfChoice(Selector):
+class PowerOfChoice(Selector, name="power-of-choice"):
     """Power-of-Choice, Cho, Wang, Joshi 2020 (arXiv 2010.01243), section 4: pow-d and rpow-d.
 
     1. Draw d candidates in proportion to n_k, without replacement (as `Proportional` does).
@@ -231,7 +227,7 @@ class PowerOfChoice(Selector):
             self.known |= {c: (row[wire.TRAIN_LOSS],) for c, row in scalars.items() if wire.TRAIN_LOSS in row}
 
 
-class Oort(Selector):
+class Oort(Selector, name="oort"):
     """Oort, Lai et al., OSDI 2021 (arXiv 2010.06081), Algorithm 1.
 
     util(k) = (U'_k + sqrt(0.1 ln R / L_k)) x (T / t_k)^alpha if T < t_k else 1,  U_k = n_k sqrt(mean l^2)
@@ -318,7 +314,7 @@ class Oort(Selector):
         self.lists["pace"] = [pace]
 
 
-class FedCS(Selector):
+class FedCS(Selector, name="fedcs"):
     """FedCS, Nishio and Yonetani, ICC 2019 (arXiv 1804.08333), Algorithm 3, on the trace's seconds.
 
     Of m clients that are drawn uniformly, those are added, one by one, that make the round least longer,
@@ -370,13 +366,3 @@ def fill_until(times: Times, deadline: float, shared: bool) -> list[int]:
             theta, slowest = after, download
             chosen.append(x)
     return chosen
-
-
-SELECTORS: dict[str, type[Selector]] = {
-    "cycle": Cycle,
-    "fedcs": FedCS,
-    "oort": Oort,
-    "power-of-choice": PowerOfChoice,
-    "proportional": Proportional,
-    "uniform": Uniform,
-}

@@ -12,6 +12,7 @@ from task.config.sections import (
     DataConfig,
     DevicesConfig,
     OutputConfig,
+    Section,
     SelectConfig,
     ServerConfig,
     SyntheticConfig,
@@ -20,8 +21,7 @@ from task.config.sections import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedProxConfig:
+class FedProxConfig(Section):
     """FedProx, Li et al. 2020."""
 
     mu: float = knob(0.01, "mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg", low=0)
@@ -29,8 +29,7 @@ class FedProxConfig:
     gamma: bool = knob(True, "measure gamma-inexactness: two full local gradients more a round")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAvgMConfig:
+class FedAvgMConfig(Section):
     """FedAvgM, Hsu et al. 2019."""
 
     server_lr: float = knob(1.0, "eta of the server's step; 1 = FedAvg at momentum 0", above=0)
@@ -38,8 +37,7 @@ class FedAvgMConfig:
     nesterov: bool = knob(True, "step by beta v + delta, as in the paper's runs, instead of v")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedOptConfig:
+class FedOptConfig(Section):
     """FedAdagrad, FedAdam and FedYogi, Reddi et al. 2021."""
 
     server_lr: float = knob(0.1, "eta of the server's step; the paper tunes it, from 10^-2.5 to 10", above=0)
@@ -50,8 +48,7 @@ class FedOptConfig:
     bias_correction: bool = knob(False, "Kingma and Ba's form: v starts at 0; m, v over 1 - beta^t")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAttConfig:
+class FedAttConfig(Section):
     """FedAtt, Ji et al. 2019."""
 
     epsilon: float = knob(1.2, "step along the attended difference; 1 = to the attended mean", above=0)
@@ -60,8 +57,7 @@ class FedAttConfig:
     noise: float = knob(0.0, "beta, standard deviation of noise on the new model; no privacy proof", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaffoldConfig:
+class ScaffoldConfig(Section):
     """SCAFFOLD, Karimireddy et al. 2020."""
 
     option: str = knob(
@@ -70,15 +66,13 @@ class ScaffoldConfig:
     server_lr: float = knob(1.0, "eta_g of the server's step; 1 = the mean of the local models", above=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedNovaConfig:
+class FedNovaConfig(Section):
     """FedNova, Wang et al. 2020."""
 
     mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveTauConfig:
+class AdaptiveTauConfig(Section):
     """Adaptive local steps under a resource budget, Wang et al. 2019."""
 
     budget: float = knob(15.0, "R, what the run may spend, in units of resource", above=0)
@@ -92,8 +86,7 @@ class AdaptiveTauConfig:
     fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class QFFLConfig:
+class QFFLConfig(Section):
     """q-FedAvg and q-FedSGD, Li et al. 2020."""
 
     q: float = knob(
@@ -101,29 +94,25 @@ class QFFLConfig:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedDCConfig:
+class FedDCConfig(Section):
     """FedDC, Gao et al. 2022."""
 
     alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value gives FedAvg", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedDynConfig:
+class FedDynConfig(Section):
     """FedDyn, Acar et al. 2021."""
 
     alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedExPConfig:
+class FedExPConfig(Section):
     """FedExP, Jhunjhunwala et al. 2023."""
 
     epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg of uniform weights", above=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RobustConfig:
+class RobustConfig(Section):
     """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
 
     byzantine: float = knob(
@@ -140,8 +129,7 @@ class RobustConfig:
         return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PersonalConfig:
+class PersonalConfig(Section):
     """What several personalised algorithms share."""
 
     layers: int = knob(1, "fedper, fedrep: K_P, last layers that stay at the client; 0 = FedAvg", low=0)
@@ -150,15 +138,13 @@ class PersonalConfig:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuneConfig:
+class FineTuneConfig(Section):
     """Fine-tuning of a global model, the rows "-C" of FedALA's tables."""
 
     mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedALAConfig:
+class FedALAConfig(Section):
     """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
 
     eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)
@@ -170,15 +156,13 @@ class FedALAConfig:
     sampling: str = knob("block", "the s percent: consecutive or random", choices=("block", "random"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DittoConfig:
+class DittoConfig(Section):
     """Ditto, Li et al. 2021."""
 
     lambda_: float = knob(1.0, "lambda of the term lambda/2 |v - w^t|^2; 0 = local-only", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoonConfig:
+class MoonConfig(Section):
     """MOON, Li, He and Song 2021."""
 
     mu: float = knob(1.0, "mu, weight of the contrastive loss; 0 = FedAvg", low=0)
@@ -186,16 +170,14 @@ class MoonConfig:
     buffer: int = knob(1, "previous local models that are kept, the negatives", low=1, high=10)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerFedAvgConfig:
+class PerFedAvgConfig(Section):
     """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
 
     alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
     form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PFedMeConfig:
+class PFedMeConfig(Section):
     """pFedMe, Dinh, Tran and Nguyen 2020."""
 
     lambda_: float = knob(15.0, "lambda of the Moreau envelope", above=0)
@@ -204,8 +186,7 @@ class PFedMeConfig:
     beta: float = knob(1.0, "beta of the server's step; 1 = the mean of the local models", above=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AppleConfig:
+class AppleConfig(Section):
     """APPLE, Luo and Wu 2022."""
 
     dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
@@ -213,8 +194,7 @@ class AppleConfig:
     decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedFomoConfig:
+class FedFomoConfig(Section):
     """FedFomo, Zhang et al. 2021."""
 
     download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
@@ -229,8 +209,7 @@ class FedFomoConfig:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAMPConfig:
+class FedAMPConfig(Section):
     """FedAMP, Huang et al. 2021."""
 
     alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)

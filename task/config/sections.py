@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, dataclass_transform
 
 Value = bool | int | float | str
 
@@ -29,8 +29,16 @@ def knob(
     return field(default=default, metadata={"doc": doc, "bounds": bounds, "choices": choices})
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True)
+class Section:
+    """Keys of a run config; a subclass is a frozen dataclass whose fields are given by name."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class DataConfig(Section):
     """Who owns which examples."""
 
     dataset: str = knob("digits", "data set (see `bouquet data --list`)")
@@ -53,8 +61,7 @@ class DataConfig:
     pool_test: bool = knob(False, "deal the test set's examples too, as PFLlib does: no global test set")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyntheticConfig:
+class SyntheticConfig(Section):
     """Synthetic(alpha, beta) of Li et al. (FedProx)."""
 
     alpha: float = knob(1.0, "how much local models differ", low=0)
@@ -65,8 +72,7 @@ class SyntheticConfig:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Section):
     """Local work of a client."""
 
     local_epochs: int = knob(1, "E, passes over the local data in a round", low=1)
@@ -82,8 +88,7 @@ class TrainConfig:
     ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Section):
     """The round loop."""
 
     num_server_rounds: int = knob(10, "rounds", low=0)
@@ -106,6 +111,7 @@ class ServerConfig:
     round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
+    nodes: str = knob("", 'names of the nodes to run on, "ward-1,ward-3", where they are enrolled; "" = all')
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
 
@@ -115,8 +121,7 @@ class ServerConfig:
         return self.fraction_evaluate > 0 and due
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputConfig:
+class OutputConfig(Section):
     """Where results and state lie."""
 
     run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-seed')
@@ -127,8 +132,7 @@ class OutputConfig:
     progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectConfig:
+class SelectConfig(Section):
     """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
 
     candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
@@ -145,8 +149,7 @@ class SelectConfig:
     pacer_window: int = knob(20, "oort: W, rounds between comparisons of the utility", low=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DevicesConfig:
+class DevicesConfig(Section):
     """The seeded trace of device speeds behind ``simulated_seconds``; nothing of it is measured."""
 
     speed: float = knob(100.0, "median training speed of a client, examples per second", above=0)
@@ -155,8 +158,7 @@ class DevicesConfig:
     uplink: str = knob("own", "own = uploads at once, shared = one after another", choices=("own", "shared"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackConfig:
+class AttackConfig(Section):
     """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
 
     kind: str = knob(

@@ -1,4 +1,4 @@
-"""What Flower's grid does not say: what its errors mean, which messages are answered, and many parts at once.
+"""What Flower's grid and messages do not say: what errors mean, what is answered, many parts at once.
 
 Errors go by name: which classes there are depends on the grid.
 """
@@ -10,9 +10,13 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from task.flower.names import HELD, changes
+
+__all__ = ["ErrorCode", "answered", "ends_the_run", "is_superlink_error", "parts", "set_reply_to"]
 
 # Served by our link only; see server_app.deploy.flower.runtime_api.
 ANSWERED = "/v1/runtime/bouquet-answered"
@@ -29,6 +33,11 @@ def is_superlink_error(err: Exception) -> bool:
 def ends_the_run(err: Exception) -> bool:
     """Return whether an error says that the SuperLink cannot be asked any more; else it is one message's."""
     return type(err).__module__.split(".")[0] == "httpx" or type(err).__name__ == "RunNotRunningException"
+
+
+def set_reply_to(reply: Message, message_id: str) -> None:
+    """Let a reply answer another message than the one that it was made for."""
+    reply.metadata.__dict__["_reply_to_message_id"] = message_id
 
 
 @cache

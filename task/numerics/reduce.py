@@ -30,7 +30,7 @@ from typing import ClassVar
 import numpy as np
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
 from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
 
@@ -118,8 +118,8 @@ class Sum:
         high, low = self._high[name].reshape(-1), self._low[name].reshape(-1)
         in_high, in_low = self._grids[name]
         high_excess, low_excess = _modulo(in_high * HIGH_BITS), _modulo(in_low * LOW_BITS)
-        for i in range(0, low.size, BLOCK):
-            wide, fine = high[i : i + BLOCK], low[i : i + BLOCK]
+        for block in blocks(low.size, BLOCK):
+            wide, fine = high[block], low[block]
             fine -= low_excess
             wide += fine >> CARRY
             fine &= (1 << CARRY) - 1
@@ -190,8 +190,7 @@ class Sum:
             self._carry(name)
             out = np.empty(high.shape, self._dtype[name])
             high_, low_, out_ = high.reshape(-1), self._low[name].reshape(-1), out.reshape(-1)
-            for i in range(0, out.size, BLOCK):
-                block = slice(i, i + BLOCK)
+            for block in blocks(out.size, BLOCK):
                 value = high_[block] * HIGH_UNIT
                 value += low_[block] * LOW_UNIT
                 value /= divisor
@@ -238,8 +237,7 @@ def _fold(high: np.ndarray | None, low: np.ndarray, x: np.ndarray, weight: int, 
     the grids, so that the one rounding that counts is that to the grid of `low`.
     """
     low_, x_ = low.reshape(-1), x.reshape(-1)
-    for i in range(0, x_.size, BLOCK):
-        block = slice(i, i + BLOCK)
+    for block in blocks(x_.size, BLOCK):
         r, h, d = scratch[:, : x_[block].size]
         np.copyto(r, x_[block])
         if high is None:

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from task.errors import FieldError
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import NamedArrays, blocks
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.spec.record import Scalar
 
@@ -25,8 +25,7 @@ def peak(a: np.ndarray) -> float:
     if a.dtype.kind != "f":
         return float(max(-int(flat.min()), int(flat.max()))) if a.size else 0.0
     # min and max carry NaN through and meet every infinity.
-    blocks = (flat[i : i + BLOCK] for i in range(0, a.size, BLOCK))
-    ends = [end for block in blocks for end in (block.min(), block.max())]
+    ends = [end for block in blocks(a.size, BLOCK) for end in (flat[block].min(), flat[block].max())]
     return float(np.abs(ends).max()) if ends else 0.0
 
 

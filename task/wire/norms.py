@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from task.errors import FieldError
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import NamedArrays, blocks
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.spec.record import MODEL_DOWN, Record
 from task.wire.checks import BLOCK, FINITE
@@ -79,8 +79,7 @@ class NormBound:
 def _square(a: np.ndarray, low: np.ndarray | None, base: np.ndarray | None, weight: int) -> float:
     """Return |a - weight * base|^2; with `low`, a and low are the parts of a sum."""
     total, flat = 0.0, a.reshape(-1)
-    for i in range(0, flat.size, BLOCK):
-        block = slice(i, i + BLOCK)
+    for block in blocks(flat.size, BLOCK):
         x = flat[block].astype(np.float64)
         if low is not None:
             x *= HIGH_UNIT

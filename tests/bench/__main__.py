@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import deployed, folding, readings, rounds, server_update, startup
+from tests.bench import deployed, folding, readings, rounds, scale, server_update, startup
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
 
@@ -31,6 +31,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "w1-20-rounds": Benchmark(startup.whole_run, ("w1-20-rounds",)),
     "first-round": Benchmark(startup.first_round, ("first-round-w1", "first-round-demo")),
     "deployed": Benchmark(deployed.deployed, ("deployed-first-round", "deployed-round")),
+    "scale": Benchmark(
+        scale.scale, ("scale-round", *(f"scale-memory-{role}" for role in scale.SHOWN), "scale-database")
+    ),
+    "population-link": Benchmark(
+        scale.population, ("population-link", "population-link-first", "population-link-memory")
+    ),
     "population": Benchmark(rounds.population, ("population-10",)),
     "population-1000": Benchmark(rounds.population_1000, ("population-1000",)),
     "population-memory": Benchmark(

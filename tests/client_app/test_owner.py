@@ -244,8 +244,7 @@ def of(
     named = {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
     config, entry = read_config({"algorithm": algorithm, **named}), ALGORITHMS[algorithm]
     train = replace(config.train, local_steps=local_steps)
-    found = [basis(config, train, entry, f, rows, epochs) for f in entry.up]
-    return {b.field: (b.examples, b.steps) for b in found}
+    return {f.name: basis(config, train, entry, f, rows, epochs)[:2] for f in entry.up}
 
 
 def test_what_a_record_is_computed_from() -> None:

@@ -1,9 +1,10 @@
 """``python -m tests.compat.version --out FILE``: what `tests.compat` checks in the environment of one Flower.
 
-Without options: the names that we use, the tests of what runs inside Flower's processes, and the recipe
-``demo`` in the simulation and on a link and three nodes over gRPC. With ``--nodes PYTHON`` only the last of
-these, with the nodes in another environment. With ``--stock`` also the app as it is on a SuperLink and
-SuperNodes of Flower's own. FILE gets the results in JSON: "ok", "FAIL" or the hash of a model, by check.
+Without options: the names that we use, the tests of what runs inside Flower's processes and of its own nodes
+and SuperLink together with ours, and the recipe ``demo`` in the simulation and on a link and three nodes over
+gRPC. With ``--nodes PYTHON`` only the last of these, with the nodes in another environment. With ``--stock``
+also the app as it is on a SuperLink and SuperNodes of Flower's own. FILE gets
+the results in JSON: "ok", "FAIL" or the hash of a model, by check.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from tests.support.stock import GRPC, stock
 
 TESTS = (
     "tests/test_flower_names.py", "tests/test_grid.py", "tests/test_interoperation.py",
-    "tests/deploy/test_gate.py", "tests/deploy/test_held_calls.py", "tests/deploy/test_limits.py",
+    "tests/deploy/test_fleet_relay.py", "tests/deploy/test_gate.py",
+    "tests/deploy/test_held_calls.py", "tests/deploy/test_limits.py",
     "tests/deploy/test_monitor.py", "tests/deploy/test_runtime_api.py", "tests/deploy/test_runtime_calls.py",
-    "tests/deploy/test_superlink.py",
+    "tests/deploy/test_superlink.py", "tests/system/test_mixed.py",
 )  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {
     "fedprox": {"algorithm": "fedprox", "fedprox.mu": 0.1, "stragglers": 0.5, "num-server-rounds": 3},

@@ -16,6 +16,7 @@ from server_app.deploy.link import follow, status
 from server_app.deploy.link.jobs import FINISHED, RUNNING, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.progress import Progress
+from task.errors import ConfigError
 
 OWN = {"dataset": "csv", "model": "logistic", "num-classes": 2}
 PARTS = {"num-clients": 100, "fraction-train": 0.1}
@@ -59,6 +60,56 @@ def test_a_resumed_run_keeps_its_number_of_replies_though_nodes_were_enrolled_si
     before.write_text(json.dumps({"run": {"min-replies": 2}}))
     job = follow.submit(kit, OWN | {"run-name": "a", "resume": True})
     assert (job.keys["min-nodes"], job.keys["min-replies"]) == (3, 2)
+
+
+def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 5)
+    job = follow.submit(kit, OWN | {"run-name": "a", "nodes": " ward-3, ward-1,ward-3"})
+    assert job.keys["nodes"] == "ward-3,ward-1"
+    assert job.nodes == {"ward-1", "ward-3"}
+    assert (job.keys["min-nodes"], job.keys["min-replies"]) == (2, 2)
+    with pytest.raises(ConfigError, match=r'"min-nodes": expected at most 2, as many as "nodes" has; got 3'):
+        follow.submit(kit, OWN | {"run-name": "b", "nodes": "ward-1,ward-2", "min-nodes": 3})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (
+            "wart-2",
+            r'"nodes" \(--nodes\): expected one of ward-0, ward-2; got .wart-2.. Did you mean "ward-2"',
+        ),
+        ("ward-1", r'"nodes" \(--nodes\): ward-1 is revoked: expected one of ward-0, ward-2; got .ward-1.'),
+        ("ward-0,", "got ''"),
+    ],
+)
+def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes: str, words: str) -> None:
+    kit = kit_of(tmp_path, 3)
+    kit.revoked.mkdir(exist_ok=True)
+    (kit.nodes / "ward-1.pub").rename(kit.revoked / "ward-1.pub")
+    with pytest.raises(ConfigError, match=words):
+        follow.submit(kit, OWN | {"run-name": "a", "nodes": nodes})
+    assert Jobs(kit.jobs, kit.runs).all() == []
+
+
+def test_a_resumed_run_keeps_its_nodes_unless_others_are_named(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 3)
+    config = kit.runs / "a" / "config.json"
+    (config.parent / "checkpoint").mkdir(parents=True)
+    (config.parent / "checkpoint" / "work").touch()
+    config.write_text(json.dumps({"run": {"nodes": "ward-0,ward-2"}}))
+    jobs = Jobs(kit.jobs, kit.runs)
+    for more, nodes in (({}, "ward-0,ward-2"), ({"nodes": "ward-1"}, "ward-1"), ({"nodes": ""}, "")):
+        job = follow.submit(kit, OWN | {"run-name": "a", "resume": True} | more)
+        assert job.keys.get("nodes", "") == nodes
+        jobs.update(job, state=FINISHED)
+
+
+def test_the_terminal_says_what_a_queued_job_waits_for(tmp_path: Path) -> None:
+    kit = kit_of(tmp_path, 3)
+    job = follow.submit(kit, OWN | {"run-name": "a"})
+    words = follow._words(job, "waits for ward-1, where job b runs")
+    assert words[-1] == "job a is queued: it waits for ward-1, where job b runs"
 
 
 def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(

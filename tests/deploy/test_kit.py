@@ -166,6 +166,7 @@ def test_a_short_secret_is_refused_and_not_shown(kits: Path) -> None:
         ('kind = "link"', "", '"kind": expected "link" or "node"; got None'),
         ("max-rate = 120", "max-rates = 120", 'Did you mean "max-rate"?'),
         ("max-rate = 120", "max-rate = 0", '"max-rate": expected at least 1; got 0'),
+        ("max-runs = 4", "max-runs = 0", '"max-runs": expected at least 1; got 0'),
         ("max-rate = 120", "max-rate = true", '"max-rate": expected a whole number; got True'),
         ("max-rate = 120", 'max-rate = "120"', "expected a whole number; got '120'"),
         ('max-reply = "64M"', 'max-reply = "64MB"', '"max-reply": expected a size such as "64M"'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from server_app.deploy.flower import fleet as fleets
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits
 from task import timing
-from tests.support.fleet import Peer, Served, answer_to, arrays, served
+from tests.support.fleet import Peer, Served, answer_to, arrays, over_http, served
 
 # Flower's way to set up its database is deprecated by the library that does it.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -31,9 +32,15 @@ MAX_REPLY, MAX_RATE = 300_000, 600
 
 
 @pytest.fixture
-def link(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path, Limits(MAX_REPLY, MAX_RATE)) as link:
+def link(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    with ExitStack() as running:
+        link = running.enter_context(served(tmp_path, Limits(MAX_REPLY, MAX_RATE)))
+        if getattr(request, "param", "") == "http":
+            running.enter_context(over_http(link, tmp_path))
         yield link
+
+
+both = pytest.mark.parametrize("link", ["grpc", "http"], indirect=True)
 
 
 def refused(status: grpc.StatusCode, call: Any, text: str = "") -> None:
@@ -47,6 +54,7 @@ def small() -> RecordDict:
     return RecordDict({"config": ConfigRecord({"n": 1})})
 
 
+@both
 def test_a_reply_goes_through_and_leaves_nothing_behind(link: Served) -> None:
     node = link.peer()
     order = link.order(node.id, arrays(20_000))
@@ -61,6 +69,7 @@ def test_a_reply_goes_through_and_leaves_nothing_behind(link: Served) -> None:
     assert len(link.state.object_store) == 0
 
 
+@both
 def test_a_reply_that_is_too_large_is_dropped_and_answered_in_its_place(
     link: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,6 +123,7 @@ def test_a_frame_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pyte
         assert len(node.pull()) == 1  # still served: the order whose upload it gave up
 
 
+@both
 def test_a_reply_in_another_nodes_name_is_refused(link: Served, caplog: pytest.LogCaptureFixture) -> None:
     node, victim = link.peer(), link.peer()
     order = link.order(victim.id)
@@ -127,6 +137,7 @@ def test_a_reply_in_another_nodes_name_is_refused(link: Served, caplog: pytest.L
     assert link.replies(order)[0].metadata.src_node_id == victim.id
 
 
+@both
 def test_parts_of_another_nodes_reply_are_not_taken(link: Served) -> None:
     node, victim = link.peer(), link.peer()
     order = link.order(victim.id)
@@ -140,6 +151,7 @@ def test_parts_of_another_nodes_reply_are_not_taken(link: Served) -> None:
     assert link.replies(order) == []
 
 
+@both
 def test_too_many_objects_are_refused(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "MAX_OBJECTS", 3)
     node = link.peer()
@@ -169,6 +181,7 @@ def test_a_captured_call_is_good_once(link: Served) -> None:
     )
 
 
+@both
 def test_an_unknown_and_a_revoked_key_get_nothing(link: Served, caplog: pytest.LogCaptureFixture) -> None:
     stranger, node = link.peer(registered=False), link.peer()
     with pytest.raises(grpc.RpcError, match="2004"):
@@ -183,6 +196,7 @@ def test_an_unknown_and_a_revoked_key_get_nothing(link: Served, caplog: pytest.L
         node.activate()
 
 
+@both
 def test_nobody_activates_a_node_without_its_key(link: Served) -> None:
     victim, other = link.peer(), link.peer()
     link.state.deactivate_node(victim.id)
@@ -201,6 +215,7 @@ def test_a_node_that_was_killed_is_let_in_when_it_has_been_silent(
     assert node.activate() == node.id
 
 
+@both
 def test_a_node_that_was_killed_is_let_in_at_once_where_it_was(
     link: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +278,20 @@ def test_a_flood_of_replies_is_slowed_down_and_then_refused(
         other.push(other.pull()[0], small())
 
 
+def test_a_node_that_calls_too_often_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limiting, "CALLS_PER_S", 10.0)
+    with served(tmp_path, Limits(MAX_REPLY, 600)) as link:
+        node, other = link.peer(name="loud"), link.peer(name="quiet")
+        for _ in range(110):
+            node.pull()
+        other.pull()
+        loud, quiet = (str(link.limiter.sender(each.id)) for each in (node, other))
+    assert caplog.text.count(f"{loud}: slowed down: more than 600 replies a minute, 10 other calls") == 1
+    assert f"{quiet}: slowed down" not in caplog.text
+
+
 def test_calls_are_slowed_down_to_the_rate() -> None:
     bucket = limiting._CallBucket(rate=50, size=5)
     waits = [bucket.take() for _ in range(30)]
@@ -272,6 +301,7 @@ def test_calls_are_slowed_down_to_the_rate() -> None:
     assert bucket.take() == 0.0
 
 
+@both
 def test_one_node_does_not_take_all_threads(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     node, other = link.peer(), link.peer()
     go = threading.Event()
@@ -429,6 +459,7 @@ def test_what_nobody_will_ask_for_is_deleted(link: Served, monkeypatch: pytest.M
     assert len(link.state.object_store) == left
 
 
+@both
 def test_a_message_of_a_run_that_ended_does_not_hold_the_node(link: Served) -> None:
     """Flower's SuperNode waits for ever for the rest of a message if told that its run does not run."""
     from flwr.proto.message_pb2 import PullObjectRequest

@@ -14,7 +14,7 @@ import pytest
 
 from server_app.deploy.flower.control import LinkError, NodeState, RunState
 from server_app.deploy.link import runner as module
-from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Jobs
+from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.deploy.link.runner import MOST_FRUITLESS, Runner
 from server_app.run.run_lock import holding
 from task import timing
@@ -31,6 +31,7 @@ class Link:
         self.submitted: list[dict[str, Any]] = []
         self.stopped: list[int] = []
         self.state: RunState | None = ALIVE
+        self.states: dict[int, RunState] = {}  # of single runs, in the place of `state`
         self.orphans: list[int] = []
         self.down = False
         self.refusal = ""
@@ -45,7 +46,7 @@ class Link:
 
     def run(self, number: int) -> RunState | None:
         self._answer()
-        return self.state
+        return self.states.get(number, self.state)
 
     def stop(self, number: int) -> None:
         self.stopped.append(number)
@@ -65,11 +66,13 @@ class World:
         self.jobs, self.link = Jobs(folder / "jobs", folder / "runs"), Link()
         self.now, self.nodes = 100.0, [node(1), node(2)]
         self.said: list[str] = []
+        self.started: list[int] = []  # how many runs there were when each was told of
         self.held: ExitStack | None = None
         self.restart()
 
     def restart(self) -> None:
-        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, lambda: self.now)  # type: ignore[arg-type]
+        told = lambda: self.started.append(len(self.link.submitted))  # noqa: E731
+        self.runner = Runner(self.jobs, self.link, b"fab", self.said.append, 2, told, lambda: self.now)  # type: ignore[arg-type]
 
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -128,6 +131,7 @@ def test_a_job_is_submitted_watched_and_finished_by_its_result(world: World) -> 
     assert world.link.submitted == [
         {"seed": 3, "min-nodes": 2, "run-name": "a", "runs-dir": str(world.jobs.runs)}
     ]
+    assert world.started == [1]  # the parent of ServerApps looks for its task at once
     world.begin()
     world.look(1)
     assert world.state == RUNNING
@@ -386,6 +390,94 @@ def test_the_user_stops_a_job_whatever_it_does(world: World) -> None:
     assert (world.state, world.reason, world.link.stopped) == (STOPPED, "stopped by the user", [1])
     world.look(100)
     assert len(world.link.submitted) == 1
+
+
+def states(world: World) -> dict[str, str]:
+    return {job.name: job.state for job in world.jobs.all()}
+
+
+def test_jobs_on_different_nodes_run_at_once_and_the_third_waits_for_both(world: World) -> None:
+    for name, nodes in (("a", "n1"), ("b", "n2"), ("c", "")):
+        world.jobs.submit(name, {"nodes": nodes})
+    world.look()
+    assert states(world) == {"a": RUNNING, "b": RUNNING, "c": QUEUED}
+    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2"]
+    for name in ("b", "a"):
+        assert states(world)["c"] == QUEUED
+        (world.jobs.runs / name).mkdir(parents=True)
+        (world.jobs.runs / name / "result.json").write_text("{}")
+        world.look(1)
+        world.look(1)
+    assert states(world) == {"a": FINISHED, "b": FINISHED, "c": RUNNING}
+
+
+def test_a_job_waits_for_its_own_nodes_only(world: World) -> None:
+    world.nodes = [node(1), node(2, online=False)]
+    world.jobs.submit("a", {"nodes": "n1"})
+    world.look()
+    assert len(world.link.submitted) == 1
+
+
+def test_the_end_and_the_pauses_of_one_job_do_not_touch_another(world: World) -> None:
+    world.jobs.submit("a", {"nodes": "n1"})
+    world.jobs.submit("b", {"nodes": "n2"})
+    world.look()
+    world.begin()  # a
+    text = "ServerApp failed with exception: PassingError: no space left"
+    world.link.states[2] = RunState("finished", "failed", text)
+    world.look(1)
+    world.look(10)  # b is in its pause
+    (world.folder / "result.json").write_text("{}")
+    world.end()
+    world.look(1)
+    assert states(world) == {"a": FINISHED, "b": RUNNING}
+    assert len(world.link.submitted) == 2
+    world.jobs.submit("c", {"nodes": "n1"})
+    world.look(1)
+    assert states(world)["c"] == RUNNING
+    world.look(timing.ATTEMPT_LONGEST_S)
+    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2", "n1", "n2"]
+
+
+def test_a_job_that_cannot_be_noted_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = world.jobs.write
+
+    def full(job: Job) -> None:
+        if job.name == "a":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(job)
+
+    world.jobs.submit("a", {"nodes": "n1"})
+    world.jobs.submit("b", {"nodes": "n2"})
+    monkeypatch.setattr(world.jobs, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        world.look()
+    assert states(world) == {"a": QUEUED, "b": RUNNING}
+
+
+def test_the_stop_of_one_job_leaves_the_other_and_frees_its_nodes(world: World) -> None:
+    for name, nodes in (("a", "n1"), ("b", "n2"), ("c", "n1")):
+        world.jobs.submit(name, {"nodes": nodes})
+    world.look()
+    world.jobs.ask_to_stop("a")
+    world.look(1)
+    world.look(1)
+    assert states(world) == {"a": STOPPED, "b": RUNNING, "c": RUNNING}
+    assert world.link.stopped == [1]
+
+
+def test_a_stop_waits_for_a_superlink_that_is_away(world: World) -> None:
+    """Else the run went on, on nodes that count as free."""
+    world.jobs.submit("a", {})
+    world.look()
+    world.jobs.ask_to_stop("a")
+    world.link.down = True
+    with pytest.raises(LinkError):
+        world.look(1)
+    assert states(world) == {"a": RUNNING}
+    world.link.down = False
+    world.look(1)
+    assert (states(world), world.link.stopped) == ({"a": STOPPED}, [1])
 
 
 def test_jobs_run_one_after_the_other(world: World) -> None:

@@ -23,7 +23,16 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
 from server_app.deploy.link.jobs import RUNNING, Jobs
 from server_app.deploy.link.serve import StatusWriter
-from server_app.deploy.link.status import GREEN, RED, YELLOW, Seen, read_status, tables, write_status
+from server_app.deploy.link.status import (
+    GREEN,
+    RED,
+    SHOWN_RUNS,
+    YELLOW,
+    Seen,
+    read_status,
+    tables,
+    write_status,
+)
 from server_app.results.folder import RunFolder
 from server_app.terminal import Terminal
 from task import timing
@@ -146,6 +155,24 @@ def test_a_node_that_the_last_run_left_out_makes_it_yellow_until_another_run_tak
     later.write_nodes([{"node": "5"}])
     write_status(kit, seen(), [child], jobs)
     assert read_status(kit)["state"] == GREEN
+
+
+def test_the_status_says_on_which_nodes_runs_are_and_what_they_wait_for(kit: LinkKit, child: Child) -> None:
+    jobs = Jobs(kit.jobs, kit.runs)
+    jobs.update(jobs.submit("big", {"nodes": "ward,east"}), state=RUNNING, attempts=1)
+    for i in range(SHOWN_RUNS):
+        jobs.update(jobs.submit(f"old-{i}", {"nodes": "west"}), state="finished", attempts=1)
+    jobs.submit("small", {"nodes": "ward", "min-nodes": 2})
+    RunFolder(kit.runs / "old-0").path.mkdir(parents=True)
+    RunFolder(kit.runs / "old-0").write_nodes([], [{"node": "5", "name": "ward", "reason": "was not of it"}])
+    write_status(kit, seen(), [child], jobs)
+    runs = {run["name"]: run for run in read_status(kit)["runs"]}
+    assert runs["big"]["nodes"] == ["east", "ward"]  # though so many came later
+    assert runs["small"]["waits"] == "waits for ward, where job big runs"
+    (fault,) = read_status(kit)["warnings"]
+    assert "expected at least 2 nodes that may join, for run small (min-nodes); got 1" in fault
+    assert "east, ward" in shown(kit)
+    assert "where job big runs" in shown(kit)
 
 
 def test_a_round_that_goes_on_without_a_client_makes_it_yellow_while_the_run_goes_on(

@@ -118,6 +118,19 @@ def test_overwrite_needs_a_name_and_no_resume(words: list[str]) -> None:
     assert "--overwrite: expected --run-name and no --resume" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--nodes", "ward-1"], "expected a number of virtual nodes, or names of nodes with --link KIT"),
+        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected it where a run is submitted"),
+    ],
+)
+def test_nodes_are_named_where_a_run_is_submitted_to_a_link(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(cli.app, ["run", *words])
+    assert isinstance(done.exception, ConfigError)
+    assert f"--nodes: {says}" in str(done.exception)
+
+
 def test_the_command_line_refuses_a_resume_under_a_wrong_name(tmp_path: Path) -> None:
     words = ["run", "--resume", "--run-name", "typo", "--runs-dir", str(tmp_path), "-c", 'progress="none"']
     level = logging.getLogger("flwr").level

@@ -16,7 +16,6 @@ from server_app.results.folder import RunFolder
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.progress import Progress
 from server_app.run.recorder import Recorder
-from strategies.membership.client_registry import LeftOut, Participant
 from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, StateError
 from tests.support.federation import owners_config, write_owners
@@ -265,10 +264,11 @@ def test_a_target_that_was_reached_before_stays_reached(config: dict[str, Any]) 
 def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {"run": {}}, resume=False)
     recorder = Recorder(folder, Progress("none", 1, "a run"), every=0, resume=False)
-    there, out = Participant(7, 1, 50, "0.1.0"), LeftOut(8, "ward-2", "cannot take part: no such file")
+    there = {"node": "7", "clients": 1, "examples": 50, "version": "0.1.0"}
+    out = {"node": "8", "name": "ward-2", "reason": "cannot take part: no such file"}
     recorder.participants([there], [out])
-    assert [row["node"] for row in folder.nodes()] == ["7"]
-    assert folder.left_out() == [{"node": "8", "name": "ward-2", "reason": "cannot take part: no such file"}]
+    assert folder.nodes() == [there]
+    assert folder.left_out() == [out]
     written = (folder.path / "nodes.json").stat().st_ino
     recorder.participants([there], [out])
     assert (folder.path / "nodes.json").stat().st_ino == written

@@ -28,6 +28,28 @@ def _gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
 
 
+def test_only_the_nodes_that_a_run_names_are_asked() -> None:
+    grid = hosts(*({"clients": {name: 1}, "name": name} for name in "abc"))
+    registry = ClientRegistry(1.0, 2)
+    registry.membership.only = ("a", "c")
+    RegistrationPhase(registry, 1).run(grid)
+    assert registry.names == ["a", "c"]
+    assert {p["name"] for p in registry.participants()} == {"a", "c"}
+    assert registry.left_out() == []
+    assert len(grid.sent) == 2
+    registry = ClientRegistry(0.1, 3)
+    registry.membership.only = ("a", "gone", "c")
+    with pytest.raises(NodesError, match="at least 3 of the nodes a, gone, c within"):
+        RegistrationPhase(registry, 1).run(grid)
+
+
+def test_names_are_refused_where_nodes_have_none() -> None:
+    registry = ClientRegistry(1.0, 1)
+    registry.membership.only = ("a",)
+    with pytest.raises(ConfigError, match=r'"nodes": expected it where nodes are enrolled by name'):
+        RegistrationPhase(registry, 1).run(hosts({"clients": {"a": 1}}))
+
+
 def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
     """Return a grid of nodes that register as told: clients, pool, share, shape, classes."""
     app = ClientApp()
@@ -146,7 +168,7 @@ def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.
     assert len(registry.participants()) == 2
     grid.leave(0)
     RegistrationPhase(registry, 1).run(grid)
-    assert [p.node for p in registry.participants()] == [grid.node(1)]
+    assert [p["node"] for p in registry.participants()] == [str(grid.node(1))]
 
 
 def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
@@ -260,8 +282,8 @@ def test_one_of_three_nodes_vetoes_no_run(
     assert registry.names == ["ward-1", "ward-2"]
     assert time.monotonic() - began < 5
     (left,) = registry.left_out()
-    assert (left.node, left.name) == (grid.node(2), "ward-3")
-    assert f"node {left.node} (ward-3) {left.reason}" in caplog.text
+    assert (left["node"], left["name"]) == (str(grid.node(2)), "ward-3")
+    assert f"node {left['node']} (ward-3) {left['reason']}" in caplog.text
     assert len(caplog.messages) == 1
 
 
@@ -276,7 +298,7 @@ def test_a_silent_node_holds_the_first_round_up_for_a_while_only(
     assert 1.0 <= time.monotonic() - began < 5
     assert registry.names == ["ward-1", "ward-2"]
     (left,) = registry.left_out()
-    assert (left.name, left.reason) == ("ward-3", "has not registered")
+    assert (left["name"], left["reason"]) == ("ward-3", "has not registered")
     assert "no registration yet from node" in caplog.text
     grid.back(2)
     RegistrationPhase(registry, 1).run(grid)
@@ -523,7 +545,7 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
     tracemalloc.stop()
     assert len(registry.names) == 3
     assert peak < 5e6
-    assert "counts 10000000 clients in the partition where others count 3" in registry.left_out()[0].reason
+    assert "counts 10000000 clients in the partition where others count 3" in registry.left_out()[0]["reason"]
     grid.leave(0)
     grid.leave(1)
     RegistrationPhase(registry, 2).run(grid)

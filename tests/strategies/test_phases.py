@@ -167,7 +167,7 @@ def test_flowers_own_loop_drives_it(nodes: int, owners: Path) -> None:
     grid = LocalGrid(make_app(simulation=True), configs, as_run_config(config))
     model = build_model("logistic", (4,), 3, seed=config.seed)
     strategy = InFlowersLoop(config)
-    strategy.trainable = trainable_names(model)
+    strategy.engine.trainable = trainable_names(model)
     result = strategy.start(
         grid,
         wire.pack_arrays(state_of(model)),

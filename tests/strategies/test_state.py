@@ -77,7 +77,7 @@ def test_the_mean_weighs_as_the_fold_did_and_that_of_a_report_by_examples() -> N
     replies = AggregatedReplies(
         {}, ("a", "b"), np.array([1, 3]), {"loss": [2.0, 6.0]}, weights=np.array([1, 1])
     )
-    assert (replies.number("loss"), replies.example_mean("loss")) == (4.0, 5.0)
+    assert (replies.number("loss"), replies.example_means()["loss"]) == (4.0, 5.0)
 
 
 def test_a_number_is_reduced_as_the_catalogue_says_over_those_that_sent_it() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import importlib
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -42,9 +45,17 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
 from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.fleet_relay import Relay, serve
+from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
 from server_app.deploy.flower.limits import Limits, Places, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
 from server_app.deploy.host.host import HOLD_HEADER, PLACE_HEADER, free_port
+from server_app.deploy.kits.certificates import (
+    make_authority,
+    make_key,
+    make_server_certificate,
+    private_pem,
+)
 from tests.faults.rawnode import Signer
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
@@ -56,6 +67,7 @@ class Peer:
 
     stub: Any
     key: bytes
+    keys: Any = None  # private and public
     id: int = 0
     sent: list[Any] = field(default_factory=list)  # the calls, with their metadata
 
@@ -152,6 +164,8 @@ class Served:
     run: int
     task: Any
     token: str
+    http: HttpTransport | None = None  # by which peers call; None = over gRPC
+    http_address: str = ""
     _rest: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
@@ -161,10 +175,9 @@ class Served:
         if registered:
             self.state.create_node(NOOP_FLWR_AID, "", key, 30, name=name)
         sent: list[Any] = []
-        channel = grpc.intercept_channel(
-            grpc.insecure_channel(self.address), Signer((private, public)), _Recorder(sent)
-        )
-        peer = Peer(FleetStub(channel), key, sent=sent)
+        steps = [Signer((private, public)), _Recorder(sent), *([_OverHttp(self.http)] if self.http else [])]
+        channel = grpc.intercept_channel(grpc.insecure_channel(self.address), *steps)
+        peer = Peer(FleetStub(channel), key, (private, public), sent=sent)
         if registered:
             peer.activate()
         return peer
@@ -227,6 +240,73 @@ class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         self._sent.append(details)
         return continuation(details, request)
+
+
+class _OverHttp(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Makes the calls over HTTP."""
+
+    def __init__(self, transport: HttpTransport) -> None:
+        self._transport = transport
+        self._threads = ThreadPoolExecutor(20)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Future[Any]:
+        return self._threads.submit(self._call, details, request)
+
+    def _call(self, details: Any, request: Any) -> Any:
+        try:
+            return self._transport.call(
+                details.method.rpartition("/")[2], request, dict(details.metadata), 30.0
+            )
+        except CallError as err:
+            raise _RpcError(err) from err
+
+
+class _RpcError(grpc.RpcError):  # type: ignore[misc]
+    """An error of a call over HTTP, as gRPC would have raised it."""
+
+    def __init__(self, err: CallError) -> None:
+        super().__init__(str(err))
+        self.code, self.details = lambda: err.status, lambda: str(err)
+
+    def result(self) -> Any:
+        raise self
+
+
+@contextmanager
+def over_http(link: Served, folder: Path) -> Iterator[None]:
+    """Serve the Fleet API over HTTP as well, with TLS; new peers call that."""
+    ca_key, ca = make_authority(2)
+    key = private_pem(make_key())
+    files = {"ssl_keyfile": key, "ssl_certfile": make_server_certificate(ca_key, ca, key, "127.0.0.1", 1)}
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    link.http_address = f"127.0.0.1:{free_port()}"
+    loop, begun, over = asyncio.new_event_loop(), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with grpc.aio.insecure_channel(link.address) as channel:
+            server, listener = serve(
+                Relay(channel), link.http_address, **{name: str(folder / name) for name in files}
+            )
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            begun.set()
+            await asyncio.to_thread(over.wait)
+            server.should_exit = True
+            await serving
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    assert begun.wait(20)
+    link.http = HttpTransport(link.http_address, ca)
+    try:
+        yield
+    finally:
+        link.http.close()
+        over.set()
+        thread.join()
+        loop.close()
 
 
 @cache

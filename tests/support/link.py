@@ -61,14 +61,18 @@ class Link:
 
 
 @contextmanager
-def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
-    """Provision kits for the nodes, start the SuperLink and let the nodes in; the nodes are not started."""
+def running_link(folder: Path, names: Sequence[str], *, http: bool = False) -> Iterator[Link]:
+    """Provision kits for the nodes, start the SuperLink and let the nodes in; the nodes are not started.
+
+    With `http`, the link takes nodes over HTTP as well.
+    """
     fleet, port = free_port(), free_port()
     kits = folder / "kits"
     provision(kits, f"127.0.0.1:{fleet}", names)
     config = kits / "link" / "kit.toml"
     text = config.read_text()
     lines = [f'control = "127.0.0.1:{port}"' if x.startswith("control") else x for x in text.splitlines()]
+    lines += [f'fleet-http = "127.0.0.1:{free_port()}"'] if http else []
     config.write_text("\n".join(lines) + "\n")
     kit = read_link_kit(kits / "link")
     env = {
@@ -94,6 +98,9 @@ def running_link(folder: Path, names: Sequence[str]) -> Iterator[Link]:
     with Supervisor(kit.logs) as supervisor, closing(Control(kit)) as control:
         supervisor.add(Child("superlink", superlink, env))
         supervisor.add(Child("warm", warm, env))
+        if http:
+            relay = [sys.executable, "-m", "server_app.deploy.flower.fleet_relay", str(kit.path)]
+            supervisor.add(Child("fleet-http", relay, env))
         link = Link(kit, kits, supervisor, env, control)
         deadline = time.monotonic() + STARTS_S
         while "Uvicorn running" not in supervisor.tail("superlink"):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,11 @@ import psutil
 import pytest
 
 from server_app.deploy.host.host import MARK, marked
+from server_app.deploy.link import follow
+from server_app.deploy.link.jobs import FINISHED, RUNNING, Job, Jobs
+from server_app.deploy.link.status import read_status
 from server_app.engines.federation import federation
+from server_app.results.folder import RunFolder
 from tests.support.signals import hear_ctrl_c
 
 pytestmark = pytest.mark.system
@@ -32,6 +37,75 @@ def ward(path: Path, seed: int, rows: int) -> None:
         out = csv.writer(file)
         out.writerow(["a", "b", "c", "d", "label"])
         out.writerows([*map(repr, map(float, row)), label] for row, label in zip(x, y, strict=True))
+
+
+def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(tmp_path: Path) -> None:
+    """Two runs at once, the stop of one, a third that waits for both, a fourth that waits for the third."""
+    nodes = {}
+    for i, name in enumerate("abc"):
+        ward(tmp_path / f"{name}.csv", i, 60 + 20 * i)
+        nodes[name] = ["--data", str(tmp_path / f"{name}.csv")]
+    keys = {
+        "dataset": "csv", "model": "logistic", "num-classes": 2, "num-server-rounds": 10,
+        "learning-rate": 0.5, "local-epochs": 3, "progress": "none",
+    }  # fmt: skip
+    with federation(nodes, tmp_path / "runs") as fed:
+        jobs = Jobs(fed.kit.jobs, fed.kit.runs)
+
+        def submit(name: str, **more: object) -> None:
+            follow.submit(fed.kit, keys | more | {"run-name": name})
+
+        def until(true: Callable[[], object]) -> None:
+            deadline = time.monotonic() + 120
+            while not true():
+                assert time.monotonic() < deadline, fed.logs()
+                time.sleep(0.05)
+
+        def job(name: str) -> Job:
+            found = jobs.read(name)
+            assert found is not None
+            return found
+
+        def rounds(name: str) -> int:
+            return len(RunFolder(fed.kit.runs / name).rounds(unfinished=True))
+
+        def written(name: str, file: str) -> int:
+            return (fed.kit.runs / name / file).stat().st_mtime_ns
+
+        submit("long", nodes="c", **{"num-server-rounds": 5000})
+        submit("pair", nodes="a,b", **{"num-server-rounds": 100})
+        submit("all", **{"min-nodes": 3})
+        submit("late", nodes="c")
+        until(lambda: rounds("long") > 1 and rounds("pair") > 1)
+        assert (job("long").state, job("pair").state) == (RUNNING, RUNNING)
+        waits = {
+            "all": "waits for c, where job long runs; for a, b, where job pair runs",
+            "late": "waits for c, where job long runs; for c, where job all comes first",
+        }
+        until(lambda: waits.items() <= {r["name"]: r["waits"] for r in read_status(fed.kit)["runs"]}.items())
+        jobs.ask_to_stop("long")
+        until(lambda: job("long").ended)
+        assert job("pair").state == RUNNING
+        until(lambda: job("all").ended)
+        until(lambda: job("late").ended)
+        assert {(j.state, j.attempts) for j in map(job, ("pair", "all", "late"))} == {(FINISHED, 1)}
+        assert written("late", "config.json") > written("all", "result.json")  # which was first for c
+        submit("late-alone", nodes="c")
+        until(lambda: job("late-alone").ended)
+        fed.processes["c"].terminate()
+        fed.processes.pop("c").wait()
+        submit(
+            "pair-alone", **{"num-server-rounds": 100, "min-nodes": 2, "min-replies": 2}
+        )  # on what is left
+        until(lambda: job("pair-alone").ended)
+
+        def model(name: str) -> bytes:
+            return (fed.kit.runs / name / "model.safetensors").read_bytes()
+
+        assert model("pair") == model("pair-alone")
+        assert model("late") == model("late-alone")
+        assert len({model(name) for name in ("pair", "late", "all")}) == 3
+        assert {row["name"] for row in RunFolder(fed.kit.runs / "pair").nodes()} == {"a", "b"}
 
 
 def test_each_node_brings_its_own_data_folder(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Our nodes on Flower's own SuperLink, and Flower's own SuperNode beside ours on a link: the same models."""
+"""Our nodes on Flower's own SuperLink, and Flower's own SuperNode beside ours on a link: the same models.
+
+From Flower 1.40 on its nodes and its SuperLink speak HTTP, before gRPC; ours speak both.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ import pytest
 
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import read_node_kit
+from server_app.deploy.kits.kitfiles import set_key
 from server_app.deploy.kits.provision import provision
 from task.config.read import read_recipe
 from tests.support.federation import read_by
@@ -41,20 +45,22 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_flowers_supernode_works_beside_ours_on_a_link(simulated: list[str], tmp_path: Path) -> None:
-    with running_link(tmp_path / "link", ["ward-1", "ward-2"]) as link:
+    with running_link(tmp_path / "link", ["ward-1", "ward-2", "ward-3"], http=True) as link:
         kit = read_node_kit(link.kits / "ward-2")
+        set_key(link.kits / "ward-3" / "kit.toml", "link", link.kit.fleet_http)
         line = [
-            str(BIN / "flower-supernode"), "--superlink", kit.link,
+            str(BIN / "flower-supernode"), "--superlink", kit.link if GRPC else link.kit.fleet_http,
             "--root-certificates", str(kit.ca_certificate),
             "--auth-supernode-private-key", str(kit.key), "--port", str(free_port()),
-            "--node-config", "partition-id=1 num-partitions=2",
+            "--node-config", "partition-id=1 num-partitions=3",
         ]  # fmt: skip
         with (
-            running_node(link, "ward-1", "--partition", "0/2"),
+            running_node(link, "ward-1", "--partition", "0/3"),
+            running_node(link, "ward-3", "--partition", "2/3", "--http"),
             (tmp_path / "supernode.log").open("wb") as log,
             subprocess.Popen(line, env=os.environ | link.env, stdout=log, stderr=log) as theirs,
         ):
-            run = link.submit(read_by(KEYS | {"min-nodes": 2, "run-name": "it", "runs-dir": str(tmp_path)}))
+            run = link.submit(read_by(KEYS | {"min-nodes": 3, "run-name": "it", "runs-dir": str(tmp_path)}))
             try:
                 assert link.wait(run) == "finished:completed", link.logs()
             finally:
@@ -62,7 +68,6 @@ def test_flowers_supernode_works_beside_ours_on_a_link(simulated: list[str], tmp
     assert models(tmp_path / "it") == simulated
 
 
-@pytest.mark.skipif(not GRPC, reason="its SuperLink has no gRPC; `make compat` covers it with --http")
 def test_our_nodes_work_on_flowers_superlink(simulated: list[str], tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     with stock(tmp_path / "home", []) as theirs:
@@ -74,6 +79,7 @@ def test_our_nodes_work_on_flowers_superlink(simulated: list[str], tmp_path: Pat
                 theirs.register(kit.public_key)
                 log = running.enter_context((tmp_path / f"{name}.log").open("wb"))
                 line = [str(BIN / "bouquet"), "node", str(kit.path), "--partition", f"{i}/2"]
+                line += [] if GRPC else ["--http"]
                 node = running.enter_context(subprocess.Popen(line, stdout=log, stderr=log))
                 running.callback(node.terminate)
             theirs.run(KEYS | {"min-nodes": 2, "run-name": "it", "runs-dir": str(tmp_path)})

@@ -112,21 +112,10 @@ class Control:
         self._url = f"https://{kit.control}"
         proofs = [_Proof(kit.secret.read_bytes())]
         self._client = ControlHttpClient(self._url, interceptors=proofs, verify=context, timeout=timeout_s)
-        self._http = httpx.Client(verify=context, timeout=timeout_s)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connection."""
         self._client.close()
-        self._http.close()
-
-    def check(self) -> None:
-        """Check that the SuperLink serves and can read its database.
-
-        Raises:
-            LinkError: It does not.
-        """
-        self._ask(lambda: self._http.get(f"{self._url}/health").raise_for_status())
-        self._ask(lambda: self._client.ListRuns(ListRunsRequest(limit=1)))
 
     def nodes(self) -> list[NodeState]:
         """Return all nodes that were ever registered.

@@ -19,11 +19,30 @@ LARGEST = 2**31 - 1  # bytes of a frame
 TYPE = "application/protobuf"
 S = grpc.StatusCode
 STATUSES = {  # of HTTP; another one is a refusal
-    401: S.UNAUTHENTICATED, 403: S.PERMISSION_DENIED, 412: S.FAILED_PRECONDITION, 429: S.RESOURCE_EXHAUSTED,
-    500: S.INTERNAL, 502: S.UNAVAILABLE, 503: S.UNAVAILABLE, 504: S.UNAVAILABLE,
+    400: S.INVALID_ARGUMENT, 401: S.UNAUTHENTICATED, 403: S.PERMISSION_DENIED, 404: S.NOT_FOUND,
+    408: S.UNAVAILABLE, 412: S.FAILED_PRECONDITION, 413: S.RESOURCE_EXHAUSTED, 429: S.RESOURCE_EXHAUSTED,
+    500: S.INTERNAL, 502: S.UNAVAILABLE, 504: S.UNAVAILABLE, 503: S.UNAVAILABLE,
 }  # fmt: skip
+OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.max_receive_message_length", LARGEST),
+    # Where gRPC waits for up to two minutes, look for a lost SuperLink every few seconds.
+    ("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S)),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+]
+NAME = "grpc.ssl_target_name_override"
 
 Headers = Mapping[str, str | bytes]
+
+
+def in_grpc(name: str) -> str:
+    """Return the path of a call, ``PullMessages``, over gRPC."""
+    return f"/{FLEET.full_name}/{name}"
+
+
+def in_http(name: str) -> str:
+    """Return its path over HTTP, ``/v1/fleet/pull-messages``."""
+    return "/v1/fleet/" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 class CallError(Exception):
@@ -63,20 +82,12 @@ class GrpcTransport:
     """
 
     def __init__(self, address: str, authority: bytes, name: str = "") -> None:
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_send_message_length", LARGEST),
-            ("grpc.max_receive_message_length", LARGEST),
-            # Where gRPC waits for up to two minutes, look for a lost SuperLink every few seconds.
-            ("grpc.max_reconnect_backoff_ms", int(1000 * timing.RECONNECT_S)),
-            ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
-        ]
-        if name:
-            options.append(("grpc.ssl_target_name_override", name))
+        options = [*OPTIONS, (NAME, name)] if name else OPTIONS
         credentials = grpc.ssl_channel_credentials(authority)
         self._channel = grpc.secure_channel(address, credentials, options=options)
         self._calls = {
             method.name: self._channel.unary_unary(
-                f"/{FLEET.full_name}/{method.name}",
+                in_grpc(method.name),
                 GetMessageClass(method.input_type).SerializeToString,
                 GetMessageClass(method.output_type).FromString,
             )
@@ -102,7 +113,7 @@ class HttpTransport:
 
     def __init__(self, address: str, authority: bytes, name: str = "") -> None:
         context = ssl.create_default_context(cadata=authority.decode("ascii"))
-        self._client = httpx.Client(base_url=f"https://{address}/v1/fleet/", verify=context, trust_env=False)
+        self._client = httpx.Client(base_url=f"https://{address}", verify=context, trust_env=False)
         self._extensions = {"sni_hostname": name} if name else {}
 
     def call(self, name: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
@@ -111,11 +122,10 @@ class HttpTransport:
             key.removesuffix("-bin"): b64encode(value).decode("ascii") if isinstance(value, bytes) else value
             for key, value in headers.items()
         }
-        path = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
         answer = GetMessageClass(FLEET.methods_by_name[name].output_type)()
         try:
             got = self._client.post(
-                path,
+                in_http(name),
                 content=request.SerializeToString(),
                 headers=given | {"content-type": TYPE, "accept": TYPE},
                 timeout=timeout_s,

@@ -4,7 +4,7 @@ Flower's Control API has no authentication of its own: whoever reaches the port 
 rights of the link's account and turn nodes out for good. The Runtime API has, by a task's token or the
 SuperExec secret, so its calls pass; everything else but the health check needs the proof, whatever Flower
 serves there. Flower's HTTP Fleet API (1.40 and later) is closed to everybody: the limits on nodes and the
-delivery of messages are those of the gRPC one.
+delivery of messages are those of the gRPC one, and fleet_relay.py leads nodes over HTTP to that.
 """
 
 import hmac
@@ -22,7 +22,7 @@ REFUSED = (
     "expected a proof of the secret of the link's kit (superexec.secret); got none, or another's. "
     "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit"
 )
-NO_FLEET = "nodes reach this link over gRPC, at the address in its kit.toml; it serves none over HTTP"
+NO_FLEET = "nodes reach this link at the addresses in its kit.toml, fleet and fleet-http; this is neither"
 # Layers that come with these look at the calls of their own API only. Each costs a call of the Runtime API,
 # of which a round has dozens, about a millisecond.
 OTHERS = ("flwr.superlink.routers.control.", "flwr.superlink.routers.fleet.")

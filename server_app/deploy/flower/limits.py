@@ -265,12 +265,13 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         if busy:
             self._say(str(sender), f"{method} refused: more than {CONCURRENT} calls at a time")
             raise RefusedCallError(f"expected at most {CONCURRENT} calls at a time; got more")
+        rate = f"{self.limits.max_rate} replies a minute, {CALLS_PER_S:g} other calls a second"
         if wait_s > timing.SLOWED_S:
-            rate = f"{self.limits.max_rate} replies a minute, {CALLS_PER_S:g} other calls a second"
             self._say(str(sender), f"{method} refused: more than {rate}")
             raise RefusedCallError(f"expected at most {rate}; got more")
         try:
             if wait_s:
+                self._say(str(sender), f"slowed down: more than {rate}")
                 self._slow_down(sender, method, wait_s)
             if method == PUSH_OBJECT:
                 self._count(node, sender, size)

@@ -180,6 +180,7 @@ FLEET = Use(
             get_metadata_str(metadata, key)
         flwr.supercore.primitives.asymmetric
             bytes_to_public_key(public_key_bytes)
+            verify_signature(public_key, message, signature)
     """,
 )
 

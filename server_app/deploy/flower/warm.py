@@ -40,6 +40,7 @@ from server_app.deploy.node.app_integrity import difference, installed
 from task import timing
 from task.errors import RefusedError
 from task.storage.files import make_folder, private
+from task.storage.locks import locked
 
 SERVER_APP = "flwr-serverapp"
 APP = "server_app.app"
@@ -91,7 +92,7 @@ class PreforkExecutor:
     def __init__(self, address: str, tokens: Path, secret: bytes, certificates: bytes | None = None) -> None:
         self.address, self.certificates, self._tokens = address, certificates, tokens
         self._here = installed()
-        self._forks = Forks()
+        self._forks = Forks()  # whose wait ends with any signal that is handled
         self.running: dict[int, Task] = {}  # by process id
         method = {"/flwr.proto.Runtime/AcquireTask"}
         self.client = RuntimeHttpClient.from_server_address(
@@ -107,8 +108,9 @@ class PreforkExecutor:
         self._trouble = ""
 
     def serve(self) -> None:
-        """Acquire and run tasks until the process is ended."""
+        """Acquire and run tasks until the process is ended; with SIGUSR1 the link says that there is one."""
         self._inherit()
+        signal.signal(signal.SIGUSR1, lambda number, frame: None)
         while True:
             for pid, code in self._forks.wait(self._acquire()):
                 self._ended(pid, code)
@@ -127,10 +129,11 @@ class PreforkExecutor:
             self._trouble = ""
         if answer.HasField("task") and answer.token:
             task = Task(self.address, answer.token, self.certificates)
-            pid = self._forks.fork(partial(server_task, task, self._here))
+            pid = self._forks.fork(partial(server_task, task, self._here, self._tokens))
             self.running[pid] = task
             with open(self._tokens / str(pid), "w", opener=private, encoding="utf-8") as file:
                 file.write(task.token)
+            return 0.0  # there may be another
         return timing.TASK_IDLE_S
 
     def _ended(self, pid: int, code: int) -> None:
@@ -155,8 +158,11 @@ class PreforkExecutor:
                 self._forks.fork(partial(task.report, why))
 
 
-def server_task(task: Task, here: Mapping[str, str]) -> None:
+def server_task(task: Task, here: Mapping[str, str], turn: Path) -> None:
     """Run a ServerApp in Flower's way, with the installed app.
+
+    Flower takes a folder that another process has begun to unpack for an app, so they unpack in turn: `turn`
+    is a folder that is locked.
 
     Raises:
         SystemExit: When it is over; with 0 if Flower has reported how it ended.
@@ -170,7 +176,8 @@ def server_task(task: Task, here: Mapping[str, str]) -> None:
         if differs := difference(content, here):
             say(f"audit: refused to serve: {differs}")
             raise RefusedError(f"policy: this SuperLink runs its installed app only; {differs}")
-        return Path(install(content, **options))
+        with locked(turn, wait_s=timing.UNPACK_S):
+            return Path(install(content, **options))
 
     def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
         response = push(self, request)

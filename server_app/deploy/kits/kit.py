@@ -23,6 +23,7 @@ SECRET_BYTES = 48
 LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 120
+MAX_RUNS = 4  # a ServerApp takes some 175 MB (MNIST, 2nn), so a link of 2 GB has room for them
 FILES = 65536  # that the SuperLink may have open: each connection to it is one
 # One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
 # examples easiest to reconstruct, an update of one or a few of them, is not.
@@ -73,6 +74,8 @@ class LinkKit(Kit):
     address: str  # HOST:PORT by which nodes reach the Fleet API
     max_reply: int  # largest reply of a node, bytes
     max_rate: int  # messages that a node may send in a minute
+    fleet_http: str = ""  # HOST:PORT that the Fleet API listens on over HTTP; "" = it does not
+    max_runs: int = MAX_RUNS  # jobs that run at once
 
     # The secret, raw bytes, that the SuperExec of ServerApps proves itself with, and callers of the Control
     # API; see `proof`.
@@ -208,13 +211,17 @@ def _read_toml(config: Path) -> dict[str, Any]:
 
 def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     key = f'{config}: key "{{}}"'.format
-    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply"), "")
-    values = read_table(
-        config, table, texts | {"max-rate": 0}, {"max-reply": MAX_REPLY, "max-rate": MAX_RATE}
-    )
-    fleet, control, address, max_rate = (values[k] for k in ("fleet", "control", "address", "max-rate"))
+    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply", "fleet-http"), "")
+    numbers = {"max-rate": MAX_RATE, "max-runs": MAX_RUNS}
+    optional = {"max-reply": MAX_REPLY, "fleet-http": ""} | numbers
+    values = read_table(config, table, texts | numbers, optional)
+    fleet, control, address = (values[k] for k in ("fleet", "control", "address"))
     for name in ("fleet", "control", "address"):
         read_address(values[name], key(name))
+    if http := values["fleet-http"]:
+        _, port = read_address(http, key("fleet-http"))
+        if port in (read_address(taken, "")[1] for taken in (fleet, control)):
+            raise ConfigError(f"{key('fleet-http')}: expected a port that no other key names; got {http!r}")
     if not is_private(read_address(control, "")[0]):
         raise ConfigError(
             f"{key('control')}: expected an address of loopback or of a private network, since only this "
@@ -226,9 +233,10 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
             f"{key('max-reply')}: expected less than 2G, which is what gRPC carries; "
             f"got {values['max-reply']!r}"
         )
-    if max_rate < 1:
-        raise ConfigError(f"{key('max-rate')}: expected at least 1; got {max_rate}")
-    return LinkKit(folder, fleet, control, address, size, max_rate)
+    for name in numbers:
+        if values[name] < 1:
+            raise ConfigError(f"{key(name)}: expected at least 1; got {values[name]}")
+    return LinkKit(folder, fleet, control, address, size, values["max-rate"], http, values["max-runs"])
 
 
 def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:

@@ -1,18 +1,21 @@
 """The texts of a start kit: its configuration, its README, its systemd unit."""
 
-from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MIN_EXAMPLES
+from server_app.deploy.kits.kit import FILES, MAX_RATE, MAX_REPLY, MAX_RUNS, MIN_EXAMPLES
 from server_app.deploy.kits.parsing import read_address
 
 HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
 CONTROL_PORT = 8000
+HTTP_PORT = 9095
 
 LINK_CONFIG = """\
 kind = "link"
 fleet = "{any}:{port}"  # where the Fleet API listens: the only one that faces the network
+# fleet-http = "{any}:{http}"  # the same over HTTP, for SuperNodes of Flower 1.40 and later
 control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network
 address = "{link}"  # where nodes reach the Fleet API
 max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
 max-rate = {max_rate}  # messages of a node in a minute
+max-runs = {max_runs}  # jobs that run at once, on different nodes
 """
 
 NODE_CONFIG = """\
@@ -33,7 +36,8 @@ LINK_README = """\
 2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
 3. Start: bouquet link {kit}, or as a service: cp {kit}/bouquet-link.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-link (it expects /opt/bouquet/bin/bouquet)
-4. Open TCP port {port} to the nodes, nothing else. Submit on this machine: bouquet run --link {kit} -r demo
+4. Open TCP port {port} to the nodes, that of fleet-http if kit.toml has it, nothing else. Submit on \
+this machine: bouquet run --link {kit} -r demo
 5. Watch: bouquet status {kit}. After adding or revoking nodes, copy nodes/ and revoked/ again.
 """
 
@@ -106,10 +110,12 @@ def link_texts(link: str) -> dict[str, str]:
         "kit.toml": LINK_CONFIG.format(
             any="[::]" if ":" in host else "0.0.0.0",
             port=port,
+            http=HTTP_PORT if port != HTTP_PORT else HTTP_PORT + 1,
             control=CONTROL_PORT if port != CONTROL_PORT else CONTROL_PORT + 1,
             link=link,
             max_reply=MAX_REPLY,
             max_rate=MAX_RATE,
+            max_runs=MAX_RUNS,
         ),
         "README.txt": LINK_README.format(link=link, kit=kit, port=port),
         "bouquet-link.service": UNIT.format(

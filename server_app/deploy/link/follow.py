@@ -1,7 +1,7 @@
 """Submits a job to a link and follows it, with the progress and the closing table of a simulation."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ from server_app.deploy.link.confined import confined
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, round_lines
 from server_app.results.folder import RunFolder
-from server_app.results.lines import Chunk, read_lines
+from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table
 from task import timing
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets import DATASETS
-from task.errors import BouquetError, ConfigError
+from task.errors import BouquetError, ConfigError, choose_from
+from task.population import listed
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import cohort_size
 
@@ -46,31 +47,52 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
         if overwrite:
             remove_run(kit.runs, name)
     name = folder_of_run(config, kit.runs, jobs.active).name
-    keys = {**derived(kit, config, name), **keys, "run-name": name}
-    keys["num-server-rounds"] = config.server.num_server_rounds
+    before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
+    nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
+    keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
+    if nodes and keys["min-nodes"] > len(nodes):
+        raise ConfigError(
+            f'run-config key "min-nodes": expected at most {len(nodes)}, as many as "nodes" has; got '
+            f"{keys['min-nodes']}"
+        )
+    keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
+    keys |= {"nodes": ",".join(nodes)} if nodes else {}
     return jobs.submit(name, keys)
 
 
-def derived(kit: LinkKit, config: Config, name: str) -> dict[str, int]:
-    """Return the keys that follow from the enrolled nodes; the user's own values come first.
+def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:
+    """Return the names of the nodes that a run is to have, as its key ``nodes`` has them; none = all.
 
-    A run begins with a majority of the nodes. A round needs replies of as many clients, or of a majority of
-    those it asks, if that is fewer. A resumed run keeps its number of replies.
+    Raises:
+        ConfigError: One of them may not join.
     """
-    enrolled, server, data = len(kit.node_keys), config.server, config.data
-    majority = enrolled // 2 + 1
-    clients = data.num_clients or enrolled
+    names, enrolled = listed(text), kit.node_keys
+    revoked = {path.stem.partition("~")[0] for path in kit.revoked_keys}
+    for name in names:
+        if name not in enrolled:
+            why = f": {name} is revoked" if name in revoked else ""
+            raise ConfigError(choose_from(f'run-config key "nodes" (--nodes){why}', name, enrolled))
+    return names
+
+
+def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, int]:
+    """Return the keys that follow from the number of nodes; the user's own values come first.
+
+    A run begins with a majority of its nodes. A round needs replies of as many clients, or of a majority of
+    those it asks, if that is fewer. A resumed run keeps the number of replies that it had `before`.
+    """
+    server, data = config.server, config.data
+    majority = nodes // 2 + 1
+    clients = data.num_clients or nodes
     if DATASETS[data.dataset].own:
-        clients = min(clients, enrolled) if data.data_path else enrolled
+        clients = min(clients, nodes) if data.data_path else nodes
     asked = cohort_size(server.fraction_train, clients)
     if server.drop_stragglers:
         asked -= round(server.stragglers * asked)
     if ALGORITHMS[config.algorithm].pooled or server.selection == "fedcs":
         asked = 1  # fedcs may find only one client that is quick enough
     least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
-    if config.output.resume:
-        least = RunFolder(kit.runs / name).config().get("run", {}).get("min-replies", least)
-    return {"min-nodes": majority, "min-replies": least}
+    return {"min-nodes": majority, "min-replies": before.get("min-replies", least)}
 
 
 def attach(kit: LinkKit, name: str) -> Job:
@@ -119,12 +141,13 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         now = jobs.read(job.name)
         if now is None or now.id != job.id:
             raise BouquetError(f"job {job.name}: its file was replaced or deleted, so its state is unknown")
-        words = _words(now)
+        status = read_status(kit)
+        words = _words(now, _waits(status, now))
         if words != said:
             progress.message(str(words[-1]))
             said = words
         if now.state != QUEUED:
-            for line in node_lines(read_status(kit)["nodes"]):
+            for line in node_lines([node for node in status["nodes"] if now.runs_on(node["name"])]):
                 if line not in warned:
                     warned.add(line)
                     progress.message(line, YELLOW)
@@ -137,10 +160,15 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         time.sleep(timing.FOLLOW_S)
 
 
-def _words(job: Job) -> tuple[object, ...]:
+def _waits(status: Row, job: Job) -> str:
+    """Return what a job waits for, by the status of its link."""
+    return next((run.get("waits", "") for run in status.get("runs", ()) if run["name"] == job.name), "")
+
+
+def _words(job: Job, waits: str) -> tuple[object, ...]:
     """Return the parts of a job's state that are reported when they change; the last is the sentence."""
     if job.state == QUEUED:
-        return job.state, f"job {job.name} is queued"
+        return job.state, waits, f"job {job.name} is queued" + (f": it {waits}" if waits else "")
     if job.state == RUNNING and job.reason and job.attempts:
         return job.attempts, job.reason, f"attempt {job.attempts}, after: {job.reason}"
     return job.state, job.attempts, f"job {job.name} is {job.state}"

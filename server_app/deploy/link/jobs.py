@@ -1,22 +1,24 @@
 """Jobs of a link: the runs that users submitted, and their states. One JSON file each, ``jobs/NAME.json``.
 
 ``bouquet run --link`` writes a new one; from then on only the link changes it. A file ``jobs/NAME.stop`` asks
-the link to end a job.
+the link to end a job. `waiting` is the queue: it says which jobs may run.
 """
 
 import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from task.errors import ConfigError, StateError
+from task.population import listed, some
 from task.storage.files import sync_folder, write_json, write_text
 
 QUEUED, RUNNING, FINISHED, FAILED, STOPPED = "queued", "running", "finished", "failed", "stopped"
 ENDED = (FINISHED, FAILED, STOPPED)
+SHOWN = 3  # jobs that another waits for
 Value = bool | int | float | str
 
 
@@ -40,6 +42,52 @@ class Job:
     def ended(self) -> bool:
         """Whether nothing more will happen to it."""
         return self.state in ENDED
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of the nodes that it runs on; none = all."""
+        return frozenset(listed(str(self.keys.get("nodes", ""))))
+
+    def runs_on(self, node: str) -> bool:
+        """Return whether a node is one of those."""
+        return not self.nodes or node in self.nodes
+
+    def shares(self, other: "Job") -> bool:
+        """Return whether the two cannot run at once, because of a node."""
+        return not self.nodes or not other.nodes or bool(self.nodes & other.nodes)
+
+
+def waiting(jobs: Iterable[Job], most: int) -> dict[str, str]:
+    """Return by id what each queued job waits for; those that are left out may run.
+
+    A job has its nodes to itself, and gets them in the order of submission: it waits for each job that shares
+    a node with it and runs or was submitted before it. So no younger job overtakes it on a node, and none
+    waits for ever.
+
+    Args:
+        jobs: All jobs, the oldest first.
+        most: Jobs that run at once; of those whose nodes are free, the oldest come first.
+    """
+    queued = [job for job in jobs if job.state == QUEUED]
+    before = [job for job in jobs if job.state == RUNNING]
+    free, found = most - len(before), {}
+    for job in queued:
+        rivals = [other for other in before if job.shares(other)]
+        if rivals:
+            more = f"; and for {len(rivals) - SHOWN} more jobs" if len(rivals) > SHOWN else ""
+            found[job.id] = "waits " + "; ".join(_claim(job, other) for other in rivals[:SHOWN]) + more
+        elif free <= 0:
+            found[job.id] = f"waits until fewer than {most} jobs run (max-runs in the link's kit.toml)"
+        else:
+            free -= 1
+        before.append(job)
+    return found
+
+
+def _claim(job: Job, other: Job) -> str:
+    shared = sorted(job.nodes & other.nodes or job.nodes or other.nodes)
+    how = "runs" if other.state == RUNNING else "comes first"
+    return f"for {some(shared) if shared else 'all nodes'}, where job {other.name} {how}"
 
 
 class Jobs:

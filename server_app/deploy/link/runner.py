@@ -1,9 +1,12 @@
-"""Runs the jobs of a link, one at a time: submits a run, watches it, and submits it again if it fails.
+"""Runs the jobs of a link: submits a run, watches it, and submits it again if it fails.
 
-It goes by three facts: the SuperLink's state of the run, whether the result folder is locked (the ServerApp
-locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a result is
-resumed from its last checkpoint, after a pause that grows while there is no progress. A wrong key, bad data
-or a damaged checkpoint would end it again, so they end the job. After a full disk, it tries without limit.
+`server_app.deploy.link.jobs.waiting` says which jobs run at once; what happens to one does not touch another.
+
+The runner goes by three facts: the SuperLink's state of the run, whether the result folder is locked (the
+ServerApp locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a
+result is resumed from its last checkpoint, after a pause that grows while there is no progress. A wrong key,
+bad data or a damaged checkpoint would end it again, so they end the job. After a full disk, it tries without
+limit.
 """
 
 import time
@@ -12,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
-from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
+from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, waiting
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
 from task import timing
@@ -25,9 +28,8 @@ FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server
 
 @dataclass
 class _Attempt:
-    """The running job's last attempt, as far as this process has seen it."""
+    """A job's last attempt, as far as this process has seen it."""
 
-    job: str  # id
     held: bool = False  # the folder was locked
     asked: float = -timing.RUN_LOOK_S  # when the SuperLink was last asked about the run
     free_since: float = 0.0
@@ -43,7 +45,8 @@ class _Attempt:
 class Runner:
     """Runs the jobs of a link.
 
-    `fab` is the app's bundle, `tell` takes one line for the operator, `clock` gives seconds, for pauses.
+    `fab` is the app's bundle, `tell` takes one line for the operator, `most` jobs run at once, `started` is
+    called after each submission, `clock` gives seconds, for pauses.
     """
 
     def __init__(
@@ -52,37 +55,50 @@ class Runner:
         control: Control,
         fab: bytes,
         tell: Callable[[str], None],
+        most: int,
+        started: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.jobs, self.control, self._tell, self._clock = jobs, control, tell, clock
-        self._fab = fab
-        self._attempt: _Attempt | None = None
+        self._fab, self._most, self._started = fab, most, started
+        self._attempts: dict[str, _Attempt] = {}  # by job id
 
     def look(self, nodes: list[NodeState]) -> None:
-        """Bring the oldest job that has not ended a step further.
+        """Bring every job whose turn it is a step further.
 
         Raises:
             LinkError: The SuperLink does not answer; call again later.
+            OSError: A job could not be written down, such as on a full disk; the others went on.
         """
-        waiting = [job for job in self.jobs.all() if not job.ended]
-        for job in waiting:
-            if self.jobs.shall_stop(job):
-                self._stop(job)
-                return
-        if not waiting:
-            return
-        job = min(waiting, key=lambda j: (j.state != RUNNING, j.created))
-        if self._attempt is None or self._attempt.job != job.id:
+        jobs = [job for job in self.jobs.all() if not job.ended]
+        queue, failed = waiting(jobs, self._most), None
+        for job in jobs:
+            try:
+                if self.jobs.shall_stop(job):
+                    self._stop(job)
+                elif job.id not in queue:
+                    self._step(job, nodes)
+            except (LinkError, OSError) as err:
+                if isinstance(err, LinkError) and not err.answered:
+                    raise  # nor will it answer for another
+                failed = failed or err
+        if failed is not None:
+            raise failed
+
+    def _step(self, job: Job, nodes: list[NodeState]) -> None:
+        if job.id not in self._attempts:
             # A job that is running when this process starts lost its ServerApp with the previous process.
-            self._attempt = _Attempt(job.id, held=job.state == RUNNING, first_seen=self._clock())
+            self._attempts[job.id] = _Attempt(held=job.state == RUNNING, first_seen=self._clock())
+        attempt = self._attempts[job.id]
         if job.state == QUEUED:
-            away = any(node.registered and not node.online for node in nodes)
-            if not away or self._clock() - self._attempt.first_seen >= timing.MUSTER_S:
-                self._submit(job, self._attempt)
-        elif self._attempt.ended:
-            self._again(job, self._attempt, nodes)
+            mine = [node for node in nodes if job.runs_on(node.name)]
+            away = any(node.registered and not node.online for node in mine)
+            if not away or self._clock() - attempt.first_seen >= timing.MUSTER_S:
+                self._submit(job, attempt)
+        elif attempt.ended:
+            self._again(job, attempt, nodes)
         else:
-            self._watch(job, self._attempt)
+            self._watch(job, attempt)
 
     def _submit(self, job: Job, attempt: _Attempt, least: int = 0) -> None:
         """Start a run.
@@ -101,10 +117,12 @@ class Runner:
             for run in self.control.unfinished(job.name, str(self.jobs.runs)):
                 self.control.stop(run)  # the link was killed after submitting it
             run = self.control.start(self._fab, keys)
+            self._started()
         except ConfigError as err:
             self._end(job, FAILED, str(err))
             return
-        self._attempt = _Attempt(job.id, fruitless=attempt.fruitless, rounds=_size(folder / "rounds.jsonl"))
+        rounds = _size(folder / "rounds.jsonl")
+        self._attempts[job.id] = _Attempt(fruitless=attempt.fruitless, rounds=rounds)
         self.jobs.update(job, state=RUNNING, runs=(*job.runs, run), attempts=job.attempts + 1)
         self._tell(f"job {job.name}: attempt {job.attempts + 1}, run {run}")
 
@@ -183,14 +201,15 @@ class Runner:
             return set()
 
     def _stop(self, job: Job) -> None:
-        if job.runs:
+        run = self.control.run(job.runs[-1]) if job.runs else None  # raises where it cannot be ended now
+        if run is not None and not run.finished:
             self.control.stop(job.runs[-1])
         self._end(job, STOPPED, "stopped by the user")
         self.jobs.stopped(job.name)
 
     def _end(self, job: Job, state: str, reason: str) -> None:
         self.jobs.update(job, state=state, reason=reason)
-        self._attempt = None
+        self._attempts.pop(job.id, None)
         self._tell(f"job {job.name} {state}" + (f": {reason}" if reason else ""))
 
 

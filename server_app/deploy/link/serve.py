@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -32,19 +32,22 @@ from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder
 
-SUPERLINK, WARM = "superlink", "warm"
+SUPERLINK, WARM, FLEET_HTTP = "superlink", "warm", "fleet-http"
 SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
 class Keeper:
-    """Talks to the SuperLink about its health, nodes and jobs. `run` needs a thread of its own."""
+    """Talks to the SuperLink about its nodes and jobs. `run` needs a thread of its own.
 
-    def __init__(self, kit: LinkKit, fab: bytes) -> None:
+    `fab` is the app's bundle; `started` is called after each submission of a run.
+    """
+
+    def __init__(self, kit: LinkKit, fab: bytes, started: Callable[[], None]) -> None:
         self.kit = kit
         self.seen = Seen()
         self.control = Control(kit)
         self.jobs = Jobs(kit.jobs, kit.runs)
-        self._runner = Runner(self.jobs, self.control, fab, say)
+        self._runner = Runner(self.jobs, self.control, fab, say, kit.max_runs, started)
         self._looked_at = -timing.NODES_LOOK_S
         self._told: set[str] = set()
         self._wrong: list[str] = []  # about the kit's keys
@@ -61,7 +64,6 @@ class Keeper:
         """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
         try:
             if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
-                self.control.check()
                 check_database(self.kit.database)
                 self.seen.nodes = self._register()
                 self.seen.answered = self._looked_at = time.monotonic()
@@ -128,18 +130,33 @@ def run_link(kit: LinkKit) -> None:
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
-        keeper = Keeper(kit, bundle())
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in children too, until one of them listens to it
         with Supervisor(kit.logs) as supervisor:
             env = environment(kit)
             superlink = Child(SUPERLINK, superlink_command(kit), env)
+            warm = Child(WARM, warm_command(kit), env)
+            keeper = Keeper(kit, bundle(), lambda: _wake(warm))
             superlink.health = lambda: health(superlink, keeper.seen)
             supervisor.add(superlink)
-            supervisor.add(Child(WARM, warm_command(kit), env))
+            supervisor.add(warm)
+            if kit.fleet_http:
+                relay = [sys.executable, "-m", "server_app.deploy.flower.fleet_relay", str(kit.path)]
+                supervisor.add(Child(FLEET_HTTP, relay, env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
-            say(f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet})")
+            say(
+                f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet}"
+                + (f", over HTTP on {kit.fleet_http})" if kit.fleet_http else ")")
+            )
             supervisor.run(over, StatusWriter(kit, supervisor, keeper))
             say("stopping")
         keeper.control.close()
+
+
+def _wake(warm: Child) -> None:
+    """Have the parent of ServerApps look for a task at once."""
+    if process := warm.running:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGUSR1)
 
 
 def health(child: Child, seen: Seen) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,17 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.link.jobs import Job, Jobs, waiting
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
 from task import timing
 from task.errors import BouquetError
+from task.population import some
 from task.storage.files import write_json
 
 if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
     from server_app.deploy.flower.control import NodeState
     from server_app.deploy.host.processes import Child
     from server_app.deploy.kits.certificates import Finding
-    from server_app.deploy.link.jobs import Job, Jobs
 
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
@@ -48,6 +49,7 @@ class Seen:
 def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs) -> None:
     """Replace the status file."""
     all_jobs = jobs.all()
+    shown = [job for i, job in enumerate(all_jobs, start=SHOWN_RUNS) if not job.ended or i >= len(all_jobs)]
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
     if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
@@ -57,8 +59,9 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     faults += [finding.text for finding in seen.certificates if finding.fatal]
     soon = [finding.text for finding in seen.certificates if not finding.fatal]
     if seen.answered:
-        faults += _too_few(len(seen.nodes), all_jobs)
-    registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs)
+        faults += _too_few({node.name for node in seen.nodes}, all_jobs)
+    registered, left_out = _registrations(kit, all_jobs), _left_out(kit, all_jobs, seen.nodes)
+    waits = waiting(all_jobs, kit.max_runs)
     nodes = [
         _node(node, registered.get(str(node.id), {}), left_out.get(str(node.id), ""))
         for node in sorted(seen.nodes, key=lambda node: (node.name, node.id))
@@ -74,7 +77,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
             "warnings": faults + warnings,
             "processes": processes,
             "nodes": nodes,
-            "runs": [_run(kit, job) for job in reversed(all_jobs[-SHOWN_RUNS:])],
+            "runs": [_run(kit, job, waits.get(job.id, "")) for job in reversed(shown)],
         },
     )
 
@@ -109,15 +112,18 @@ def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
     return lines
 
 
-def _too_few(registered: int, jobs: Sequence[Job]) -> list[str]:
+def _too_few(registered: Set[str], jobs: Sequence[Job]) -> list[str]:
     """Return a fault if fewer nodes may join than a run needs: each that has not ended, else any."""
-    needs = {f"run {job.name} (min-nodes)": job.keys.get("min-nodes", 1) for job in jobs if not job.ended}
-    needs |= {} if needs else {"a run": 1}
+    needs = [
+        (f"run {job.name} (min-nodes)", job.keys.get("min-nodes", 1), sum(map(job.runs_on, registered)))
+        for job in jobs
+        if not job.ended
+    ]
     return [
-        f"expected at least {least} nodes that may join, for {what}; got {registered} whose keys are good. "
+        f"expected at least {least} nodes that may join, for {what}; got {there} whose keys are good. "
         "Enrol nodes: bouquet provision --out DIR --node NAME, then copy link/nodes"
-        for what, least in needs.items()
-        if isinstance(least, int) and registered < least
+        for what, least, there in needs or [("a run", 1, len(registered))]
+        if isinstance(least, int) and there < least
     ]
 
 
@@ -146,11 +152,12 @@ def tables(status: Mapping[str, Any]) -> list[Table | Text]:
         seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
         known = [_known(node[key]) for key in ("clients", "examples", "app_version")]
         nodes.add_row(node["name"], online, seen, *known)
-    runs = Table("run", "state", "round", "attempts", "changed", "reason", title="runs")
+    runs = Table("run", "state", "nodes", "round", "attempts", "changed", "reason", title="runs")
     for run in status["runs"]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
         changed = _ago(now - run["updated"])
-        runs.add_row(run["name"], run["state"], rounds, str(run["attempts"]), changed, run["reason"])
+        on, why = some(run.get("nodes", ())) or "all", run.get("waits") or run["reason"]
+        runs.add_row(run["name"], run["state"], on, rounds, str(run["attempts"]), changed, why)
     colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
     head = Text.assemble((status["state"], colour), f"  {status.get('address', '')}")
     return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
@@ -196,16 +203,19 @@ def _registrations(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
     return rows
 
 
-def _left_out(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, str]:
-    """Return by id the nodes that the newest run went on without, and why."""
-    begun = max((job for job in jobs if job.attempts), key=lambda j: j.created, default=None)
-    if begun is None:
-        return {}
-    try:
-        rows = RunFolder(kit.runs / begun.name).left_out()
-        return {str(row["node"]): f"{row['reason']}: run {begun.name} goes on without it" for row in rows}
-    except (BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
-        return {}
+def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, str]:
+    """Return by id the nodes that the newest run on them went on without, and why."""
+    found, names = dict[str, str](), {str(node.id): node.name for node in nodes}
+    for job in reversed(jobs):
+        mine = [node for node, name in names.items() if job.attempts and job.runs_on(name)]
+        if not mine:
+            continue
+        for node in mine:
+            del names[node]
+        with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
+            rows = {str(row["node"]): row["reason"] for row in RunFolder(kit.runs / job.name).left_out()}
+            found |= {i: f"{rows[i]}: run {job.name} goes on without it" for i in mine if i in rows}
+    return found
 
 
 def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
@@ -219,10 +229,12 @@ def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
     return lines
 
 
-def _run(kit: LinkKit, job: Job) -> Row:
+def _run(kit: LinkKit, job: Job, waits: str) -> Row:
     return {
         "name": job.name,
         "state": job.state,
+        "nodes": sorted(job.nodes),
+        "waits": waits,
         "round": last_round(kit.runs / job.name / "rounds.jsonl"),
         "rounds": job.keys.get("num-server-rounds"),
         "attempts": job.attempts,

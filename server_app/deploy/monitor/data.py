@@ -116,7 +116,8 @@ class Watched:
     def runs(self) -> Row:
         """Return the list of runs, the latest first."""
         answer = self._place()
-        runs = [self._summary(name) for name in self._names(answer["problems"])]
+        waits = self._waits()
+        runs = [self._summary(name, waits) for name in self._names(answer["problems"])]
         runs.sort(key=lambda run: (run["updated"] or 0.0, run["name"]), reverse=True)
         return answer | self._health() | {"count": len(runs), "runs": runs[:MOST_RUNS]}
 
@@ -128,14 +129,19 @@ class Watched:
         """
         path = self._run_path(name)
         config = config_row(read_object(path / CONFIG, []) or {})
-        return self._place() | self._health() | {"run": self._summary(name), "config": config}
+        return self._place() | self._health() | {"run": self._summary(name, self._waits()), "config": config}
 
-    def _summary(self, name: str) -> Row:
+    def _waits(self) -> Row:
+        """Return by run what its job waits for."""
+        status = read_object(self._status_path, []) or {}
+        return {text(run.get("name")): run.get("waits") for run in objects(status.get("runs"))}
+
+    def _summary(self, name: str, waits: Row) -> Row:
         path, problems = self._runs_dir() / name, list[str]()
         config = read_object(path / CONFIG, problems) or {}
         finished = read_object(path / RESULT, problems) is not None
         written = read_object(self._job_path(name), problems) if self._kind() else None
-        job = None if written is None else job_row(written)
+        job = None if written is None else job_row(written, waits.get(name))
         keys = mapping((written or {}).get("keys")) | mapping(config.get("run"))
         rows = list(islice(last_rows(path / ROUNDS), LOOK_BACK))
         accuracy, on = _accuracy(rows)

@@ -26,7 +26,7 @@ NARROWEST, WIDEST = 240, 2000  # pixels of a plot
 SHOWN = (
     "algorithm", "dataset", "model", "partition", "num-clients", "num-server-rounds", "fraction-train",
     "local-epochs", "batch-size", "learning-rate", "selection", "min-replies", "enough-replies",
-    "round-timeout", "target-accuracy", "seed",
+    "round-timeout", "target-accuracy", "seed", "nodes",
 )  # fmt: skip
 VERSIONS = ("bouquet", "flwr", "torch", "python")
 ROUND_NUMBERS = (
@@ -115,10 +115,13 @@ def _truth(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def job_row(job: Row) -> Row:
-    """Return what is shown of a job; its run-config keys are not."""
-    return {key: text(job.get(key)) for key in ("state", "reason")} | {
-        "attempts": number(job.get("attempts"))
+def job_row(job: Row, waits: object) -> Row:
+    """Return what is shown of a job, and what it `waits` for; of its run-config keys, the nodes alone."""
+    return {
+        **{key: text(job.get(key)) for key in ("state", "reason")},
+        "attempts": number(job.get("attempts")),
+        "nodes": text(mapping(job.get("keys")).get("nodes")),
+        "waits": text(waits) if job.get("state") == "queued" else "",  # the status may be older
     }
 
 

@@ -11,7 +11,8 @@ No page holds data. The script asks for JSON every 2 s, which `server_app.deploy
 
   /api/runs                 folder, kit, now, problems, state, warnings, count,
                             runs: [name, state, algorithm, dataset, model, round, of, accuracy,
-                            measured_on, started, updated, job, problems]
+                            measured_on, started, updated, job: [state, attempts, reason, nodes, waits],
+                            problems]
   /api/runs/NAME            folder, kit, now, problems, state, warnings, run: as above, config: no secrets
   /api/runs/NAME/rounds?after=N&mark=M
                             rounds: the new ones; after, mark: for the next request; restarted: the file was

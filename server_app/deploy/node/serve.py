@@ -43,7 +43,8 @@ class Options:
         threads: Most threads of a task; 0 = no limit.
         bandwidth: Bytes per second to and from the SuperLink; 0 = no limit.
         may_train: Program that is asked before each training task.
-        http: Whether the Fleet API is HTTP, as that of a stock SuperLink of Flower 1.40 or later is.
+        http: Whether the Fleet API is HTTP: that of a stock SuperLink (Flower 1.40 or later), or of a
+            link's key fleet-http.
     """
 
     data: Path | None = None

@@ -20,7 +20,8 @@ export async function runPage(run) {
     known(r.updated) ? ['last updated ', age(r.updated)] : ''));
   problems([...found.problems, ...found.warnings, ...r.problems, ...held.problems, ...clients.problems]);
   part('facts', [r, held.mark], () => runFacts(r));
-  part('reason', r.job?.reason, () => r.job?.reason ? h('p', {}, 'Job: ' + r.job.reason) : '');
+  const why = r.job?.waits || r.job?.reason;
+  part('reason', why, () => why ? h('p', {}, 'Job: ' + why) : '');
   part('plots', '', () => [h('h2', {}, 'Plots'), h('div', {class: 'plots', id: 'figures'})]);
   await showPlots(run);
   part('quarantined', [lines, dropped, !held.rounds.length], () => [
@@ -71,6 +72,7 @@ function runFacts(r) {
     ['Received from clients', some(bytes(total('bytes_up')))],
     ['Time in rounds', some(span(rounds.reduce((sum, row) => sum + (row.seconds.total || 0), 0)))],
     ['Attempts', r.job?.attempts ? count(r.job.attempts) : ''],
+    ['Nodes', r.job?.nodes],
   ]);
 }
 

@@ -16,7 +16,8 @@ function runsTable({runs, count: all}) {
   if (!runs.length) return h('p', {}, 'No runs yet.');
   const link = r => h('a', {href: '/runs/' + encodeURIComponent(r.name)}, r.name);
   const tried = job => job.attempts ? `, attempt ${job.attempts}` : '';
-  const job = ({job}) => job ? [job.state + tried(job), note(job.reason)] : '';
+  const on = job => job.nodes ? 'on ' + job.nodes : '';
+  const job = ({job}) => job ? [job.state + tried(job), [on(job), job.waits, job.reason].map(words => note(words))] : '';
   return table(all > runs.length ? `The latest ${runs.length} of ${all} runs` : 'Runs, latest first', [
     ['Run', r => [link(r), r.problems.map(line => note(line, 'problem'))]],
     ['State', r => state(r.state)],

@@ -1,0 +1,246 @@
+"""The link's Fleet API over HTTP: ``python -m server_app.deploy.flower.fleet_relay KIT``.
+
+Stock SuperNodes speak HTTP only from Flower 1.40 on. This process makes each of their calls one of the link's
+gRPC Fleet API, with the key, the time stamp and the signature of the node: so all checks and limits are made
+there, once, and a call is held there, too. What HTTP adds is bounded here, before anything is kept in memory:
+
+* headers of `HEADER_BYTES` at most, within `timing.FIRST_REQUEST_S` of the connection;
+* a body of `FRAME_BYTES` at most, as its length says, at `SLOWEST` or faster. One of more than `SMALL_BYTES`
+  is read only from a key that signed this call and whose earlier calls the SuperLink accepted, `CONCURRENT`
+  at a time; to others the answer is "try again", since this process may be younger than the node;
+* `CONNECTIONS` at a time; one whose other end takes nothing for `timing.CONNECTION_IDLE_S` ends.
+"""
+
+import asyncio
+import json
+import resource
+import socket
+import sys
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import h11
+import uvicorn
+from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from server_app.deploy.flower.fleet_transport import FLEET, NAME, OPTIONS, STATUSES, TYPE, S, in_grpc, in_http
+from server_app.deploy.flower.limits import CONCURRENT, FRAME_BYTES, SMALL_BYTES
+from server_app.deploy.host.processes import end_with_parent
+from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.parsing import read_address
+from task import timing
+
+HEADER_BYTES = 16 * 1024
+CONNECTIONS = 1000
+SLOWEST = 8 * 1024  # bytes/s of a body
+OWN_FILES = 64
+HTTP_STATUSES = {status: number for number, status in STATUSES.items()} | {S.CANCELLED: 503, S.ABORTED: 503}
+IN_BASE64 = {name.removesuffix("-bin"): name for name in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER)}
+PREFIXES = ("flwr-", "bouquet-")  # of the headers that go on
+
+
+class _AnswerError(Exception):
+    """A call that is answered with an error: HTTP's status, and Flower's ``code`` and ``extra``, if any."""
+
+    def __init__(self, status: int, text: str, **more: Any) -> None:
+        self.answer = JSONResponse({"detail": text, **more}, status, {"connection": "close"})
+
+
+class Relay:
+    """Serves the Fleet API over HTTP.
+
+    Args:
+        channel: To the gRPC Fleet API.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._calls = {in_http(one.name): channel.unary_unary(in_grpc(one.name)) for one in FLEET.methods}
+        self._accepted: set[object] = set()  # keys
+        self._large: Counter[object] = Counter()  # bodies that are here, by key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        try:
+            answer: Response = Response(await self._serve(scope, receive), media_type=TYPE)
+        except _AnswerError as err:
+            answer = err.answer
+        await answer(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive) -> bytes:
+        call = self._calls.get(scope["path"])
+        if call is None or scope["method"] != "POST":
+            raise _AnswerError(404, "expected a POST of a call of the Fleet API, /v1/fleet/...; got another")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in scope["headers"]}
+        metadata = _metadata(headers)
+        key = metadata.get(PUBLIC_KEY_HEADER)
+        with self._room(size := _size(headers), key, metadata):
+            body = await _read(receive, size)
+            try:
+                answer = await _unless_gone(call(body, metadata=list(metadata.items())), receive)
+            except grpc.aio.AioRpcError as err:
+                if err.code() == S.UNAUTHENTICATED:
+                    self._accepted.discard(key)
+                raise _refusal(err) from err
+        self._accepted.add(key)
+        return answer
+
+    @contextmanager
+    def _room(self, size: int, key: object, metadata: dict[str, str | bytes]) -> Iterator[None]:
+        """Make room for a body, while its call lasts."""
+        if size <= SMALL_BYTES:
+            yield
+            return
+        if key not in self._accepted or not _is_signed(metadata) or self._large[key] >= CONCURRENT:
+            raise _AnswerError(
+                503,
+                f"expected at most {SMALL_BYTES} bytes, or a signed call of a node that is here, at most "
+                f"{CONCURRENT} at a time; got {size} bytes. Try again",
+            )
+        self._large[key] += 1
+        try:
+            yield
+        finally:
+            self._large[key] -= 1
+
+
+def _metadata(headers: dict[str, str]) -> dict[str, str | bytes]:
+    """Return the headers of a call as gRPC has them."""
+    found: dict[str, str | bytes] = {}
+    try:
+        for name, value in headers.items():
+            if name in IN_BASE64:
+                found[IN_BASE64[name]] = b64decode(value, validate=True)
+            elif name.startswith(PREFIXES) and not name.endswith("-bin"):
+                found[name] = value.encode("ascii").decode("ascii")
+    except ValueError:
+        raise _AnswerError(401, f"header {name}: expected ASCII, of a key or signature base64") from None
+    return found
+
+
+def _size(headers: dict[str, str]) -> int:
+    size = int(headers.get("content-length", -1))
+    if size < 0:
+        raise _AnswerError(411, "expected the header Content-Length; got none")
+    if size > FRAME_BYTES:
+        raise _AnswerError(413, f"expected at most {FRAME_BYTES} bytes of a call; got {size}")
+    return size
+
+
+def _is_signed(metadata: dict[str, Any]) -> bool:
+    stamp, signature = metadata.get(TIMESTAMP_HEADER), metadata.get(SIGNATURE_HEADER)
+    if not stamp or not signature:
+        return False
+    key = bytes_to_public_key(metadata[PUBLIC_KEY_HEADER])
+    return bool(verify_signature(key, stamp.encode("ascii"), signature))
+
+
+async def _read(receive: Receive, size: int) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timing.FIRST_REQUEST_S + size / SLOWEST):
+            while len(body) < size:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise _AnswerError(408, "the connection ended")
+                body += message["body"]
+    except TimeoutError:
+        raise _AnswerError(408, f"expected {SLOWEST} bytes/s or more of a call; got fewer") from None
+    return bytes(body)
+
+
+async def _unless_gone(call: Any, receive: Receive) -> bytes:
+    """Return the answer of a call; it is cancelled if the connection ends before."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        call.cancel()
+
+    watch = asyncio.create_task(gone())
+    try:
+        return bytes(await call)
+    except asyncio.CancelledError:
+        if not watch.done():
+            raise
+        raise _AnswerError(408, "the connection ended") from None
+    finally:
+        watch.cancel()
+        call.cancel()
+
+
+def _refusal(err: grpc.aio.AioRpcError) -> _AnswerError:
+    """Return an error as Flower's own HTTP Fleet API would have answered it."""
+    text = str(err.details())
+    try:
+        flowers = json.loads(text)
+        text, more = flowers["public_message"], {"code": flowers["code"]}
+        if flowers.get("public_details"):
+            more["extra"] = flowers["public_details"]
+    except (ValueError, KeyError, TypeError):
+        more = {}
+    return _AnswerError(HTTP_STATUSES.get(err.code(), 500), text, **more)
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed unless the headers of its next request are here in time."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request as uvicorn waits for a further one."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            timing.FIRST_REQUEST_S, self.timeout_keep_alive_handler
+        )
+
+    def _unset_keepalive_if_required(self) -> None:
+        if self.conn.their_state is not h11.IDLE:  # the first bytes of the headers are not enough
+            super()._unset_keepalive_if_required()
+
+
+def serve(relay: Relay, address: str, **more: Any) -> tuple[uvicorn.Server, socket.socket]:
+    """Return a server that is yet to be run, and its socket.
+
+    Args:
+        relay: What it serves.
+        address: HOST:PORT that it listens on.
+        more: Options of uvicorn: certificate and key.
+    """
+    host, port = read_address(address, "address")
+    config = uvicorn.Config(
+        relay, host, port, http=_Connection, ws="none", lifespan="off", loop="asyncio", access_log=False,
+        log_level="error", server_header=False, timeout_keep_alive=int(timing.CONNECTION_IDLE_S),
+        timeout_graceful_shutdown=1, h11_max_incomplete_event_size=HEADER_BYTES, **more,
+    )  # fmt: skip
+    listener = config.bind_socket()
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * timing.CONNECTION_IDLE_S))
+    return uvicorn.Server(config), listener
+
+
+async def run(kit: LinkKit) -> None:
+    """Serve a link's nodes until a signal ends it."""
+    host, port = read_address(kit.fleet, "fleet")
+    target = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, kit.fleet.rsplit(":", 1)[0])
+    options = [*OPTIONS, (NAME, read_address(kit.address, "address")[0])]
+    credentials = grpc.ssl_channel_credentials(kit.ca_certificate.read_bytes())
+    async with grpc.aio.secure_channel(f"{target}:{port}", credentials, options) as channel:
+        server, listener = serve(
+            Relay(channel), kit.fleet_http,
+            ssl_certfile=str(kit.server_certificate), ssl_keyfile=str(kit.server_key),
+        )  # fmt: skip
+        await server.serve([listener])
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = CONNECTIONS + OWN_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files if most < 0 else min(files, most), most))
+    asyncio.run(run(read_link_kit(sys.argv[1])))
