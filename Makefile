@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUNS   ?= runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs clean
+.PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -23,6 +23,10 @@ $(VENV)/.ready: pyproject.toml
 
 demo: setup  ## train 10 clients on the digits in Flower's simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS) --overwrite
+
+SCENE ?= straggler
+scene: setup  ## a scene for teaching, see docs/teaching.md: SCENE=attacker, personalised, ring, secure, straggler
+	$(BIN)/bouquet scene $(SCENE) --runs-dir $(RUNS)
 
 federation: setup  ## the same ten clients on a SuperLink and three nodes: real gRPC processes, TLS, node keys
 	$(BIN)/bouquet federation --recipe demo --run-name federation --runs-dir $(RUNS) --overwrite

@@ -2,14 +2,16 @@
 # Make a base image for the Dockerfile from Debian's packages alone, where no registry can be reached:
 #   docker/base.sh [IMAGE]        then: docker build --build-arg BASE=IMAGE -f docker/Dockerfile .
 # An image of this name is kept; the packed root file system lies in the cache. SUITE and MIRROR choose the
-# Debian (its python3 must be >= 3.11). It is the release as it stands, without the security updates of its
+# Debian (its python3 must be >= 3.11), ARCH its architecture: another machine's, such as arm64, needs
+# qemu-user-static and binfmt-support here. It is the release as it stands, without the security updates of its
 # other archive: where a registry can be reached, the Dockerfile's own default is the better base.
 set -eu
 
 image=${1:-bouquet-base:local}
 suite=${SUITE:-bookworm}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bouquet-docker
-tar=$cache/$suite-$(dpkg --print-architecture).tar
+arch=${ARCH:-$(dpkg --print-architecture)}
+tar=$cache/$suite-$arch.tar
 
 if docker image inspect "$image" >/dev/null 2>&1; then
     echo "$image"
@@ -29,7 +31,7 @@ if [ ! -s "$tar" ]; then
     trap 'rm -rf "$root" "$tar.part"' EXIT
     trap 'exit 1' INT TERM
     chmod 755 "$root"
-    debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv \
+    debootstrap --arch "$arch" --variant=minbase --include=ca-certificates,python3,python3-venv \
         "$suite" "$root" ${MIRROR:+"$MIRROR"} >"$root.log" 2>&1 || {
         tail -n 20 "$root.log" >&2
         echo "base.sh: debootstrap failed; all that it said is in $root.log" >&2
@@ -40,5 +42,5 @@ if [ ! -s "$tar" ]; then
     tar -C "$root" --numeric-owner -cf "$tar.part" .
     mv "$tar.part" "$tar"
 fi
-docker import --change 'CMD ["/bin/sh"]' "$tar" "$image" >/dev/null
+docker import --platform "linux/$arch" --change 'CMD ["/bin/sh"]' "$tar" "$image" >/dev/null
 echo "$image"

@@ -6,7 +6,7 @@ import sys
 import click
 import typer
 
-from server_app.cli import deploy, run, show
+from server_app.cli import deploy, run, scene, show
 from task.errors import BouquetError, DataError
 from task.text import plain
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for family in (run.app, show.app, deploy.app):  # in the order of the help
+for family in (run.app, scene.app, show.app, deploy.app):  # in the order of the help
     app.add_typer(family)
 
 

@@ -132,6 +132,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     }
     goal, percent = str(float(target)), f"{100 * target:g} %"
     every = [result for results in found.values() for result in results]
+    policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
     moved = [result["bytes_to_target"][goal] for result in every]
     size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
     columns = [
@@ -145,6 +146,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         Column(f"rounds to {percent}", lambda r: r["rounds_to_target"][goal], 1, 1),
         Column(f"{unit} to {percent}", lambda r: r["bytes_to_target"][goal], 1 / size, 1),
         Column(f"seconds to {percent}", lambda r: r["seconds_to_target"][goal], 1, 1),
+        Column("simulated seconds", lambda r: r["simulated_seconds"] if policies else None, 1, 0),
     ]
     columns = [column for column in columns if any(column.value(result) is not None for result in every)]
     lines = [

@@ -23,6 +23,7 @@ from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides
 SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
@@ -169,22 +170,53 @@ def recipes() -> dict[str, Path]:
     return {p.stem: p for p in sorted(RECIPES.glob("*.toml"))}
 
 
+def scenes() -> dict[str, Path]:
+    """Return the bundled scenes by name, sorted: recipes of several runs."""
+    return {p.stem: p for p in sorted((RECIPES / "scenes").glob("*.toml"))}
+
+
+def scene_runs(name_or_path: str) -> dict[str, dict[str, Value]]:
+    """Return the keys of each run of a bundled scene, or of a TOML file of the user's own, in its order.
+
+    Raises:
+        ConfigError: No such scene, or the file is not TOML or has no runs.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if name_or_path not in (known := scenes()):
+            raise ConfigError(choose_from("scene", name_or_path, known))
+        path = known[name_or_path]
+    table = _read_toml(path)
+    runs = table.pop(RUNS, {})
+    if not runs:
+        raise ConfigError(f"scene {path}: expected a table [{RUNS}.NAME] for each run; got none")
+    return {run: {**flatten(table), **flatten(own)} for run, own in runs.items()}
+
+
 def read_recipe(name_or_path: str) -> dict[str, Value]:
-    """Return the keys of a bundled recipe, or of a TOML file of the user's own.
+    """Return the keys of a bundled recipe, of a TOML file of the user's own, or of ``SCENE/RUN``.
 
     Raises:
         ConfigError: No such recipe, or the file is not TOML.
     """
     path = Path(name_or_path)
-    if path.suffix != ".toml":
-        known = recipes()
-        if name_or_path not in known:
-            raise ConfigError(choose_from("--recipe", name_or_path, known))
-        path = known[name_or_path]
+    if path.suffix == ".toml":
+        return flatten(_read_toml(path))
+    if path.parent.name:
+        runs = scene_runs(str(path.parent))
+        if path.name not in runs:
+            raise ConfigError(choose_from(f"--recipe {path.parent}/RUN", path.name, runs))
+        return runs[path.name]
+    if name_or_path not in (known := recipes()):
+        raise ConfigError(choose_from("--recipe", name_or_path, known))
+    return flatten(_read_toml(known[name_or_path]))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return flatten(tomllib.load(file))
+            return tomllib.load(file)
     except FileNotFoundError:
-        raise ConfigError(f"--recipe {path}: no such file") from None
+        raise ConfigError(f"{path}: no such file") from None
     except tomllib.TOMLDecodeError as err:
-        raise ConfigError(f"--recipe {path}: not a TOML file: {err}") from None
+        raise ConfigError(f"{path}: not a TOML file: {err}") from None

@@ -1,4 +1,4 @@
-"""The compose stack, from a machine without any image: base, image, four containers, a run, a killed node.
+"""The compose stack, from a machine without any image: base, image, containers, a run, faults, scaling.
 
 Where no Docker engine answers these tests fail, so that nobody takes them for passed; BOUQUET_NO_DOCKER=1
 says that there is none on purpose. $XDG_CACHE_HOME/bouquet-docker keeps the base's packed file system.
@@ -27,8 +27,16 @@ pytestmark = [
 FOLDER = Path(__file__).resolve().parents[2] / "docker"
 BASE, IMAGE = "bouquet-base:local", "bouquet:test"
 NODES = ("node-1", "node-2", "node-3")
+KIT = "/tmp/kit"  # in the container of a node: the kit that it holds
 # Run by the container's python: to print whether a TCP port of a host opens.
 KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()"
+# To fail if anything but loopback (Docker's DNS) listens.
+CLOSED = """
+from pathlib import Path
+lines = [line for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]]
+ports = [line.split()[1] for line in lines if line.split()[3] == "0A"]
+assert all(port[6:8] == "7F" for port in ports), ports
+"""
 # To kill the child of the container's first process, which the kernel takes all others with.
 KILL = """
 import os, pathlib
@@ -69,23 +77,35 @@ class Stack:
     compose: tuple[str, ...]
     project: str
 
-    def __call__(self, *words: str, timeout_s: float = 300, check: bool = True) -> str:
+    def __call__(self, *words: str, timeout_s: float = 300, check: bool = True, **more: str) -> str:
         line = (*self.compose, "-p", self.project, "-f", str(FOLDER / "compose.yaml"), *words)
-        return call(*line, timeout_s=timeout_s, check=check, BOUQUET_IMAGE=IMAGE)
+        return call(*line, timeout_s=timeout_s, check=check, **({"BOUQUET_IMAGE": IMAGE} | more))
 
-    def id(self, service: str) -> str:
-        return self("ps", "-q", service).strip()
+    def ids(self) -> dict[str, str]:
+        """Return the containers that run as nodes, by the name of the kit that each holds."""
+        containers = self("ps", "-q", "node").split()
+        held = [(call("docker", "exec", c, "readlink", KIT, check=False).strip(), c) for c in containers]
+        names = [Path(kit).name for kit, _ in held if kit]
+        assert len(set(names)) == len(names), f"two containers hold one kit: {sorted(names)}"
+        return {Path(kit).name: container for kit, container in held if kit}
 
-    def inspect(self, service: str) -> dict[str, object]:
-        return dict(json.loads(call("docker", "inspect", self.id(service)))[0])
+    def id(self, machine: str) -> str:
+        """Return the container of the link, or of the node of this name."""
+        return self.ids()[machine] if machine.startswith("node-") else self("ps", "-q", machine).strip()
 
-    def health(self, service: str) -> str:
-        return call(
-            "docker", "inspect", "-f", "{{.State.Health.Status}}", self.id(service), check=False
-        ).strip()
+    def inspect(self, machine: str) -> dict[str, object]:
+        return dict(json.loads(call("docker", "inspect", self.id(machine)))[0])
 
-    def python(self, service: str, code: str, *arguments: str) -> bool:
-        return succeeds("docker", "exec", self.id(service), "python3", "-c", code, *arguments)
+    def healthy(self, *machines: str) -> bool:
+        """Whether exactly these nodes, or the link, are healthy."""
+        ids = self.ids() if machines != ("link",) else {"link": self.id("link")}
+        state = ("docker", "inspect", "-f", "{{.State.Health.Status}}")
+        return {*ids} == {*machines} and all(
+            call(*state, container, check=False).strip() == "healthy" for container in ids.values()
+        )
+
+    def python(self, machine: str, code: str, *arguments: str) -> bool:
+        return succeeds("docker", "exec", self.id(machine), "python3", "-c", code, *arguments)
 
     def read(self, path: str) -> str:
         return call("docker", "exec", self.id("link"), "cat", path, check=False)
@@ -110,8 +130,8 @@ def stack(image: str) -> Iterator[Stack]:
     stack = Stack(compose, f"bouquet-test-{uuid.uuid4().hex[:8]}")
     try:
         stack("up", "-d", "--no-build", timeout_s=600)
-        for service in ("link", *NODES):
-            wait_for(lambda s=service: stack.health(s) == "healthy", f"{service} to be healthy", 600)  # type: ignore[misc]
+        wait_for(lambda: stack.healthy("link"), "the link to be healthy", 600)
+        wait_for(lambda: stack.healthy(*NODES), "the nodes to be healthy", 600)
         yield stack
         stack("down", "--volumes", "--timeout", "20")
         for kind in (["ps", "-a"], ["volume", "ls"], ["network", "ls"]):
@@ -161,40 +181,36 @@ def test_image_has_a_user_and_no_key(image: str) -> None:
 
 
 def test_containers_hold_no_more_than_they_need(stack: Stack) -> None:
-    for service in ("link", *NODES):
-        host = stack.inspect(service)["HostConfig"]
+    for machine in ("link", *NODES):
+        container = stack.id(machine)
+        host = dict(json.loads(call("docker", "inspect", container))[0])["HostConfig"]
         assert isinstance(host, dict)
         assert host["ReadonlyRootfs"]
         assert host["CapDrop"] == ["ALL"]
         assert host["Memory"] > 0
         assert host["NanoCpus"] > 0
         assert host["PidsLimit"] > 0
-        status = call("docker", "exec", stack.id(service), "cat", "/proc/self/status")
+        status = call("docker", "exec", container, "cat", "/proc/self/status")
         values = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
         assert values["Uid"].split() == ["10001"] * 4
         assert int(values["CapEff"], 16) == 0
         assert values["NoNewPrivs"] == "1"
-        assert not succeeds("docker", "exec", stack.id(service), "touch", "/app/written")
-        assert not succeeds("docker", "exec", stack.id(service), "touch", "/data/written")
-        assert succeeds("docker", "exec", stack.id(service), "touch", "/kit/logs/written")
+        assert not succeeds("docker", "exec", container, "touch", "/app/written")
+        assert not succeeds("docker", "exec", container, "touch", "/data/written")
+        kit = "/kit" if machine == "link" else KIT
+        assert succeeds("docker", "exec", container, "touch", f"{kit}/logs/written")
 
 
 def test_nodes_reach_the_fleet_api_and_nothing_else(stack: Stack) -> None:
-    networks = stack.inspect("link")["NetworkSettings"]
-    assert isinstance(networks, dict)
-    addresses = [network["IPAddress"] for network in networks["Networks"].values()]
-    assert len(addresses) == len(NODES)
     # On loopback the Control API is there, so a refusal below is one.
     assert stack.python("link", KNOCK, "127.0.0.1", "8000")
-    assert stack.python("node-1", KNOCK, "link", "9092")
     for node in NODES:
-        for address in ("link", *addresses):
-            assert not stack.python(node, KNOCK, address, "8000"), f"{node} reaches Control at {address}"
-        for other in NODES:
-            if other != node:
-                assert not stack.python(node, "import socket, sys; socket.gethostbyname(sys.argv[1])", other)
-    # Somebody else on the network of a node finds Fleet too, and Control no more than the node does.
-    network = f"{stack.project}_to-node-2"
+        assert stack.python(node, KNOCK, "link", "9092")
+        assert not stack.python(node, KNOCK, "link", "8000"), f"{node} reaches Control"
+        # Nodes share a network, so nothing of a node may listen there.
+        assert stack.python(node, CLOSED)
+    # Somebody else on that network finds Fleet too, and Control no more than a node does.
+    network = f"{stack.project}_fleet"
     outsider = ("docker", "run", "--rm", "--network", network, "--entrypoint", "python3", IMAGE, "-c", KNOCK)
     assert succeeds(*outsider, "link", "9092")
     assert not succeeds(*outsider, "link", "8000")
@@ -220,21 +236,59 @@ def test_killed_node_comes_back_and_nothing_is_lost(stack: Stack, tmp_path: Path
     )  # fmt: skip
     lines = lambda: stack.read("/kit/runs/killed/rounds.jsonl").count("\n")  # noqa: E731
     wait_for(lambda: lines() >= 3, "the third round", 600)
+    container = stack.id("node-2")
     stack.python("node-2", KILL)
-    wait_for(lambda: stack.inspect("node-2")["RestartCount"] == 1, "Docker to restart node-2", 120)
+    restarts = ("docker", "inspect", "-f", "{{.RestartCount}}", container)
+    wait_for(lambda: call(*restarts).strip() == "1", "Docker to restart node-2", 120)
     assert lines() < 10, "the node was killed too late"
     wait_for(lambda: stack.read("/kit/runs/killed/result.json") != "", "the end of the run", 900)
-    wait_for(lambda: stack.health("node-2") == "healthy", "node-2 to be healthy", 300)
+    wait_for(lambda: stack.healthy(*NODES), "node-2 to be healthy", 300)
+    assert stack.id("node-2") == container, "another container took its kit"
     assert json.loads(stack.read("/kit/runs/killed/result.json"))["rounds"] == 10
     assert model(stack, "killed", tmp_path) == simulation(tmp_path, "killed", rounds)
 
 
+def keys(stack: Stack) -> dict[str, str]:
+    """Return the public keys of the nodes that run, by name."""
+    return {node: call("docker", "exec", c, "cat", f"{KIT}/node.pub") for node, c in stack.ids().items()}
+
+
+def test_scaling_down_and_up_again_and_beyond_the_kits(stack: Stack, tmp_path: Path) -> None:
+    before = keys(stack)
+    assert {*before} == {*NODES}
+    stack("up", "-d", "--no-build", "--no-recreate", "--scale", "node=1")
+    (left,) = stack.ids()
+    stack("up", "-d", "--no-build", "--no-recreate", "--scale", "node=4")
+    wait_for(lambda: {*stack.ids()} == {*NODES}, "three containers to hold the three kits", 120)
+    assert keys(stack) == before
+    assert left in stack.ids()
+    wait_for(lambda: "other containers hold all 3 kits" in stack("logs", "node"), "the fourth to say why", 60)
+    wait_for(lambda: stack.healthy(*NODES), "the three to be healthy", 300)
+
+
+def test_the_number_of_nodes_adds_and_revokes(stack: Stack, tmp_path: Path) -> None:
+    before = keys(stack)
+    five = tuple(f"node-{i}" for i in range(1, 6))
+    stack("up", "-d", "--no-build", NODES="5")
+    wait_for(lambda: stack.healthy(*five), "five nodes to be healthy", 300)
+    assert {node: key for node, key in keys(stack).items() if node in NODES} == before
+    stack(
+        "exec", "-T", "link", "bouquet", "run", "--link", "/kit", "--recipe", "demo", "--run-name", "five",
+        "-c", "min-nodes=5 num-server-rounds=3", timeout_s=900,
+    )  # fmt: skip
+    assert model(stack, "five", tmp_path) == simulation(tmp_path, "five", "num-server-rounds=3")
+    stack("up", "-d", "--no-build", NODES="3")
+    wait_for(lambda: stack.healthy(*NODES), "three nodes to be healthy", 300)
+    enrolled = json.loads(stack.read("/kit/state/status.json"))["nodes"]
+    assert {node["name"] for node in enrolled} == {*NODES}
+
+
 def test_provisioning_again_keeps_the_keys(stack: Stack) -> None:
-    before = [call("docker", "exec", stack.id(n), "cat", "/kit/node.pub") for n in NODES]
+    before = keys(stack)
     said = stack("run", "--rm", "provision")
     assert said.count("kept") >= len(NODES)
-    assert [call("docker", "exec", stack.id(n), "cat", "/kit/node.pub") for n in NODES] == before
-    # Nobody but a node has its private key, the authority's volume included.
+    assert keys(stack) == before
+    # The nodes' private keys are in their own volume only, not in the authority's.
     volume = f"{stack.project}_authority:/kits/authority:ro"
     find = ("--entrypoint", "find", IMAGE, "/kits/authority", "-name", "node.key")
     listed = call("docker", "run", "--rm", "-v", volume, *find)

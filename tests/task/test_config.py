@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from task.config.read import as_run_config, flatten, knobs, read_config, read_recipe, recipes
+from task.config.read import (
+    as_run_config,
+    flatten,
+    knobs,
+    read_config,
+    read_recipe,
+    recipes,
+    scene_runs,
+    scenes,
+)
 from task.errors import ConfigError
 from tests.pages import with_keys
 
@@ -125,3 +134,28 @@ def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
 def test_knobs_that_would_have_no_effect_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_config(keys)
+
+
+@pytest.mark.parametrize("scene", sorted(scenes()))
+def test_scenes_are_valid_and_their_runs_differ(scene: str) -> None:
+    runs = scene_runs(scene)
+    assert len(runs) > 1
+    read = [read_config(read_recipe(f"{scene}/{run}")) for run in runs]  # a key that is not read is refused
+    assert len(set(map(repr, read))) == len(runs)
+    assert scenes()[scene].read_text(encoding="utf-8").startswith("# "), "a scene says first what it shows"
+
+
+def test_a_run_of_a_scene_has_its_own_keys_over_those_of_all(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(
+        "seed = 9\nmodel = 'mlp'\n[fedprox]\nmu = 0.5\n[runs.a]\n[runs.b]\nseed = 7\nfedprox.mu = 1.0\n"
+    )
+    assert scene_runs(str(own))["a"] == {"seed": 9, "model": "mlp", "fedprox.mu": 0.5}
+    assert read_recipe(f"{own}/b") == {"seed": 7, "model": "mlp", "fedprox.mu": 1.0}
+    with pytest.raises(ConfigError, match=r"--recipe .*mine.toml/RUN: expected one of a, b; got 'c'"):
+        read_recipe(f"{own}/c")
+    with pytest.raises(ConfigError, match='Did you mean "straggler"'):
+        read_recipe("stragler/wait")
+    own.write_text("seed = 9\n")
+    with pytest.raises(ConfigError, match=r"expected a table \[runs.NAME\] for each run"):
+        scene_runs(str(own))

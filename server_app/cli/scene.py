@@ -1,0 +1,54 @@
+"""The command ``scene``: a few runs that show one thing, and their comparison."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.cli.common import RunsDir, Set, console
+from server_app.cli.show import compare
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet scene straggler[/bold]  ·  "
+    "[bold]bouquet scene ring --link kits/link[/bold]"
+)
+def scene(
+    name: Annotated[str, typer.Argument(help="The scene; none = list them.")] = "",
+    config: Set = None,
+    runs_dir: RunsDir = "runs",
+    link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
+) -> None:
+    """Run a scene for teaching: some runs one after the other, and their comparison as table and picture.
+
+    The runs are named NAME-RUN, and replace those that an earlier call left. docs/teaching.md says what to
+    look at.
+    """
+    from task.config.read import scene_runs, scenes
+
+    if not name:
+        from rich.table import Table
+
+        table = Table("scene", "what it shows", "runs")
+        for known, path in scenes().items():
+            title = path.read_text("utf-8").partition("\n")[0].lstrip("# ")
+            table.add_row(known, title, ", ".join(scene_runs(known)))
+        console().print(table)
+        return
+    runs, label = scene_runs(name), Path(name).stem
+    folder = Path(runs_dir) if link is None else link / "runs"
+    where = ["--runs-dir", runs_dir] if link is None else ["--link", str(link)]
+    keys = [word for pair in config or () for word in ("-c", pair)]
+    for run in runs:
+        typer.echo(f"{label}-{run}", err=True)
+        # A process each: the simulation's workers are forked from one that has not run anything yet.
+        command = ["run", "--recipe", f"{name}/{run}", "--run-name", f"{label}-{run}", "--overwrite"]
+        line = [sys.executable, "-m", "server_app.cli.main", *command, *where, *keys]
+        done = subprocess.run(line, check=False)
+        if done.returncode:
+            raise typer.Exit(done.returncode)
+    compare([folder / f"{label}-{run}" for run in runs], plot=str(folder / f"{label}.png"))
