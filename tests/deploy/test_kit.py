@@ -51,7 +51,7 @@ def test_the_link_kit(kits: Path) -> None:
     assert isinstance(kit, LinkKit)
     assert (kit.fleet, kit.control, kit.address) == ("0.0.0.0:9092", "127.0.0.1:8000", "host.example:9092")
     assert kit.max_reply == 64 * 1024 * 1024
-    assert kit.max_rate == 120
+    assert kit.max_rate == 1200
     assert kit.path == (kits / "link").resolve()
     for part in ("flwr_home", "logs", "state", "cache", "runs", "jobs", "database"):
         assert getattr(kit, part).is_relative_to(kit.path)
@@ -86,7 +86,7 @@ def test_limits_and_policy_may_be_left_out(kits: Path) -> None:
         text = config.read_text(encoding="utf-8")
         config.write_text(text[: text.index(stop)], encoding="utf-8")
     assert read_link_kit(kits / "link").max_reply == 64 * 1024**2
-    assert read_link_kit(kits / "link").max_rate == 120
+    assert read_link_kit(kits / "link").max_rate == 1200
     assert read_node_kit(kits / "ward-1").policy == Policy()
 
 
@@ -164,11 +164,11 @@ def test_a_short_secret_is_refused_and_not_shown(kits: Path) -> None:
         ('kind = "link"', "kind = link", "expected a TOML file; got one with an error"),
         ('kind = "link"', 'kind = "server"', '"kind": expected "link" or "node"; got \'server\''),
         ('kind = "link"', "", '"kind": expected "link" or "node"; got None'),
-        ("max-rate = 120", "max-rates = 120", 'Did you mean "max-rate"?'),
-        ("max-rate = 120", "max-rate = 0", '"max-rate": expected at least 1; got 0'),
+        ("max-rate = 1200", "max-rates = 120", 'Did you mean "max-rate"?'),
+        ("max-rate = 1200", "max-rate = 0", '"max-rate": expected at least 1; got 0'),
         ("max-runs = 4", "max-runs = 0", '"max-runs": expected at least 1; got 0'),
-        ("max-rate = 120", "max-rate = true", '"max-rate": expected a whole number; got True'),
-        ("max-rate = 120", 'max-rate = "120"', "expected a whole number; got '120'"),
+        ("max-rate = 1200", "max-rate = true", '"max-rate": expected a whole number; got True'),
+        ("max-rate = 1200", 'max-rate = "120"', "expected a whole number; got '120'"),
         ('max-reply = "64M"', 'max-reply = "64MB"', '"max-reply": expected a size such as "64M"'),
         ('max-reply = "64M"', 'max-reply = "0"', "expected a size"),
         ('max-reply = "64M"', 'max-reply = "2G"', "expected less than 2G"),

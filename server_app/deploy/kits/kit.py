@@ -22,7 +22,7 @@ CONFIG = "kit.toml"
 SECRET_BYTES = 48
 LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
-MAX_RATE = 120
+MAX_RATE = 1200  # rounds of a quarter of a second with a few messages each stay below it
 MAX_RUNS = 4  # a ServerApp takes some 175 MB (MNIST, 2nn), so a link of 2 GB has room for them
 FILES = 65536  # that the SuperLink may have open: each connection to it is one
 # One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
