@@ -128,6 +128,7 @@ class FakeLink:
         self.orders: Queue[Message] = Queue()
         self.replies: Queue[Message] = Queue()
         self.heard = 0.0
+        self.over = False  # whether the run has ended
         self._parts: dict[str, bytes] = {}
 
     def activate(self) -> int:
@@ -153,6 +154,9 @@ class FakeLink:
 
     def confirm(self, run: int, name: str) -> None:
         pass
+
+    def has_ended(self, run: int) -> bool:
+        return self.over
 
     def run(self, run: int) -> RunProto:
         made = Run.create_empty(run)

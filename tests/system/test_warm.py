@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from server_app.deploy.node.resource_limits import proportional_bytes
+from task import timing
 from tests.support.runtime import Runtime, crashing_bundle, own_bundle, running_runtime
 
 pytestmark = pytest.mark.system
@@ -52,6 +53,19 @@ def test_a_task_past_its_messages_time_to_live_is_ended(crashing: Runtime) -> No
     """A reply to it would be refused, and the node would be busy with it for nothing."""
     reply = crashing.ask(how="sleeps 600", ttl=1)
     assert "its message's time to live was over" in reply.error.reason
+    assert not crashing.ask().has_error()
+
+
+def test_a_task_whose_run_has_ended_is_ended(crashing: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run's message does not wait for it."""
+    monkeypatch.setattr(timing, "BEAT_PAUSE_S", 0.1)
+    assert not crashing.ask(how="sleeps 1").has_error()  # a run that goes on is left alone
+    crashing.link.over = True
+    try:
+        reply = crashing.ask(how="sleeps 600")
+    finally:
+        crashing.link.over = False
+    assert "its run has ended" in reply.error.reason
     assert not crashing.ask().has_error()
 
 

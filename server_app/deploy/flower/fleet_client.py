@@ -175,6 +175,14 @@ class FleetClient:
         found: Run = self._call("GetRun", GetRunRequest(node=self._node, run_id=run)).run
         return found
 
+    def has_ended(self, run: int) -> bool:
+        """Return whether a run has ended, so that nobody wants an answer to its messages."""
+        try:
+            self.run(run)
+        except RefusedMessageError as err:
+            return S.PERMISSION_DENIED.name in str(err)
+        return False
+
     def bundle(self, run: Run) -> bytes:
         """Return the app of a run, as Flower's protobuf `Fab`."""
         request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)

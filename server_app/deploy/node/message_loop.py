@@ -73,6 +73,7 @@ class MessageLoop:
             self._trained = json.loads(rounds.read_text("utf-8"))
         self._runs: OrderedDict[int, _KnownRun] = OrderedDict()
         self._kept: OrderedDict[int, bytes] = OrderedDict()  # what apps keep, by series of runs
+        self._serving = 0  # the run whose message is served, or was last
         self._active = threading.Event()
         self._over = threading.Event()
 
@@ -110,11 +111,18 @@ class MessageLoop:
             if self._active.is_set():
                 try:
                     self.client.beat()
+                    self._end_needless()
                 except NotLetInError:
                     self._active.clear()  # so that the node activates itself again
                 except RefusedMessageError as err:
                     if not self._over.is_set():
                         say(f"node: heartbeat: {err}")
+
+    def _end_needless(self) -> None:
+        """End the task of a run that has ended: the next one's message need not wait for it."""
+        task = self.tasks.number  # first: if another began since, this one is over
+        if task and self.client.has_ended(self._serving):
+            self.tasks.end(task, "its run has ended")
 
     def _pull(self) -> None:
         """Fetch messages and serve them, until the SuperLink no longer knows this node.
@@ -192,6 +200,7 @@ class MessageLoop:
     ) -> tuple[Message, Mapping[str, bytes], ObjectTree]:
         """Return head, objects and tree of the answer to a message; it has one however its task ends."""
         about = message.metadata
+        self._serving = about.run_id
         try:
             answer = self.tasks.run(order, about.ttl)
             head, tree = read_reply(answer.head, answer.tree, answer.objects, message)

@@ -67,7 +67,7 @@ class _Running:
 
 
 class Tasks:
-    """The node's tasks. `run` is called by one thread, `stdin` by another.
+    """The node's tasks. `run` is called by one thread, `stdin` by another, `end` by any.
 
     Args:
         memory: The limit on the node's memory; None = there is none.
@@ -112,6 +112,19 @@ class Tasks:
         control.close()
         self._ended(None, None)
 
+    @property
+    def number(self) -> int:
+        """The number of the task that runs; 0 = none."""
+        running = self._running
+        return running.number if running else 0
+
+    def end(self, number: int, why: str) -> None:
+        """End a task, unless another runs by now."""
+        running = self._running
+        if running and running.number == number:
+            running.why = why
+            self._send(KILL, number)
+
     def _watch(self) -> None:
         running = self._running
         if running is None or running.why:
@@ -122,7 +135,7 @@ class Tasks:
             limit = spell(self._memory.most)
             running.why = f"--max-memory: the node used {spell(used)} of the {limit} it may use"
         if running.why:
-            self._send(KILL, running.number)
+            self.end(running.number, running.why)
 
     def _ended(self, number: int | None, code: int | None) -> None:
         running = self._running
