@@ -73,7 +73,7 @@ FUZZ ?= --seconds 600
 fuzz: setup  ## whole runs with mutated replies, ten minutes or FUZZ="--seconds N --seed S"
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, about half an hour; writes docs/soak.md
+soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, some minutes; writes docs/soak.md
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
 
 docs: setup  ## write what is generated: the README's table, docs/composition.md, pyproject.toml's run-config keys

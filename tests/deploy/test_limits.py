@@ -244,7 +244,7 @@ def test_a_superlink_that_was_killed_with_a_node_still_knows_where_it_was(
     link.state.deactivate_node(node.id)
     node.activate(place="here")
     link.limiter._senders.clear()
-    link.limiter._places = limiting.Places(tmp_path / "places.json")
+    link.limiter._places = limiting.NodeNotes(tmp_path / "places.json")
     with pytest.raises(grpc.RpcError, match="2004"):
         node.activate(place="elsewhere")
     assert node.activate(place="here") == node.id
@@ -257,9 +257,9 @@ def test_places_that_cannot_be_read_or_written_are_none(
     for text in ("{", "[]", "\udcff"):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         caplog.clear()
-        assert limiting.Places(path).of("key") == ""
-        assert f"{path}: expected the nodes' places" in caplog.text
-    places = limiting.Places(path / "places.json")  # a file is no folder
+        assert limiting.NodeNotes(path).of("key") == ""
+        assert f"{path}: expected what nodes said" in caplog.text
+    places = limiting.NodeNotes(path / "places.json")  # a file is no folder
     places.keep("key", "here")
     assert places.of("key") == "here"
     assert "cannot be written" in caplog.text

@@ -347,6 +347,7 @@ def test_the_same_calls_go_over_http(tmp_path: Path) -> None:
         assert client.activate() == 7
         with pytest.raises(RefusedMessageError, match=r"PERMISSION_DENIED: The run has ended\."):
             client.run(1)
+        assert client.has_ended(1)
         client._node.node_id = 0  # it is not there to be left
         client.close()
         server.shutdown()
@@ -356,6 +357,21 @@ def test_the_same_calls_go_over_http(tmp_path: Path) -> None:
     assert isinstance(public, EllipticCurvePublicKey)
     signature, stamp = b64decode(headers["flwr-signature"]), headers["flwr-timestamp"].encode()
     public.verify(signature, stamp, ECDSA(SHA256()))
+
+
+def test_whether_a_run_has_ended_is_asked_as_briefly_as_a_heartbeat(
+    kit: NodeKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, waits = FleetClient(kit.link, kit.ca_certificate, kit.key, "here"), []
+
+    def fail(name: str, request: object, *, timeout_s: float | None = None) -> None:
+        waits.append(timeout_s)
+        raise RefusedMessageError("the SuperLink says INTERNAL")
+
+    monkeypatch.setattr(client, "_call", fail)
+    assert not client.has_ended(1)  # a SuperLink in trouble says nothing of the run
+    assert waits == [timing.BEAT_ANSWER_S]
+    client.close()
 
 
 def test_no_two_calls_are_signed_with_the_same_time(kit: NodeKit) -> None:

@@ -66,7 +66,7 @@ class World:
         self.jobs, self.link = Jobs(folder / "jobs", folder / "runs"), Link()
         self.now, self.nodes = 100.0, [node(1), node(2)]
         self.said: list[str] = []
-        self.started: list[int] = []  # how many runs there were when each was told of
+        self.started: list[int] = []  # the number of runs at each call of `started`
         self.held: ExitStack | None = None
         self.restart()
 

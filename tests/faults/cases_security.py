@@ -187,8 +187,8 @@ def policy(rig: Rig) -> str:
     "S18",
     "Replies to others' messages, parts of others' messages, a flood of objects",
     "each is refused, nothing is stored; the run goes on",
-    "a node with a good key is told run, node and message ids from the link's database, which no node can "
-    "know, and calls the Fleet API with them while ward-1 trains",
+    "a node with a good key calls the Fleet API, while ward-1 trains, with the ids of ward-1's run, node and "
+    "message; the test reads them in the link's database, as a node cannot know them",
     tests=(
         "tests/deploy/test_limits.py::test_parts_of_another_nodes_reply_are_not_taken",
         "tests/deploy/test_limits.py::test_too_many_objects_are_refused",

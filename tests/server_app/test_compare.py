@@ -36,6 +36,7 @@ def make(tmp_path: Path) -> Make:
             row = {"round": t, "accuracy": central, "loss": None if central is None else 1 - central}
             row |= {"client_accuracy": local, "client_loss": None if local is None else 2 - local}
             row |= {"bytes_down": 1000 * t, "bytes_up": 1000 * t, "seconds": {"total": 3.0}}
+            row |= {"simulated_seconds": 20.0 * t}
             folder.append_round(row)
         folder.append_clients(lines or [])
         return folder.path
@@ -85,6 +86,13 @@ def test_mean_and_sample_deviation_over_seeds(make: Make) -> None:
     # One seed: the mean alone; nothing of clients, so no such column.
     assert found["prox"]["final accuracy (%)"] == "50.00"
     assert found["prox"]["rounds to 75 %"] == "-"
+
+
+def test_simulated_seconds_are_compared_where_selection_policies_differ(make: Make) -> None:
+    uniform = make("all", [0.0, 0.5, 0.9], selection="uniform")
+    assert "simulated seconds" not in cells([uniform])["all"]
+    found = cells([uniform, make("quick", [0.0, 0.5, 0.9], selection="fedcs")])
+    assert [found[name]["simulated seconds"] for name in ("all", "quick")] == ["60", "60"]  # 0 + 20 + 40
 
 
 def test_clients_of_a_personalised_run(make: Make) -> None:

@@ -47,7 +47,7 @@ from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.fleet_relay import Relay, serve
 from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
-from server_app.deploy.flower.limits import Limits, Places, RateLimiter
+from server_app.deploy.flower.limits import Limits, NodeNotes, RateLimiter
 from server_app.deploy.flower.superlink import serve_fleet
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER, free_port
 from server_app.deploy.kits.certificates import (
@@ -343,11 +343,11 @@ def served(folder: Path, limits: Limits, code: str = "") -> Iterator[Served]:
         state.get_node_id_by_public_key,
         lambda node: f"n{node % 97}",
         delivery.refuse,
-        Places(folder / "places.json"),
+        NodeNotes(folder / "places.json"),
     )
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
-    apps = Places(folder / "apps.json")
+    apps = NodeNotes(folder / "apps.json")
     stock.FleetServicer = partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code)
     try:
         server = serve_fleet(

@@ -209,7 +209,7 @@ def test_nodes_reach_the_fleet_api_and_nothing_else(stack: Stack) -> None:
         assert not stack.python(node, KNOCK, "link", "8000"), f"{node} reaches Control"
         # Nodes share a network, so nothing of a node may listen there.
         assert stack.python(node, CLOSED)
-    # Somebody else on that network finds Fleet too, and Control no more than a node does.
+    # Another container on that network reaches the Fleet API, too, and the Control API as little as a node.
     network = f"{stack.project}_fleet"
     outsider = ("docker", "run", "--rm", "--network", network, "--entrypoint", "python3", IMAGE, "-c", KNOCK)
     assert succeeds(*outsider, "link", "9092")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -114,7 +115,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("link")
     provision(folder / "kits", f"127.0.0.1:{free_port()}", ["a", "b"])
     config = folder / "kits" / "link" / "kit.toml"
-    config.write_text(config.read_text().replace("127.0.0.1:8000", f"127.0.0.1:{free_port()}"))
+    text = config.read_text().replace("127.0.0.1:8000", f"127.0.0.1:{free_port()}")
+    config.write_text(text + f'fleet-http = "127.0.0.1:{free_port()}"\n')
     made = Place(folder, read_link_kit(folder / "kits" / "link"))
     try:
         made.start_link()
@@ -226,6 +228,14 @@ def test_the_port_of_the_nodes_serves_nothing_else(place: Place) -> None:
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == int(address)
     ]
     assert listening == ["127.0.0.1"]
+
+
+def test_the_key_fleet_http_opens_a_port_for_nodes_over_http(place: Place) -> None:
+    calls = f"https://{place.kit.fleet_http}/v1/fleet"
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(place.kit.ca_certificate))) as client:
+        place.until(lambda: place.process("fleet_relay"))
+        assert client.post(f"{calls}/nothing").status_code == 404
+        assert client.post(f"{calls}/pull-messages", content=b"").status_code == 401  # nobody signed it
 
 
 def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) -> None:

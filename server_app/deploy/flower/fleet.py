@@ -28,7 +28,7 @@ from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery, KeepingStore
-from server_app.deploy.flower.limits import MAX_OBJECTS, Places, RateLimiter, RefusedCallError
+from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.parts import MOST, PARTS_HEADER, pack, unpack
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, read_app
@@ -53,13 +53,13 @@ class Fleet(FleetServicer):
         *,
         limiter: RateLimiter,
         delivery: Delivery,
-        apps: Places | None = None,
+        apps: NodeNotes | None = None,
         code: str = "",
         **theirs: Any,
     ) -> None:
         super().__init__(**theirs | {"objectstore_factory": KeepingStore(delivery)})
         self._limiter, self._delivery = limiter, delivery
-        self._apps, self._code = apps or Places(), code
+        self._apps, self._code = apps or NodeNotes(), code
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
@@ -86,9 +86,10 @@ class Fleet(FleetServicer):
     def SendNodeHeartbeat(  # noqa: N802
         self, request: SendNodeHeartbeatRequest, context: grpc.ServicerContext
     ) -> Any:
-        """Take a sign of life, but not of a node of another app: it activates itself again, and is told why.
+        """Take a heartbeat, but refuse one of a node that runs another app.
 
-        It was let in by a SuperLink of its own app, before that was upgraded.
+        An earlier SuperLink let that node in, before the link was upgraded. A node whose heartbeat is refused
+        activates itself again, and the answer to that tells it why it is turned away.
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
             return SendNodeHeartbeatResponse(success=False)

@@ -170,15 +170,19 @@ class FleetClient:
             return None
         return answer.messages_list[0], answer.message_object_trees[0]
 
-    def run(self, run: int) -> Run:
+    def run(self, run: int, timeout_s: float | None = None) -> Run:
         """Return the description of a run."""
-        found: Run = self._call("GetRun", GetRunRequest(node=self._node, run_id=run)).run
+        request = GetRunRequest(node=self._node, run_id=run)
+        found: Run = self._call("GetRun", request, timeout_s=timeout_s).run
         return found
 
     def has_ended(self, run: int) -> bool:
-        """Return whether a run has ended, so that nobody wants an answer to its messages."""
+        """Return whether a run has ended, so that nobody wants an answer to its messages.
+
+        The heartbeats wait for this, so it waits no longer for an answer than they do.
+        """
         try:
-            self.run(run)
+            self.run(run, timing.BEAT_ANSWER_S)
         except RefusedMessageError as err:
             return S.PERMISSION_DENIED.name in str(err)
         return False

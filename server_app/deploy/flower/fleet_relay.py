@@ -42,7 +42,8 @@ HEADER_BYTES = 16 * 1024
 CONNECTIONS = 1000
 SLOWEST = 8 * 1024  # bytes/s of a body
 OWN_FILES = 64
-HTTP_STATUSES = {status: number for number, status in STATUSES.items()} | {S.CANCELLED: 503, S.ABORTED: 503}
+HTTP_STATUSES = {status: number for number, status in STATUSES.items()}
+HTTP_STATUSES |= dict.fromkeys((S.UNAVAILABLE, S.CANCELLED, S.ABORTED), 503)
 IN_BASE64 = {name.removesuffix("-bin"): name for name in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER)}
 PREFIXES = ("flwr-", "bouquet-")  # of the headers that go on
 
@@ -189,15 +190,23 @@ def _refusal(err: grpc.aio.AioRpcError) -> _AnswerError:
     return _AnswerError(HTTP_STATUSES.get(err.code(), 500), text, **more)
 
 
-class _Connection(H11Protocol):
-    """A connection that is closed unless the headers of its next request are here in time."""
+class FirstRequest:
+    """Of a protocol of uvicorn: a connection is closed if no request comes on it soon."""
+
+    loop: asyncio.AbstractEventLoop
+    timeout_keep_alive_handler: Any
+    timeout_keep_alive_task: asyncio.TimerHandle | None
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request as uvicorn waits for a further one."""
-        super().connection_made(transport)
+        super().connection_made(transport)  # type: ignore[misc]
         self.timeout_keep_alive_task = self.loop.call_later(
             timing.FIRST_REQUEST_S, self.timeout_keep_alive_handler
         )
+
+
+class _Connection(FirstRequest, H11Protocol):
+    """A connection that is closed unless the headers of its next request are here in time."""
 
     def _unset_keepalive_if_required(self) -> None:
         if self.conn.their_state is not h11.IDLE:  # the first bytes of the headers are not enough

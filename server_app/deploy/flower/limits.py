@@ -128,7 +128,7 @@ class Sender:
             return False
 
 
-class Places:
+class NodeNotes:
     """What nodes last said of themselves, in a word each; on the disk, for a SuperLink that is killed.
 
     Args:
@@ -144,7 +144,7 @@ class Places:
             try:
                 self._of = {str(key): str(place) for key, place in json.loads(path.read_bytes()).items()}
             except (OSError, ValueError, AttributeError) as err:
-                logger.warning("%s: expected the nodes' places in JSON: %s; it is replaced", path, err)
+                logger.warning("%s: expected what nodes said, in JSON: %s; it is replaced", path, err)
 
     def of(self, key: str) -> str:
         """Return what a node said, "" if nothing is known."""
@@ -181,7 +181,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         node_of: Returns the id of the node with a public key, None if there is none.
         name_of: Returns the name of a node.
         too_large: Called with node id and text when a reply outgrew its limit.
-        places: What was known of the nodes' places before; None = nothing is, nor is kept.
+        places: What nodes said before of where they are; None = nothing is, nor is kept.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         node_of: Callable[[bytes], int | None],
         name_of: Callable[[int], str] = str,
         too_large: Callable[[int, str], None] = lambda node, text: None,
-        places: Places | None = None,
+        places: NodeNotes | None = None,
     ) -> None:
         self.limits = limits
         self.too_large = too_large
@@ -200,7 +200,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         self._began = time.monotonic()
         self._slowed = 0
         self._said: dict[tuple[str, str], float] = {}
-        self._places = places or Places()
+        self._places = places or NodeNotes()
 
     def sender(self, node: int, key: bytes = b"") -> Sender:
         """Return what is known of a registered node."""

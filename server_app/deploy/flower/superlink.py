@@ -31,8 +31,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
 from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.fleet_relay import FirstRequest
 from server_app.deploy.flower.gate import Gate
-from server_app.deploy.flower.limits import FRAME_BYTES, Limits, Places, RateLimiter, connections, raise_files
+from server_app.deploy.flower.limits import (
+    FRAME_BYTES,
+    Limits,
+    NodeNotes,
+    RateLimiter,
+    connections,
+    raise_files,
+)
 from server_app.deploy.flower.names import LINK
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.processes import end_with_parent
@@ -84,7 +92,7 @@ def patch(limits: Limits, code: str = "") -> None:
             deliveries.append(delivery)
             delivery.survive()
             folder = Path(str(self.state_factory.database)).parent
-            places, apps = Places(folder / PLACES), Places(folder / APPS)
+            places, apps = NodeNotes(folder / PLACES), NodeNotes(folder / APPS)
             for node, app in apps.all():
                 if differs(app, code):  # let in by an earlier SuperLink; its next sign of life is refused
                     state.deactivate_node(int(node))
@@ -161,15 +169,8 @@ class _NodeNames:
         return (found[0].name if found else "") or str(node)
 
 
-class _Http(HttpToolsProtocol):
-    """A connection that is closed if no request comes on it soon."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request as uvicorn waits for a further one."""
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(
-            timing.FIRST_REQUEST_S, self.timeout_keep_alive_handler
-        )
+class _Http(FirstRequest, HttpToolsProtocol):
+    """A connection to the Control and Runtime APIs."""
 
 
 class _Uvicorn:

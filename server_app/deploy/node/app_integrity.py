@@ -9,6 +9,7 @@ import io
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +39,8 @@ class App(NamedTuple):
         return f"{self.version} ({self.code})"
 
 
-def own_app(packages: Iterable[str] = OF_A_NODE) -> App:
+@cache
+def own_app(packages: tuple[str, ...] = OF_A_NODE) -> App:
     """Return the app that is installed here: the code of what a node runs of it, or of other packages."""
     lines = [f"{path},{digest}\n" for path, digest in installed(packages).items()]
     code = hashlib.sha256("".join(lines).encode()).hexdigest()[:CODE_LETTERS]
