@@ -35,7 +35,7 @@ def test_a_module_in_the_working_directory_and_an_installed_one(folder: Path) ->
 
 def test_a_file_here_does_not_take_the_place_of_an_installed_package(folder: Path) -> None:
     (folder / "safetensors.py").write_text("here = 1\n")
-    with pytest.raises(ConfigError, match="a name in .*expected one of .*; got 'here'"):
+    with pytest.raises(ConfigError, match=r"a name in .*expected one of .*; got 'here'"):
         load_reference("model", "safetensors:here")
 
 
