@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from task.text import plain
@@ -26,6 +27,12 @@ class Terminal(Console):
         return super().render_str(plain(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render, with each text made plain; what rich itself writes to steer the terminal stays."""
+        """Render, with each text made plain; what rich itself writes to steer the terminal stays.
+
+        A word that is too long for its column of a table is broken, never cut off.
+        """
+        for column in renderable.columns if isinstance(renderable, Table) else ():
+            if column.overflow == "ellipsis" and not column.no_wrap:
+                column.overflow = "fold"
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)

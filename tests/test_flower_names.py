@@ -321,7 +321,7 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
     monkeypatch.setattr("flwr.cli.build.build_fab_from_disk", build_fab_from_disk)
     (line,) = changes(anywhere.APP)
     assert line.startswith(
-        "flwr.cli.build.build_fab_from_disk: expected (app); got (folder). Used for: reading"
+        "flwr.cli.build.build_fab_from_disk: expected (app); got (folder). Used for: bundling"
     )
     monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
     assert "; got none. " in changes(anywhere.APP)[0]

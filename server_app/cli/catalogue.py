@@ -1,12 +1,17 @@
 """The catalogue for people: its rows, the terminal's tables, JSON; `tests.pages` makes the README's of it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 
+from server_app.cli.keys import key_table
+from task.config.effective import reads_only
+from task.config.read import knobs
+from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.record import Record, Scalar
@@ -55,30 +60,82 @@ def rows(personal: bool) -> list[list[str]]:
     for a in ALGORITHMS.values():
         if a.personal != personal:
             continue
-        paper = f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"
-        never = f"never: {a.no_neutral}" if a.no_neutral else "is FedAvg"
-        neutral = ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or never
         plain = "plain " if a.weight == "uniform" else ""
         reduced = ", ".join(sorted({plain + f.reduce if f.reduce == "mean" else f.reduce for f in a.up}))
         wire = [_fields(a.down, a.down_scalars), _up(a), reduced, _fields(a.keeps, ())]
-        last = [PRIVATE[a.private] or "nothing", a.newcomer] if personal else [neutral]
-        out.append([a.title, a.name, paper, *wire, *last])
+        last = [PRIVATE[a.private] or "nothing", a.newcomer] if personal else [_neutral(a)]
+        out.append([a.title, a.name, _paper(a), *wire, *last])
     return out
 
 
 def terminal_table() -> Group:
     """Return the catalogue as tables for the terminal."""
-    return Group(
-        _terminal("one global model", rows(False), ["FedAvg at"]),
-        _terminal(
-            "the clients' own models, and baselines", rows(True), ["stays at the client", "a new client"]
-        ),
-    )
+    titles = {False: "one global model", True: "the clients' own models, and baselines"}
+    tables = []
+    for personal, title in titles.items():
+        table = Table("algorithm", "what it does", "paper", title=title)
+        table.columns[0].no_wrap = True
+        for a in ALGORITHMS.values():
+            if a.personal == personal:
+                table.add_row(a.name, a.about, _paper(a))
+        tables.append(table)
+    return Group(*tables, "", "Details and knobs of one: bouquet algorithms NAME")
 
 
-def _terminal(title: str, lines: list[list[str]], last: list[str]) -> Table:
-    table = Table("algorithm", "paper", "on the wire", *last, title=title, show_lines=True)
-    for name, key, paper, down, up, reduce, keeps, *rest in lines:
-        wire = f"down: {down}\nup: {up}" + (f" ({reduce})" if reduce else "") + f"\nclient keeps: {keeps}"
-        table.add_row(f"{name}\n{key}", paper, wire, *rest)
-    return table
+def card(name: str) -> Group:
+    """Return what a user of one algorithm wants to know: what it does, paper, knobs, what leaves a client.
+
+    Raises:
+        ConfigError: There is no such algorithm.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError(choose_from("algorithms NAME", name, ALGORITHMS))
+    a = ALGORITHMS[name]
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=a.title, title_justify="left")
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    where = f", {a.paper.where}" if a.paper.where else ""
+    paper = f"{a.paper.authors}: {a.paper.title}. {a.paper.year}, arXiv {a.paper.arxiv}{where}"
+    mean = "unweighted" if a.weight == "uniform" else "weighted by examples"
+    own, neutral = [k for k in knobs() if reads_only(k.key, name)], _neutral(a)
+    for label, text in (
+        ("what it does", a.about),
+        ("paper", paper),
+        ("goes to clients", _fields(a.down, a.down_scalars)),
+        ("leaves a client", _up(a) + ", num-examples, train-loss" + ", test metrics" * a.personal),
+        ("never leaves it", "training data" + (f", {PRIVATE[a.private]}" if a.private else "")),
+        ("a client keeps", _fields(a.keeps, ())),
+        ("the mean is", mean if any(r.reduce == "mean" for r in a.up) else ""),
+        ("a new client", a.newcomer),
+        ("equals FedAvg", neutral if a.no_neutral or not a.neutral else f"when {neutral}"),
+    ):
+        if text:
+            facts.add_row(label, text)
+    parts: list[RenderableType] = [facts, ""]
+    if own:
+        parts += [key_table(own, "its knobs"), ""]
+    records = (*a.up, *(r for phase in a.phases.values() for r in phase.up), *a.keeps)
+    words = Table(show_header=False, box=None, padding=(0, 2, 0, 2), title="these are", title_justify="left")
+    words.add_column(no_wrap=True)
+    words.add_column()
+    named: tuple[Record | Scalar, ...] = (*records, *a.up_scalars)
+    for one in {r.name: r for r in named}.values():
+        words.add_row(one.name, one.meaning)
+    parts += [words, ""] if words.row_count else []
+    return Group(*parts, f"bouquet run -c '{example(a)}'")
+
+
+def example(a: Algorithm) -> str:
+    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data."""
+    own = [k for k in knobs() if reads_only(k.key, a.name)]
+    model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default one has no normalisation
+    return " ".join([f'algorithm="{a.name}"', *model, *(f"{k.key}={json.dumps(k.default)}" for k in own[:2])])
+
+
+def _neutral(a: Algorithm) -> str:
+    never = f"never: {a.no_neutral}" if a.no_neutral else "is FedAvg"
+    return ", ".join(f"{k}={v}" for k, v in a.neutral.items()) or never
+
+
+def _paper(a: Algorithm) -> str:
+    return f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, arXiv {a.paper.arxiv}"

@@ -44,8 +44,8 @@ def read_keys(
 ) -> dict[str, object]:
     """Return the run-config keys of a recipe, of ``-c`` and of the options, in this order."""
     with importing():
+        from task.config.options import parse_options
         from task.config.read import fuse, read_recipe
-        from task.flower.app import parse_options
 
     keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_options(pairs))
     if unread:

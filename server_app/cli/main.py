@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Annotated
 
 import click
 import typer
@@ -15,11 +16,25 @@ app = typer.Typer(
     help="Every classic federated-learning algorithm as one deployable Flower app.",
     epilog="Begin with [bold]bouquet run --recipe demo[/bold]; results lie in runs/.",
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 for family in (run.app, scene.app, show.app, deploy.app):  # in the order of the help
     app.add_typer(family)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the versions and exit.")] = False,
+) -> None:
+    """Every classic federated-learning algorithm as one deployable Flower app."""
+    if version:
+        from server_app.results.folder import versions
+
+        words = (f"{name} {number or '?'}" for name, number in versions().items())
+        typer.echo(", ".join(words))
+        raise typer.Exit
 
 
 def main() -> None:

@@ -58,7 +58,9 @@ def run(
     A run on a link does not depend on this command: Ctrl-C only stops following it.
     """
     if help_keys:
-        _list_keys()
+        from server_app.cli.keys import listing
+
+        console().print(listing())
         return
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
     if link is not None:
@@ -133,14 +135,3 @@ def federation(
     shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
     with sigterm_is_ctrl_c(), start(shares, Path(checked.output.runs_dir).expanduser()) as fed:
         fed.run(keys)
-
-
-def _list_keys() -> None:
-    from rich.table import Table
-
-    from task.config.read import knobs
-
-    table = Table("key", "default", "meaning", title="run-config keys")
-    for k in knobs():
-        table.add_row(k.key, str(k.default), k.doc + (f" ({', '.join(k.choices)})" if k.choices else ""))
-    console().print(table)

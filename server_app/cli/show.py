@@ -1,4 +1,4 @@
-"""Commands that list and show: ``algorithms``, ``recipes``, ``data``, ``report``, ``compare``, ``state``."""
+"""Commands that list and show, such as ``algorithms``, ``models``, ``report``, ``compare``, ``state``."""
 
 import json
 from pathlib import Path
@@ -14,17 +14,31 @@ from task.text import plain
 app = typer.Typer()
 
 
-@app.command("algorithms", epilog="Example: [bold]bouquet algorithms --json[/bold]")
+@app.command(
+    "algorithms",
+    epilog="Examples: [bold]bouquet algorithms fedprox[/bold]  ·  [bold]bouquet algorithms --json[/bold]",
+)
 def list_algorithms(
+    name: Annotated[str, typer.Argument(help="An algorithm; none = list all.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
 ) -> None:
-    """List the algorithms, and what each of them sends and keeps."""
-    from server_app.cli.catalogue import as_dict, terminal_table
+    """List the algorithms, or describe one: what it does, paper, knobs, what leaves a client, example."""
+    from server_app.cli.catalogue import as_dict, card, terminal_table
 
+    shown = card(name) if name else terminal_table()  # refuses a wrong name in either form
     if as_json:
-        typer.echo(json.dumps(as_dict(), indent=2))
+        found = as_dict()
+        typer.echo(json.dumps(found[name] if name else found, indent=2))
     else:
-        console().print(terminal_table())
+        console().print(shown)
+
+
+@app.command("models", epilog="Use one with [bold]bouquet run -c 'model=\"cnn\"'[/bold]")
+def list_models() -> None:
+    """List the models: what each is, what it reads, and how many parameters it has."""
+    from server_app.cli.models import table
+
+    console().print(table())
 
 
 @app.command(

@@ -258,16 +258,18 @@ def environment() -> Row:
         changes = _git("status", "--porcelain", "--", *parts)
         dirty = None if changes is None else changes != ""
     return {
-        "python": platform.python_version(),
-        "torch": _version("torch"),
-        "flwr": _version("flwr"),
-        "numpy": _version("numpy"),
-        "bouquet": _own_version(),
+        **versions(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "git_commit": commit,
         "git_dirty": dirty,
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what computes a run."""
+    packages = {name: _version(name) for name in ("flwr", "torch", "numpy")}
+    return {"bouquet": _own_version(), "python": platform.python_version(), **packages}
 
 
 def _version(package: str) -> str | None:

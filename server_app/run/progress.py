@@ -3,10 +3,12 @@
 import datetime
 import logging
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self, TextIO
@@ -14,11 +16,13 @@ from typing import Any, Self, TextIO
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, ProgressColumn, RenderableColumn, Task
 from rich.progress import Progress as RichProgress
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from server_app.results.summary import MEASURED, headline, measured_on, short
 from server_app.terminal import Terminal
+
+GLUE = "\N{NO-BREAK SPACE}"
 
 
 class _TimeLeft(ProgressColumn):
@@ -181,10 +185,13 @@ def _left(seconds: float | None) -> str:
 def closing_table(result: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
     """Print the headline numbers of a finished run and where its results lie."""
     console = console or Terminal()
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in headline(result):
-        table.add_row(label, Text(text))
-    console.print(table)
+    rows = headline(result)
+    wide = max(len(label) for label, _ in rows) + 2
+    room = max(console.width - wide, 20) if console.is_terminal else sys.maxsize  # a log has no width
+    for label, text in rows:
+        # A list breaks after a comma only, so that no number loses its label.
+        lines = textwrap.wrap(text.replace(" ", GLUE).replace(f",{GLUE}", ", "), room, break_on_hyphens=False)
+        for head, line in zip_longest([label], lines, fillvalue=""):
+            words = line.replace(GLUE, " ")
+            console.print(Text.assemble((head.ljust(wide), "bold"), words), soft_wrap=True)
     console.print(Text(f"Results: {Path(folder).absolute()}"), soft_wrap=True)

@@ -106,6 +106,12 @@ def conditions(key: str) -> tuple[When, ...]:
     return (*whole, *READ_WHEN.get(key, ()))
 
 
+def reads_only(key: str, algorithm: str) -> bool:
+    """Return whether a key is read by this algorithm and not by all: it is a knob of its own."""
+    mine = [when for when in conditions(key) if when.key == "algorithm" and not when.but]
+    return bool(mine) and all(algorithm in when.values for when in mine)
+
+
 def unmet(key: str, run: Mapping[str, Value]) -> When | None:
     """Return why a run, given by all its keys, does not read a key; None if it does."""
     return next((when for when in conditions(key) if not when.holds(run)), None)

@@ -222,7 +222,7 @@ class Config:
     """One run, checked."""
 
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
-    model: str = knob("mlp", "see `bouquet run --help-keys`")
+    model: str = knob("mlp", "see `bouquet models`")
     seed: int = knob(1, "every random number of the run comes from it", low=0)
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

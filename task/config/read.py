@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
 from task.config.knobs import NESTED, Config
+from task.config.names import unknown_key
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
@@ -55,6 +56,12 @@ def knobs() -> tuple[Knob, ...]:
             default = cast(Value, f.default)
             found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
     return tuple(found)
+
+
+def section_title(section: str) -> str:
+    """Return what the keys of a section are about, as its class says; "" is the run itself."""
+    doc = dict(_sections())[section].__doc__ if section else "Run."
+    return (doc or "").partition("\n")[0].rstrip(".")
 
 
 @cache
@@ -96,7 +103,7 @@ def _built(run_config: Mapping[str, Any]) -> Config:
     values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
     for key, raw in flatten(run_config).items():
         if key not in known:
-            raise ConfigError(choose_from(f'run-config key "{key}" does not exist', key, known))
+            raise ConfigError(unknown_key(key, known, str(run_config.get("algorithm", ""))))
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
     sections = {name: cls(**values[name]) for name, cls in _sections()}
@@ -186,7 +193,7 @@ def scene_runs(name_or_path: str) -> dict[str, dict[str, Value]]:
         if name_or_path not in (known := scenes()):
             raise ConfigError(choose_from("scene", name_or_path, known))
         path = known[name_or_path]
-    table = _read_toml(path)
+    table = read_toml(path)
     runs = table.pop(RUNS, {})
     if not runs:
         raise ConfigError(f"scene {path}: expected a table [{RUNS}.NAME] for each run; got none")
@@ -201,7 +208,7 @@ def read_recipe(name_or_path: str) -> dict[str, Value]:
     """
     path = Path(name_or_path)
     if path.suffix == ".toml":
-        return flatten(_read_toml(path))
+        return flatten(read_toml(path))
     if path.parent.name:
         runs = scene_runs(str(path.parent))
         if path.name not in runs:
@@ -209,10 +216,15 @@ def read_recipe(name_or_path: str) -> dict[str, Value]:
         return runs[path.name]
     if name_or_path not in (known := recipes()):
         raise ConfigError(choose_from("--recipe", name_or_path, known))
-    return flatten(_read_toml(known[name_or_path]))
+    return flatten(read_toml(known[name_or_path]))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises:
+        ConfigError: There is no such file, or it is not TOML.
+    """
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -39,7 +39,7 @@ class Section:
 
 
 class DataConfig(Section):
-    """Who owns which examples."""
+    """Data: who owns which examples."""
 
     dataset: str = knob("digits", "data set (see `bouquet data --list`)")
     data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
@@ -73,7 +73,7 @@ class SyntheticConfig(Section):
 
 
 class TrainConfig(Section):
-    """Local work of a client."""
+    """Training: local work of a client."""
 
     local_epochs: int = knob(1, "E, passes over the local data in a round", low=1)
     local_steps: int = knob(0, "steps in a round instead of epochs; 0 = use local-epochs", low=0)
@@ -89,9 +89,9 @@ class TrainConfig(Section):
 
 
 class ServerConfig(Section):
-    """The round loop."""
+    """Rounds: the server's loop."""
 
-    num_server_rounds: int = knob(10, "rounds", low=0)
+    num_server_rounds: int = knob(10, "rounds", low=1)
     fraction_train: float = knob(1.0, "C, share of the clients that train in a round; 0 = one", low=0, high=1)
     fraction_evaluate: float = knob(
         -1.0,
@@ -122,7 +122,7 @@ class ServerConfig(Section):
 
 
 class OutputConfig(Section):
-    """Where results and state lie."""
+    """Output: where results and state lie."""
 
     run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-seed')
     runs_dir: str = knob("runs", "where result folders are written")

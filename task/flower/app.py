@@ -1,15 +1,6 @@
-"""What Flower's command line does with an app: its bundle, and the options that change its run config."""
+"""What Flower's command line does with an app: its bundle."""
 
 from pathlib import Path
-
-from flwr.app import UserConfig
-
-
-def parse_options(options: list[str] | None) -> UserConfig:
-    """Return the run-config keys of `-c` options, as `flwr run` reads them."""
-    from flwr.common.config import parse_config_args
-
-    return parse_config_args(options)
 
 
 def build_bundle(folder: Path) -> bytes:

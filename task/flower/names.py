@@ -200,11 +200,9 @@ BUDGET = Use(
 )
 
 APP = Use(
-    "reading `-c` as `flwr run` does, and bundling the app as `flwr build` does.",
-    "`bouquet run -c` and `bouquet run --link` fail.",
+    "bundling the app as `flwr build` does.",
+    "`bouquet run --link` fails.",
     """
-        flwr.common.config
-            parse_config_args(config, flatten=)
         flwr.cli.build
             build_fab_from_disk(app)
     """,

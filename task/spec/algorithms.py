@@ -43,6 +43,7 @@ _LIPSCHITZ = Scalar(
 _GLOBAL = (
     Algorithm(
         "adaptive-tau", "Adaptive local steps", paper("1804.05271", "Algorithms 2 and 3"),
+        about="Chooses each round's number of local steps so that a budget buys the most progress.",
         solver="adaptive-tau",
         up=(
             MODEL_UP,
@@ -74,28 +75,36 @@ _GLOBAL = (
     # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
     Algorithm(
         "fedadagrad", "FedAdagrad", _REDDI,
+        about="FedAvg whose mean update is a gradient for Adagrad on the server.",
         neutral={"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
     ),
     # v stays at tau^2 and sqrt(v) + tau at 1.
     Algorithm(
         "fedadam", "FedAdam", _REDDI,
+        about="FedAvg whose mean update is a gradient for Adam on the server.",
         neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
     Algorithm(
         "fedatt", "FedAtt", paper("1812.07108", "attentive aggregation"),
+        about="Weighs each client layer by layer by how far its layer has moved from the server's.",
         up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
         neutral={"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30},
         equal_sizes=True,
         biased="attention weighs a client by its distance from the server, not by its examples",
     ),
-    Algorithm("fedavg", "FedAvg", MCMAHAN),
+    Algorithm(
+        "fedavg", "FedAvg", MCMAHAN,
+        about="Clients train the received model on their own data; the server takes the weighted mean.",
+    ),
     Algorithm(
         "fedavgm", "FedAvgM", paper("1909.06335", "server momentum"),
+        about="FedAvg with momentum on the server.",
         neutral={"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0},
     ),
     Algorithm(
         "feddc", "FedDC", paper("2203.11751"),
+        about="Clients learn how far their models drift, and correct for it before the mean is taken.",
         solver="feddc",
         down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
         up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
@@ -109,6 +118,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "feddyn", "FedDyn", paper("2111.04263"),
+        about="A regulariser that each client updates makes the clients' optima agree with the global one.",
         solver="feddyn",
         keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model"),),
         weight="uniform",
@@ -117,6 +127,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedexp", "FedExP", paper("2301.09604"),
+        about="FedAvg with a server step that grows when the clients' updates cancel each other in the mean.",
         solver="fedexp",
         up_scalars=(
             Scalar("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
@@ -129,6 +140,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fednova", "FedNova", paper("2007.07481", "section 5"),
+        about="Divides each update by its number of local steps, so that busy clients do not bias the mean.",
         solver="fednova",
         up=(
             Record(
@@ -146,6 +158,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedprox", "FedProx", LI_PROX,
+        about="FedAvg with a term that keeps local models near the global one; partial work counts.",
         solver="fedprox",
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
@@ -156,12 +169,14 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedsgd", "FedSGD", MCMAHAN,
+        about="Clients send one full gradient, and the server takes one step.",
         solver="fedsgd",
         up=(_FULL_GRADIENT,),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
     Algorithm(
         "fsvrg", "FSVRG", _KONECNY,
+        about="Variance-reduced local steps around a full gradient of the round's clients.",
         solver="fsvrg",
         phases={
             "gradient": Algorithm(
@@ -175,6 +190,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fsvrg-sparse", "FSVRG for sparse features", _KONECNY_SPARSE,
+        about="FSVRG that scales each feature by how many examples and clients have it.",
         solver="fsvrg-sparse",
         phases={
             "gradient": Algorithm(
@@ -202,6 +218,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
+        about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
         solver="qfedavg",
         up=(
             Record("delta", PARAMETERS, "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
@@ -216,6 +233,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
+        about="As q-FedAvg, with one full gradient a client instead of local training.",
         solver="qfedsgd",
         up=(
             Record("gradient", PARAMETERS, "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"),
@@ -229,6 +247,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "scaffold", "SCAFFOLD", paper("1910.06378"),
+        about="Control variates correct local steps for how a client's data differ from the others'.",
         solver="scaffold",
         down=(MODEL_DOWN, Record("control", PARAMETERS, "c, the server's control variate")),
         up=(
@@ -242,6 +261,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedyogi", "FedYogi", _REDDI,
+        about="FedAvg whose mean update is a gradient for Yogi on the server.",
         neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
 )  # fmt: skip

@@ -22,6 +22,7 @@ class Algorithm:
     name: str
     title: str
     paper: Paper
+    about: str = ""  # what it does, one sentence for readers; a phase needs none
     # Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none.
     rule: str = ""
     solver: str = "sgd"  # client half, key of ``client_app.solvers.SOLVERS``

@@ -27,6 +27,7 @@ _averaged = partial(_own, rule="fedavg")  # those whose server does what FedAvg'
 PERSONAL = (
     _own(
         "apple", "APPLE", paper("2110.08394"),
+        about="Each client mixes all models by learned weights, and trains its own within the mixture.",
         solver="apple",
         down=(
             Record("models", SHARED, "w_j, core models of all that sent one; others' are w^0", to="each"),
@@ -42,12 +43,14 @@ PERSONAL = (
     ),
     _own(
         "centralised", "Centralised", replace(MCMAHAN, where="section 3, SGD on the pooled data"),
+        about="Trains one model on the data of all clients: the baseline that federated learning gives up.",
         pooled=True,
         newcomer="the model of the pooled data",
         no_neutral="one client trains on everybody's data",
     ),
     _averaged(
         "ditto", "Ditto", paper("2012.04221"),
+        about="FedAvg, and for each client a model of its own that is pulled towards the global one.",
         solver="ditto",
         keeps=(_WHOLE,),
         newcomer="v_k = w^t, the global model of its first round",
@@ -56,6 +59,7 @@ PERSONAL = (
     _own(
         "ensemble", "Ensemble of local models",
         paper("1612.01474", "section 2.4, mean of the members' probabilities"),
+        about="Each client trains alone, and all models vote by the mean of their probabilities.",
         solver="ensemble",
         down=(),
         up=(_EACH_MODEL_UP,),
@@ -67,6 +71,7 @@ PERSONAL = (
     ),
     _averaged(
         "fedala", "FedALA", paper("2212.01197"),
+        about="Each client learns, number by number, how much of the global model to take before it trains.",
         keeps=ALA_KEEPS,
         stages=("ala",),
         newcomer="the run's initial model as Theta_i, so that the global one is mixed with it at once; W = 1",
@@ -74,6 +79,7 @@ PERSONAL = (
     ),
     _own(
         "fedamp", "FedAMP", paper("2007.03797"),
+        about="Gives each client a mean of the others' models in which similar models count more.",
         solver="fedamp",
         down=(Record("cloud", SHARED, "u_k, the client's own cloud model", to="each"),),
         up=(_EACH_MODEL_UP,),
@@ -85,6 +91,7 @@ PERSONAL = (
     ),
     _averaged(
         "fedbn", "FedBN", paper("2102.07623"),
+        about="FedAvg in which normalisation layers stay at the client.",
         keeps=(_PRIVATE,),
         weight="uniform",
         private="norm",
@@ -93,6 +100,7 @@ PERSONAL = (
     ),
     _own(
         "fedfomo", "FedFomo", paper("2012.08565", "section 3"),
+        about="Each client gets some others' models, and weighs them by how well they do on its own data.",
         solver="fedfomo",
         down=(Record("models", SHARED, "theta_n, models of the M clients that the server chose", to="each"),),
         up=(
@@ -111,6 +119,7 @@ PERSONAL = (
     ),
     _averaged(
         "fedper", "FedPer", paper("1912.00818"),
+        about="FedAvg in which the last layers stay at the client.",
         keeps=(_PRIVATE,),
         private="head",
         newcomer=_FRESH_PART,
@@ -118,6 +127,7 @@ PERSONAL = (
     ),
     _averaged(
         "fedrep", "FedRep", paper("2102.07089"),
+        about="Trains the client's own last layers first, then the shared ones, of which the mean is taken.",
         solver="fedrep",
         keeps=(_PRIVATE,),
         weight="uniform",
@@ -128,6 +138,7 @@ PERSONAL = (
     ),
     _averaged(
         "fenda", "FENDA-FL", paper("2309.16825", "section 3"),
+        about="A shared and a local feature extractor side by side; only the shared one is averaged.",
         keeps=(_PRIVATE,),
         private="twin",
         newcomer=_FRESH_PART,
@@ -135,12 +146,14 @@ PERSONAL = (
     ),
     _averaged(
         "fine-tune", "FedAvg, fine-tuned", paper("1910.10252", "section 3"),
+        about="FedAvg, whose model each client trains on its own data before it uses it.",
         solver="fine-tune",
         newcomer="the global model, fine-tuned like everybody's; nothing is kept",
         neutral={"fine-tune.mu": 0.0},
     ),
     _own(
         "local-only", "Local training only", paper("1705.10467", "section 5, local models"),
+        about="Each client trains alone and sends nothing: the baseline without federated learning.",
         down=(),
         up=(),
         keeps=(_PRIVATE,),
@@ -151,6 +164,7 @@ PERSONAL = (
     ),
     Algorithm(
         "moon", "MOON", paper("2103.16257"),
+        about="A contrastive loss pulls local features to the global model's, away from earlier local ones.",
         rule="fedavg",
         solver="moon",
         keeps=(Record("previous", FREE, "w_j, its local models at the ends of its last rounds"),),
@@ -159,6 +173,7 @@ PERSONAL = (
     ),
     _averaged(
         "per-fedavg", "Per-FedAvg", paper("2002.07948"),
+        about="Trains a starting point from which one step makes a good model for each client.",
         solver="per-fedavg",
         up=(replace(MODEL_UP, of="halves"),),
         weight="uniform",
@@ -168,6 +183,7 @@ PERSONAL = (
     ),
     _own(
         "pfedme", "pFedMe", paper("2006.08848"),
+        about="Each client has a model of its own near the global one, tied to it by a Moreau envelope.",
         solver="pfedme",
         keeps=(_WHOLE,),
         weight="uniform",

@@ -18,6 +18,7 @@ _robust = partial(Algorithm, up=(replace(MODEL_UP, reduce="collect"),), weight="
 ROBUST = (
     _robust(
         "bulyan", "Bulyan", paper("1802.07927", "section 4"),
+        about="Picks clients by Krum, then averages, number by number, the values nearest to the median.",
         withstands=(4, 3),
         neutral={"robust.byzantine": 0.0},
         settles=False,
@@ -25,12 +26,14 @@ ROBUST = (
     ),
     _robust(
         "geometric-median", "Geometric median (RFA)", paper("1912.13445", "Algorithm 2"),
+        about="Takes the point with the smallest sum of distances to the clients' models.",
         withstands=(2, 1),
         neutral={"robust.nu": 1e9, "robust.byzantine": 0.0},
         biased="it minimises distances, not their squares",
     ),
     _robust(
         "krum", "Krum", _BLANCHARD,
+        about="Takes the one client's model that is nearest to its neighbours.",
         withstands=(2, 3),
         no_neutral="it takes the model of one client among at least three",
         settles=False,
@@ -38,18 +41,21 @@ ROBUST = (
     ),
     _robust(
         "median", "Coordinate median", _YIN,
+        about="Takes the median of the clients' models, number by number.",
         withstands=(2, 1),
         neutral={"fraction-train": 0.0},
         biased="the median of gradients is not their mean",
     ),
     _robust(
         "multi-krum", "Multi-Krum", _BLANCHARD,
+        about="Averages the clients' models that are nearest to their neighbours.",
         withstands=(2, 3),
         neutral={"robust.byzantine": 0.0, "robust.m": 1_000_000},
         biased="it leaves out clients far from the others",
     ),
     _robust(
         "trimmed-mean", "Trimmed mean", _YIN,
+        about="Averages the clients' models, number by number, without the largest and the smallest values.",
         withstands=(2, 1),
         neutral={"robust.trim": 0.0},
         biased="it leaves out numbers far from the others, and does not use n_k",

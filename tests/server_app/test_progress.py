@@ -180,6 +180,20 @@ def test_the_closing_table(tmp_path: Path) -> None:
     assert "(clients)" not in text
 
 
+def test_the_closing_table_keeps_numbers_with_their_labels(tmp_path: Path) -> None:
+    """In a log file "Rounds to accuracy" ended in "0.97:", its value on a line of its own."""
+    reached = {str(t): 10.0 * t for t in (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)}
+    console, stream = plain(width=60)
+    closing_table({"rounds_to_target": reached}, tmp_path, console)
+    assert "0.95: 9.5, 0.97: 9.7, 0.99: 9.9" in stream.getvalue()
+    narrow, stream = terminal()
+    narrow.width = 60
+    closing_table({"rounds_to_target": reached}, tmp_path, narrow)
+    lines = stream.getvalue().splitlines()
+    assert not any(line.rstrip().endswith(":") for line in lines), lines
+    assert all(f"{t}: {v:.1f}" in stream.getvalue() for t, v in reached.items())
+
+
 def test_the_closing_table_of_a_personalised_run(tmp_path: Path) -> None:
     console, stream = plain(width=80)
     after = {"mean": 0.9, "weighted_mean": 0.95, "std": 0.01}

@@ -1,0 +1,64 @@
+"""Which run-config key a user meant who typed one that does not exist."""
+
+import difflib
+from collections.abc import Collection
+
+# Words for keys in other frameworks and in papers.
+ALIASES = {
+    "algo": "algorithm",
+    "batch": "batch-size",
+    "batchsize": "batch-size",
+    "bs": "batch-size",
+    "b": "batch-size",
+    "c": "fraction-train",
+    "clients": "num-clients",
+    "cohort": "fraction-train",
+    "data": "dataset",
+    "decay": "lr-decay",
+    "e": "local-epochs",
+    "epochs": "local-epochs",
+    "eta": "learning-rate",
+    "fraction": "fraction-train",
+    "fraction-fit": "fraction-train",
+    "gpu": "device",
+    "k": "num-clients",
+    "lr": "learning-rate",
+    "method": "algorithm",
+    "name": "run-name",
+    "net": "model",
+    "network": "model",
+    "num-epochs": "local-epochs",
+    "num-rounds": "num-server-rounds",
+    "output": "runs-dir",
+    "random-seed": "seed",
+    "rounds": "num-server-rounds",
+    "split": "partition",
+    "steps": "local-steps",
+    "strategy": "algorithm",
+    "target": "target-accuracy",
+    "test-fraction": "local-test-fraction",
+    "timeout": "round-timeout",
+    "wd": "weight-decay",
+}
+
+
+def nearest(key: str, known: Collection[str], algorithm: str = "", most: int = 2) -> list[str]:
+    """Return the keys that were most probably meant, the likeliest first.
+
+    A key of the run's own `algorithm` is likelier than one of another.
+    """
+    word = key.lower().replace("_", "-")
+    last = word.rpartition(".")[2]
+    found = [word, ALIASES.get(word, ""), f"{algorithm}.{last}", ALIASES.get(last, ""), last]
+    found += difflib.get_close_matches(word, known, most, 0.6)
+    found += [k for k in known if k.rpartition(".")[2] == last]
+    likely = [k for k in dict.fromkeys(found) if k in known]
+    return likely[:most] or difflib.get_close_matches(word, known, most, 0.4)
+
+
+def unknown_key(key: str, known: Collection[str], algorithm: str = "") -> str:
+    """Return the sentence that refuses a key and names the nearest ones."""
+    near = nearest(key, known, algorithm)
+    meant = " or ".join(f'"{k}"' for k in near)
+    hint = f"Did you mean {meant}? " if near else ""
+    return f'run-config key "{key}" does not exist. {hint}`bouquet run --help-keys` lists all keys'

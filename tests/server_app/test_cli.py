@@ -1,0 +1,139 @@
+"""The command line answers what a new user asks, and says what to type instead of what was wrong."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.table import Table
+from typer.testing import CliRunner
+
+from server_app.cli.catalogue import card, example
+from server_app.cli.main import app
+from server_app.terminal import Terminal
+from task.config.options import parse_options
+from task.config.read import knobs, read_config
+from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
+
+
+def shown(*arguments: str, width: int = 80) -> str:
+    done = CliRunner(env={"COLUMNS": str(width)}).invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_version_is_said() -> None:
+    """`bouquet --version` was no such option."""
+    assert shown("--version").startswith("bouquet ")
+
+
+def test_a_card_has_paper_knobs_and_an_example() -> None:
+    """The list of algorithms named none of an algorithm's knobs."""
+    text = shown("algorithms", "fedprox")
+    for part in ("1812.06127", "fedprox.mu ", "0.01", "weighted by examples", "gamma", 'algorithm="fedprox"'):
+        assert part in text, part
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_says_what_it_does_and_its_example_is_valid(name: str) -> None:
+    """An example that is refused, or an entry without its sentence."""
+    entry = ALGORITHMS[name]
+    assert entry.about.endswith("."), f'{name}: give its entry in task/spec about="..."'
+    read_config(parse_options([example(entry)]))
+    out = io.StringIO()
+    Terminal(file=out, width=80).print(card(name))
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_a_wrong_name_of_an_algorithm_is_refused() -> None:
+    done = CliRunner().invoke(app, ["algorithms", "fedprx"])
+    assert 'Did you mean "fedprox"' in str(done.exception)
+
+
+def test_models_are_listed_with_their_parameters() -> None:
+    text = shown("models", width=120)
+    assert "199,210 on MNIST" in text
+    assert "char-lstm" in text
+
+
+def test_the_keys_fit_80_columns_and_lose_nothing() -> None:
+    """A key in a narrow column ended in an ellipsis."""
+    text = shown("run", "--help-keys")
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    lines = [line.split(" ")[0] for line in text.splitlines()]
+    assert {k.key for k in knobs()} <= set(lines)
+    assert "Training: local work of a client" in text
+
+
+def test_a_table_breaks_long_words_and_cuts_none() -> None:
+    """`bouquet state` showed "ditto-mnist-path…"."""
+    out, name = io.StringIO(), "ditto-" + "x" * 60
+    table = Table("run", "what")
+    table.add_row(name, "y" * 50)
+    Terminal(file=out, width=60).print(table)
+    text = out.getvalue()
+    assert "…" not in text
+    assert text.count("x") == 60
+    assert text.count("y") == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("algorithm=fedprox", "algorithm=\"fedprox\""),
+        ("seed=3 algorithm=fedprox model='2nn'", "seed=3 algorithm=\"fedprox\" model="),
+        ("model=2nn", 'model="2nn"'),
+        ("pool-test=True", "pool-test=true"),
+        ("learning-rate=.1", "learning-rate=0.1"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_toml_comes_back_as_text_to_type(text: str, instead: str) -> None:
+    """Flower's parser answered with a sentence that named neither key nor remedy."""
+    with pytest.raises(ConfigError, match="Type: -c") as caught:
+        parse_options([text])
+    assert instead in str(caught.value)
+
+
+def test_options_are_read_as_flower_reads_them() -> None:
+    from flwr.common.config import parse_config_args
+
+    text = "seed=7 fedprox.mu=0.1 pool-test=true model=\"2nn\" algorithm='fedprox'"
+    assert parse_options([text, "seed=8"]) == parse_config_args([text, "seed=8"])
+    assert parse_options(['seed = 7  model="a b"']) == {"seed": 7, "model": "a b"}
+    assert parse_options(None) == {}
+
+
+@pytest.mark.parametrize("text", ["learning-rate 0.1", "seed=1 fast", 'model="2nn', "seed=1 seed=2"])
+def test_a_word_that_is_no_pair_is_refused(text: str) -> None:
+    """Flower's parser skips it, and the run trains with the default."""
+    with pytest.raises(ConfigError, match="-c: expected"):
+        parse_options([text])
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "learning-rate"),
+        ("rounds", "num-server-rounds"),
+        ("epochs", "local-epochs"),
+        ("clients", "num-clients"),
+        ("batch", "batch-size"),
+        ("batch_size", "batch-size"),
+        ("fedprox.lr", "learning-rate"),
+        ("mu", "fedprox.mu"),
+    ],
+)
+def test_a_wrong_key_names_the_meant_one_first_and_no_wall_of_keys(key: str, meant: str) -> None:
+    """`lr` was answered with all 120 keys and no "learning-rate" near."""
+    with pytest.raises(ConfigError) as caught:
+        read_config({"algorithm": "fedprox", key: 1})
+    text = str(caught.value)
+    assert f'Did you mean "{meant}"' in text
+    assert len(text) < 200
+
+
+def test_a_run_of_no_rounds_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected int >= 1 .*got 0'):
+        read_config({"num-server-rounds": 0})
