@@ -26,8 +26,11 @@ from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, only, state_of
+from task.references import is_reference
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
+from task.tasks import task_of
+from task.tasks.base import Task, check_fits
 from task.wire import registration
 from task.wire.layouts import Forms
 
@@ -72,8 +75,22 @@ class Node:
         """
         i = self.clients.index(client)
         rows = self.clients.train(i) if part == "train" else self.clients.test(i)
-        x, y = self.dataset.inputs(rows), self.dataset.targets(rows)
+        x, y = self.dataset.inputs(rows), self.task.targets(self.dataset, rows)
         return x.to(self.device), y.to(self.device)
+
+    @property
+    def task(self) -> Task:
+        """What the run trains for."""
+        return _task(self.config, self.dataset.task)
+
+    def check_task(self) -> None:
+        """Refuse a model, a task or a loss that cannot be trained on the data of this node.
+
+        Raises:
+            ConfigError: Naming the key; before round 1.
+        """
+        if not self.task.plain or is_reference(self.config.model):
+            check_fits(self.task, self.model(), self.dataset)
 
     def model(self) -> torch.nn.Module:
         """Return this process's instance of the run's model; each use loads its arrays first."""
@@ -99,6 +116,7 @@ class Node:
 
     def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
+        self.check_task()
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
@@ -141,6 +159,11 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
 @lru_cache(maxsize=4)
 def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
     return model_of(config, shape, classes).to(device)
+
+
+@lru_cache(maxsize=4)
+def _task(config: Config, found: str) -> Task:
+    return task_of(config, found)
 
 
 @lru_cache(maxsize=4)

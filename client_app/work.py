@@ -116,7 +116,7 @@ class Training:
             except BouquetError as err:
                 yield client, err
         most = self.node.config.train.stack if self.entry.batched else 1
-        self.program, size = program_of(self.node.model(), most)
+        self.program, size = program_of(self.node.model(), most, self.node.task)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
             yield from self._outcomes(cohort)
 
@@ -140,7 +140,10 @@ class Training:
         """Return clients ready to train in a round: data and received model, solver, what each kept."""
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
         pool, sizes = np.concatenate(rows), [len(r) for r in rows]
-        x, y = node.dataset.inputs(pool).to(node.device), node.dataset.targets(pool).to(node.device)
+        x, y = (
+            node.dataset.inputs(pool).to(node.device),
+            node.task.targets(node.dataset, pool).to(node.device),
+        )
         for stage in self.stages:
             y = stage.targets(y, cohort, sizes)
         kept = self.memory.load(cohort, server_round)
@@ -203,9 +206,10 @@ def _add_tests(
         if len(x):
             model = node.model()
             Single(model).load(state, 1)
-            found = evaluate(model, x, y)
+            found = evaluate(model, x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
-            upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
+            if "accuracy" in found:
+                upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
             upload.scalars[TEST_EXAMPLES.name] = found[wire.NUM_EXAMPLES]
 
 
@@ -219,7 +223,9 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
         x, y = node.data(client, "test")
         if len(x) == 0:
             raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
-        return _own(node, entry, order, client, x, y) if entry.personal else evaluate(model, x, y)
+        if entry.personal:
+            return _own(node, entry, order, client, x, y)
+        return evaluate(model, x, y, task=node.task)
 
     return measured(order.clients, of)
 
@@ -235,11 +241,11 @@ def _own(
     adapts = SOLVERS[entry.solver].adapts or any(stage.adapts for stage in training.stages)
     rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
     epochs = [train.local_epochs]
-    task, solver, kept = training.task(Single(model), [client], [rows], epochs, server_round)
+    task, solver, kept = training.task(Single(model, node.task), [client], [rows], epochs, server_round)
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, server_round, client))
         for stage in training.stages:
             stage.start(task, [client], kept, server_round)
         solver.personalise(task)
-    return solver.measure(model, x, y)
+    return solver.measure(model, x, y, node.task)

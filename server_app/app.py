@@ -23,11 +23,14 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
-from task.datasets import DATASETS, Dataset, load_dataset
+from task.datasets import DATASETS, Dataset, load_dataset, natural_task
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.numerics.arrays import state_of
+from task.references import is_reference
 from task.resolve.contract import contract_of, model_of, parts_of
+from task.tasks import task_of
+from task.tasks.base import check_fits
 from task.text import logger
 from task.wire import messages as wire
 
@@ -99,9 +102,14 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
         shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
+    task = task_of(config, dataset.task if dataset else natural_task(config.data))
+    if dataset and (not task.plain or is_reference(config.model)):
+        check_fits(task, model, dataset)
     shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
     central = dataset is not None and not entry.personal  # else the models to test are at the clients
-    evaluate_fn = central_evaluation(model, dataset, torch.device("cpu")) if central and dataset else None
+    evaluate_fn = (
+        central_evaluation(model, dataset, torch.device("cpu"), task) if central and dataset else None
+    )
     server, output = config.server, config.output
     if output.resume:
         check_same_run(RunFolder(path), config)

@@ -24,6 +24,7 @@ from client_app.training.loop import LocalTask
 from client_app.training.programs import Single
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
+from task.tasks.base import Task
 from task.wire import messages as wire
 
 
@@ -34,11 +35,13 @@ class EnsembleSolver(OwnModelSolver, name="ensemble"):
         """Start from the kept member."""
         task.start_from([fields.get("personal", {}) for fields in self.kept])
 
-    def measure(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    def measure(
+        self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task
+    ) -> dict[str, float]:
         """Return loss and accuracy of the members' vote."""
         members = list(self.per_client[0]["models"].values())
         if not members:
-            return super().measure(model, x, y)
+            return super().measure(model, x, y, task)
         log_p = _log_probabilities(model, members[0], x)
         for member in members[1:]:
             log_p = torch.logaddexp(log_p, _log_probabilities(model, member, x))

@@ -69,7 +69,7 @@ class FedFomoSolver(OwnModelSolver, name="fedfomo"):
 
         def loss(model: Arrays) -> float:
             task.load([model])
-            return evaluate(task.program.model, x, y)["loss"]
+            return evaluate(task.program.model, x, y, task=task.program.task)["loss"]
 
         own, found = loss(theta), {}
         for name, other in models.items():

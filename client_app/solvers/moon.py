@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
@@ -107,7 +107,7 @@ class MoonSolver(Solver, name="moon"):
         assert batch.rows is not None
         leaves = [p.detach().requires_grad_() for p in params]
         z, logits = program.features(leaves, batch.x)
-        each = cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view(batch.y.shape)
+        each = program.task.each(logits.flatten(0, 1), batch.y.flatten(), batch.padded).view(batch.y.shape)
         units = self._directions.index_select(0, batch.rows.flatten()).view(*batch.y.shape, -1, z.shape[2])
         contrast = contrastive(z, units[:, :, : 1 + count], self.config.moon.temperature)
         if batch.padded:

@@ -30,12 +30,12 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, full_gradient
 from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
+from task.tasks.base import counted
 
 
 class PerFedAvgSolver(Solver, name="per-fedavg", adapts=True):
@@ -73,7 +73,7 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
 def _part(batch: Batch, rows: slice) -> Batch:
     """Return these rows of each client, with the scale of a mean over them."""
     y = batch.y[:, rows]
-    counts = (y >= 0).flatten(1).sum(1).clamp(min=1)
+    counts = counted(y, 2).sum(1).clamp(min=1)
     return Batch(batch.x[:, rows], y, 1.0 / counts)
 
 
@@ -90,6 +90,5 @@ def _differentiable_gradient(task: LocalTask, batch: Batch) -> tuple[Tensors, Te
     # The fast backward pass of a recurrent layer on a GPU cannot be differentiated again.
     recurrent = any(isinstance(module, nn.RNNBase) for module in task.program.model.modules())
     with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
-        logits = task.program.logits(w, batch.x)
-        loss = cross_entropy(logits.flatten(0, 1), batch.y.flatten(0, 1), reduction="sum") * batch.scale[0]
+        loss = task.program.total(w, batch) * batch.scale[0]
         return w, list(torch.autograd.grad(loss, w, create_graph=True))

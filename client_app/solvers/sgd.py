@@ -23,6 +23,7 @@ from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import evaluate
+from task.tasks.base import Task
 from task.wire import messages as wire
 
 PerClient = Mapping[str, Mapping[str, Arrays]]
@@ -130,9 +131,11 @@ class Solver:
         """Return each client's own model after local training."""
         return task.states()
 
-    def measure(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+    def measure(
+        self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task
+    ) -> dict[str, float]:
         """Return loss, accuracy and number of examples of one client's own model on its test data."""
-        return evaluate(model, x, y)
+        return evaluate(model, x, y, task=task)
 
 
 def proximal(task: LocalTask, mu: float) -> Terms:

@@ -46,6 +46,7 @@ from client_app.training.programs import Batch, Perceptron, Program, Single, Ten
 from task.config.knobs import FedALAConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
+from task.tasks.base import Task
 from task.wire import messages as wire
 
 CHUNK = 32  # examples that go through the lower layers at once; few, so that activations stay in the cache
@@ -98,7 +99,7 @@ class AdaptiveAggregation:
         step = torch._foreach_sub(new, old)
         task.program.train(False)
         lower, upper = _halves(task.program.model, self.top)
-        program, batches = _program(upper), self._batches(task, k, lower, theta)
+        program, batches = _program(upper, task.program.task), self._batches(task, k, lower, theta)
         at = [program.names.index(n) for n in self.top]
         losses: list[float] = []
         while not losses or not (started or self._settled(losses)):
@@ -183,13 +184,13 @@ def _halves(model: nn.Module, top: Collection[str]) -> tuple[nn.Module, nn.Modul
     return nn.Sequential(), whole
 
 
-def _program(upper: nn.Module) -> Program:
+def _program(upper: nn.Module, task: Task) -> Program:
     """Return the fastest program for the layers with W, for one client."""
     if isinstance(upper, nn.Sequential):
         flat = nn.Sequential(OrderedDict([("flat", nn.Flatten()), *upper.named_children()]))
         if Perceptron.takes(flat):
-            return Perceptron(flat)
-    return Single(upper)
+            return Perceptron(flat, task)
+    return Single(upper, task)
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from client_app.node import Node
 from client_app.solvers.sgd import Finished
@@ -14,10 +13,14 @@ from task.numerics.evaluate import BATCH
 from task.spec.entry import Algorithm
 from task.spec.selections import LOSS
 from task.spec.stages import LOSS_RMS
+from task.tasks.base import Task, counted
+from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 
 
-def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH) -> dict[str, float]:
+def losses(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH, task: Task = CLASSIFICATION
+) -> dict[str, float]:
     """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
 
     Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.evaluate`.
@@ -27,10 +30,10 @@ def losses(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int 
     model.eval()
     with torch.inference_mode():
         for xb, yb in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            each = cross_entropy(model(xb), yb, reduction="none").double()  # 0 where the target is -100
+            each = task.single(model(xb), yb).double()  # 0 where a target does not count
             total += float(each.sum())
             squares += float(each.square().sum())
-            count += int((yb >= 0).sum())
+            count += int(counted(yb).sum())
     model.train(was_training)
     n = max(count, 1)
     return {LOSS.name: total / n, LOSS_RMS.name: math.sqrt(squares / n), wire.NUM_EXAMPLES: count}
@@ -42,7 +45,7 @@ def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     model = received_model(node, order)
 
     def of(client: str) -> dict[str, float]:
-        found = losses(model, *node.data(client, "train"))
+        found = losses(model, *node.data(client, "train"), task=node.task)
         return {name: found[name] for name in names}
 
     return measured(order.clients, of)
@@ -62,5 +65,6 @@ class Loss(Stage):
         """Measure the received model; nothing is drawn, and the uploads are otherwise as they were."""
         model = received_model(self.node, self.order)
         for client, (upload, _) in zip(cohort, finished, strict=True):
-            upload.scalars[LOSS_RMS.name] = losses(model, *self.node.data(client, "train"))[LOSS_RMS.name]
+            found = losses(model, *self.node.data(client, "train"), task=self.node.task)
+            upload.scalars[LOSS_RMS.name] = found[LOSS_RMS.name]
         return finished

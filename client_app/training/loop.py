@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from client_app.training.programs import Batch, Program, Tensors
 from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
+from task.tasks.base import counted, fill
 
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver
 
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
-PADDING = -100
 Terms = list[tuple[float, Tensors]]
 """Linear terms of a gradient: the sum of factor * tensors."""
 
@@ -34,13 +33,13 @@ class Examples:
     """The training examples of K clients, one client's after the other's."""
 
     x: torch.Tensor  # inputs [n_1 + ... + n_K, ...]
-    y: torch.Tensor  # targets [n_1 + ... + n_K] or [..., T], int64
+    y: torch.Tensor  # targets [n_1 + ... + n_K, ...], int64 or float32
     sizes: Sequence[int]  # n_k, rows of each client
 
     def __post_init__(self) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
-        one = self.y.dim() == 1
-        self.targets = np.ones(len(self.y), np.int64) if one else (self.y >= 0).sum(1).cpu().numpy()
+        text = self.y.dim() > 1 and not self.y.is_floating_point()
+        self.targets = counted(self.y).cpu().numpy() if text else np.ones(len(self.y), np.int64)
         """Targets that count by row: 1, or of text the bytes that are predicted; padding does not count."""
 
     def counted(self, k: int) -> int:
@@ -161,7 +160,7 @@ class _Schedule:
         x = x.index_select(0, flat).view(k, b, *x.shape[1:])
         y = y.index_select(0, flat).view(k, b, *y.shape[1:])
         if padded:
-            y.masked_fill_((rows < 0).view(k, b, *[1] * (y.dim() - 2)), PADDING)
+            fill(y, rows < 0)
         return Batch(x, y, scale, padded, flat.view(k, b))
 
 
@@ -283,9 +282,7 @@ def full_loss(task: LocalTask) -> list[float]:
         for k in range(task.clients):
             sums = []
             for batch in _chunks(task, range(k, k + 1)):
-                logits = task.program.logits(task.start, batch.x)
-                total = cross_entropy(logits.flatten(0, 1), batch.y.flatten(0, 1), reduction="sum")
-                sums.append(float(total))
+                sums.append(float(task.program.total(task.start, batch)))
             losses.append(math.fsum(sums) / max(task.num_examples[k], 1))
     return losses
 

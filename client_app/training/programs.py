@@ -12,16 +12,18 @@ test holds it to that. A convolution in groups is rounded otherwise for another 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import conv2d, cross_entropy
+from torch.nn.functional import conv2d
 
 from task.models.layer_split import last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
+from task.tasks.base import Task
+from task.tasks.kinds import CLASSIFICATION
 
 Tensors = list[torch.Tensor]
 
@@ -31,9 +33,9 @@ class Batch:
     """Examples of K clients."""
 
     x: torch.Tensor  # inputs [K, b, ...]
-    y: torch.Tensor  # targets [K, b] or [K, b, T], int64; -100 does not count
+    y: torch.Tensor  # targets [K, b, ...]; -100 does not count, nor NaN among floats
     scale: torch.Tensor  # factor of each client's summed loss [K]: one over the targets that count
-    padded: bool = False  # whether rows were filled up to b, with targets of -100
+    padded: bool = False  # whether rows were filled up to b, with targets that do not count
     rows: torch.Tensor | None = None  # which of all clients' examples [K, b]; a filled up one is any
 
 
@@ -93,13 +95,15 @@ class Program(ABC):
 
     Args:
         model: The module; which numbers its own parameters hold is the program's business.
+        task: What it is trained for, with the loss.
     """
 
     stacks: ClassVar[bool]
     """Whether K may exceed 1."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, task: Task = CLASSIFICATION) -> None:
         self.model = model
+        self.task = task
         self.names = trainable_names(model)
         """Names of the parameters, in the model's order."""
 
@@ -113,6 +117,10 @@ class Program(ABC):
     @abstractmethod
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [K, b, C] (text [K, b, C, T]) of inputs [K, b, ...], differentiable."""
+
+    def total(self, params: Tensors, batch: Batch) -> torch.Tensor:
+        """Return the sum of one client's losses over a batch without padding, a scalar, differentiable."""
+        return self.task.total(self.logits(params, batch.x)[0], batch.y[0])
 
     @abstractmethod
     def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,8 +167,8 @@ class Single(Program):
 
     stacks: ClassVar[bool] = False
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+    def __init__(self, model: nn.Module, task: Task = CLASSIFICATION) -> None:
+        super().__init__(model, task)
         self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
@@ -177,17 +185,21 @@ class Single(Program):
         """Return whether tensors lie in the memory of the model's own parameters."""
         return all(a.data_ptr() == b.data_ptr() for a, b in zip(params, self._leaves, strict=True))
 
-    def _forward(self, leaves: Tensors, x: torch.Tensor) -> torch.Tensor:
+    def _forward(self, leaves: Tensors, x: torch.Tensor) -> Any:
         tensors = dict(zip(self.names, leaves, strict=True))
         if self._buffers and not self._holds(leaves):
             tensors |= {name: buffer.clone() for name, buffer in self._buffers.items()}
         own = all(a is b for a, b in zip(leaves, self._leaves, strict=True))
-        out: torch.Tensor = self.model(x) if own else functional_call(self.model, tensors, (x,))
-        return out
+        return self.model(x) if own else functional_call(self.model, tensors, (x,))
 
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return logits [1, b, ...]; differentiable with respect to `params`."""
-        return self._forward([p[0] for p in params], x[0]).unsqueeze(0)
+        logits: torch.Tensor = self._forward([p[0] for p in params], x[0])
+        return logits.unsqueeze(0)
+
+    def total(self, params: Tensors, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses; outputs may be of any form that the loss takes."""
+        return self.task.total(self._forward([p[0] for p in params], batch.x[0]), batch.y[0])
 
     def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the last layer's inputs [1, b, f] and the logits, differentiable."""
@@ -203,7 +215,7 @@ class Single(Program):
         """Return loss [1] and gradient."""
         own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
         leaves = self._leaves if own else _leaves(self.names, [p[0] for p in params], frozen)
-        loss = cross_entropy(self._forward(leaves, batch.x[0]), batch.y[0], reduction="sum")
+        loss = self.task.total(self._forward(leaves, batch.x[0]), batch.y[0])
         loss = loss * batch.scale[0]
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in _grad(loss, leaves)])
 
@@ -225,8 +237,8 @@ class Layers(Program):
     stacks: ClassVar[bool] = True
     LAYERS = (nn.Conv2d, Conv2d, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.ReLU)
 
-    def __init__(self, model: nn.Sequential) -> None:
-        super().__init__(model)
+    def __init__(self, model: nn.Sequential, task: Task = CLASSIFICATION) -> None:
+        super().__init__(model, task)
         self.layers = list(model)
         self.device = next(model.parameters()).device
 
@@ -287,8 +299,8 @@ class Layers(Program):
         """Return losses [K] and gradient."""
         leaves = _leaves(self.names, params, frozen)
         logits = self.logits(leaves, batch.x)
-        each = cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none")
-        loss = each.view(batch.y.shape).sum(1) * batch.scale
+        each = self.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
+        loss = each.view(batch.y.shape[:2]).sum(1) * batch.scale
         return loss.detach(), Dense(_grad(loss.sum(), leaves))
 
     def states(self, params: Tensors) -> list[Arrays]:
@@ -298,7 +310,10 @@ class Layers(Program):
 
 
 class Perceptron(Layers):
-    """Linear layers with ReLU between them, for any number of clients, with the backward pass written out."""
+    """Linear layers with ReLU between them, for any number of clients, with the backward pass written out.
+
+    That of another task than plain classification is autograd's.
+    """
 
     @classmethod
     def takes(cls, model: nn.Module) -> bool:
@@ -311,6 +326,8 @@ class Perceptron(Layers):
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
+        if not self.task.plain:
+            return super().gradient(params, batch, frozen)
         with torch.no_grad():
             weights, biases = params[::2], params[1::2]
             inputs = [batch.x.flatten(2)]
@@ -339,7 +356,7 @@ STACK_CPU = {Perceptron: 8, Layers: 1}
 STACK_GPU = 128
 
 
-def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
+def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tuple[Program, int]:
     """Return the program for a model and the most clients that it should take at once.
 
     A `Single` program trains this very instance. `stack` is the run-config key: 0 = as many as pay, 1 = one
@@ -347,7 +364,7 @@ def program_of(model: nn.Module, stack: int) -> tuple[Program, int]:
     """
     kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
     if kind is None or not isinstance(model, nn.Sequential):
-        return Single(model), 1
+        return Single(model, task), 1
     on_gpu = next(model.parameters()).device.type == "cuda"
     size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
-    return (kind(model), size) if size > 1 else (Single(model), 1)
+    return (kind(model, task), size) if size > 1 else (Single(model, task), 1)

@@ -7,11 +7,13 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
 from task.numerics.evaluate import evaluate
+from task.tasks.base import Task
+from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 
 
 def central_evaluation(
-    model: torch.nn.Module, dataset: Dataset, device: torch.device
+    model: torch.nn.Module, dataset: Dataset, device: torch.device, task: Task = CLASSIFICATION
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
 
@@ -26,13 +28,13 @@ def central_evaluation(
     if device.type == "cpu":
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-    x, y = dataset.inputs(rows).to(device), dataset.targets(rows).to(device)
+    x, y = dataset.inputs(rows).to(device), task.targets(dataset, rows).to(device)
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         received = wire.read_arrays(arrays)
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(torch.from_numpy(received[name]))
-        return MetricRecord(dict(evaluate(model, x, y, threads=threads)))
+        return MetricRecord(dict(evaluate(model, x, y, threads=threads, task=task)))
 
     return evaluate_fn

@@ -223,6 +223,7 @@ class Config:
 
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob("mlp", "see `bouquet models`")
+    loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
     seed: int = knob(1, "every random number of the run comes from it", low=0)
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

@@ -45,7 +45,14 @@ class DataConfig(Section):
     data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
     cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
     data_path: str = knob("", "file or folder of imagefolder, csv, npz; a node's own data-path wins")
-    num_classes: int = knob(0, "classes; 0 = from the data; needed when nodes bring their own data", low=0)
+    num_classes: int = knob(
+        0, "classes or labels; 0 = from the data; needed when nodes bring their own data", low=0
+    )
+    task: str = knob(
+        "auto",
+        "what is learnt; auto = what the targets are",
+        choices=("auto", "classification", "language", "multi-label", "reconstruction", "regression"),
+    )
     num_clients: int = knob(10, "population K; 0 = as many as the data set has owners", low=0)
     partition: str = knob("iid", "how examples are dealt to clients (see `bouquet data --list`)")
     dirichlet_alpha: float = knob(0.5, "concentration of the Dirichlet partitions; small = skewed", above=0)

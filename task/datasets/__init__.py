@@ -19,7 +19,10 @@ from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
 
-__all__ = ["DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned"]
+__all__ = [
+    "DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned",
+    "natural_task",
+]  # fmt: skip
 
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
 
@@ -128,7 +131,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             f'run-config key "dataset": a node brings its own data (data-path "{local(data_path)}"), so '
             f'expected one of {", ".join(forms)}; got "{config.dataset}"'
         )
-    if config.num_classes < 1:
+    if config.num_classes < 1 and config.task in ("auto", "classification", "multi-label"):
         raise ConfigError(
             'run-config key "num-classes": expected the number of classes that all nodes share, because '
             f"nodes bring their own data; got {config.num_classes}"
@@ -139,7 +142,20 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             "test part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
-    return _cached(request, spec.locate(request))
+    owned = _cached(request, spec.locate(request))
+    if config.task == "auto" and owned.task != natural_task(config):
+        raise ConfigError(
+            f'run-config key "task": a node brings its own data, whose targets are those of {owned.task}; '
+            f'expected task = "{owned.task}", because nodes and server must agree before round 1; got "auto"'
+        )
+    return owned
+
+
+def natural_task(config: DataConfig) -> str:
+    """Return what a run is for whose data are at the nodes alone, a name in `task.tasks.TASKS`."""
+    if config.task != "auto":
+        return config.task
+    return "language" if _spec(config.dataset).targets > 1 else "classification"
 
 
 def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
@@ -182,6 +198,7 @@ def _request(
         cache_dir=cache_dir(config),
         data_path=data_path,
         num_classes=config.num_classes,
+        task=config.task,
         num_clients=config.num_clients,
         seed=seed,
         synthetic=synthetic,
@@ -219,6 +236,8 @@ def _owned(request: Request, source: Source) -> Decoded:
         return _decode(request, source)
     whole = _cached(as_read, _spec(request.name).locate(as_read))
     expected = len(whole.classes) or request.num_classes  # only folders name their classes
+    if whole.y.dtype.kind == "f" and request.num_classes in (0, whole.num_classes):
+        return cut(request, whole)
     if request.num_classes != expected or whole.num_classes > request.num_classes:
         return _decode(request, source)  # which says where
     return cut(request, whole)

@@ -102,9 +102,11 @@ class Decoded:
     # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...] or uint8 text
     # windows [N, T].
     x: npt.NDArray[Any]
-    y: npt.NDArray[Any]  # class numbers int64 [N]; of text, the next bytes int16 [N, T] with `PADDING`
+    # Class numbers int64 [N]; of text, the next bytes int16 [N, T] with `PADDING`; numbers float32 [N] or
+    # [N, d]; labels 0 and 1, float32 [N, C].
+    y: npt.NDArray[Any]
     num_train: int  # rows below it are the training pool, the others the global test set
-    num_classes: int  # C; 256 for text
+    num_classes: int  # C, or the number of outputs: 256 for text, d of numbers [N, d], 1 of numbers [N]
     input_shape: tuple[int, ...]  # of one example as a model sees it
     kind: str  # "image", "features" or "text"
     scale: float = 255.0  # images are divided by it;
@@ -172,10 +174,20 @@ class Dataset(Decoded):
         return picked
 
     def targets(self, rows: Rows | slice) -> torch.Tensor:
-        """Return the class numbers as int64: ``[B]``, or ``[B, T]`` for text."""
+        """Return class numbers, int64 ``[B]`` or ``[B, T]`` for text, or numbers and labels, float32."""
         import torch
 
-        return torch.from_numpy(_own(self.y[rows])).long()
+        picked = torch.from_numpy(_own(self.y[rows]))
+        return picked.float() if picked.is_floating_point() else picked.long()
+
+    @functools.cached_property
+    def task(self) -> str:
+        """What the targets are by themselves, a name in `task.tasks.TASKS`."""
+        if self.kind == "text":
+            return "language"
+        if self.y.dtype.kind != "f":
+            return "classification"
+        return "multi-label" if self.y.ndim == 2 and bool(np.isin(self.y, (0, 1)).all()) else "regression"
 
     @functools.cached_property
     def _normalisation(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -199,6 +211,7 @@ class Request:
     cache_dir: Path
     data_path: str = ""  # file or folder of imagefolder, csv and npz
     num_classes: int = 0  # 0 = from the data
+    task: str = "auto"  # what the targets are for; "auto" = what they are by themselves
     num_clients: int = 0  # population K; 0 = as many as there are owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

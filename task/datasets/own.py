@@ -40,7 +40,8 @@ def data_path(request: Request) -> Path:
 def keys_of(request: Request) -> dict[str, Any]:
     """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
-    return keys | {"fraction": request.local_test_fraction}
+    task = {} if request.task in ("auto", "classification") else {"task": request.task}
+    return keys | {"fraction": request.local_test_fraction} | task
 
 
 def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
@@ -66,7 +67,7 @@ def assemble(
     request: Request,
     *,
     x: npt.NDArray[Any],
-    y: Rows,
+    y: Rows | npt.NDArray[np.float32],
     test: Mask | None,
     owners: Sequence[str],
     classes: tuple[str, ...],
@@ -76,7 +77,8 @@ def assemble(
 
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
-    training row, or of none. `classes` is empty if they are numbers, and `where` is the file or folder.
+    training row, or of none. `y` is as in `task.datasets.base.Decoded`. `classes` is empty if they are
+    numbers, and `where` is the file or folder.
 
     Raises:
         DataError: All rows are test examples.
@@ -99,7 +101,7 @@ def assemble(
         x=x,
         y=y[order],
         num_train=num_train,
-        num_classes=request.num_classes or len(classes) or int(y.max()) + 1,
+        num_classes=_outputs(y) or request.num_classes or len(classes) or int(y.max()) + 1,
         input_shape=shape,
         kind="image" if image else "features",
         mean=(0.5,) * shape[0] if image else (0.0,),
@@ -126,6 +128,13 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         classes=whole.classes,
         where=whole.source,
     )
+
+
+def _outputs(y: npt.NDArray[Any]) -> int:
+    """Return how many numbers or labels an example has; 0 of class numbers."""
+    if y.dtype.kind != "f":
+        return 0
+    return y.shape[1] if y.ndim > 1 else 1
 
 
 def _channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

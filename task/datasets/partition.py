@@ -235,7 +235,7 @@ def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arr
     tests: list[Rows] = []
     deal, owners = PARTITIONS[config.partition].deal, dataset.owners
     if deal is not None:
-        labels = None if dataset.kind == "text" else dataset.y[: dataset.num_train]
+        labels = dataset.y[: dataset.num_train] if dataset.task == "classification" else None
         parts = deal(Deal(dataset.num_train, labels, dataset.num_classes, config, seed))
     else:
         assert owners is not None  # checked before
@@ -293,7 +293,9 @@ def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[
 
 
 def _count(dataset: Dataset, rows: Rows) -> Rows:
-    """Count the classes of some rows; of text, the bytes to predict."""
+    """Count the classes of some rows; of text, the bytes to predict, and of numbers all rows."""
+    if dataset.y.dtype.kind == "f":  # what has no classes counts as one
+        return np.array([len(rows)], np.int64)
     y = dataset.y[rows].reshape(-1)
     if dataset.kind == "text":
         y = y[y != PADDING]

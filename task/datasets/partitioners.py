@@ -49,7 +49,8 @@ class Deal:
         if self.labels is None:
             raise ConfigError(
                 f'run-config key "partition": "{self.config.partition}" deals by class, but the examples of '
-                f'data set "{self.config.dataset}" are texts; expected natural, iid, quantity or bootstrap'
+                f'data set "{self.config.dataset}" have no class; expected natural, iid, quantity '
+                "or bootstrap"
             )
         return self.labels
 

@@ -3,7 +3,8 @@
 csv: a header; the column ``label`` (else the last one) is the class, all others are numbers. Two further
 columns are optional: ``client`` (natural owner) and ``split`` ("train" or "test"). A folder of csv files has
 one owner per file. npz: arrays ``x``, ``y``, and optionally ``x_test``, ``y_test`` and ``client`` (one owner
-name per training example).
+name per training example). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1
+[N, C].
 
 The labels of a node's own file must be whole numbers 0 .. num-classes - 1: nodes have no other way to agree
 on the classes.
@@ -208,10 +209,10 @@ def decode_npz(request: Request, source: Source) -> Decoded:
             )
         x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
         test = np.arange(len(x)) >= len(arrays["x"])
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not len(y) or y.dtype.kind not in "iu":
+    if x.ndim < 2 or len(x) != len(y) or not len(y) or y.ndim not in (1, 2) or y.dtype.kind not in "fiub":
         raise DataError(
-            f"{local(path)}: expected x [N, ...] and integers y [N]; got x {x.dtype} {x.shape}, "
-            f"y {y.dtype} {y.shape}"
+            f"{local(path)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
+            f"0 and 1 [N, C]; got x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
         )
     if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
         raise DataError(
@@ -222,6 +223,54 @@ def decode_npz(request: Request, source: Source) -> Decoded:
         raise DataError(
             f"{local(path)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
         )
+    targets: npt.NDArray[Any]
+    classes: tuple[str, ...]
+    if y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
+        targets, classes = _npz_numbers(request, path, y), ()
+    else:
+        targets, classes = _npz_classes(request, path, y)
+    return assemble(
+        request,
+        x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
+        y=targets,
+        test=test,
+        owners=owners,
+        classes=classes,
+        where=str(path),
+    )
+
+
+def _npz_numbers(request: Request, path: Path, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Return numbers or labels as float32, checked."""
+    if request.task == "classification":
+        raise DataError(
+            f'{local(path)}: task = "classification" expects integers y [N]; got {y.dtype} {list(y.shape)}. '
+            'Save class numbers, or choose "regression" or "multi-label".'
+        )
+    with np.errstate(over="ignore"):
+        numbers = y.astype(np.float32)
+    labels = request.task == "multi-label"
+    good = np.isfinite(numbers) & (np.isin(numbers, (0, 1)) if labels else True)
+    if labels and y.ndim == 1:
+        raise DataError(f'{local(path)}: task = "multi-label" expects y [N, C]; got {list(y.shape)}')
+    if not good.all():
+        wrong = np.flatnonzero(~good.reshape(len(y), -1).all(1))
+        what = "labels 0 and 1" if labels else "finite numbers that fit float32"
+        raise DataError(
+            f"{local(path)}: expected {what} in y; got {local(y[wrong[0]])} in example {int(wrong[0])}, and "
+            f"{len(wrong) - 1} more examples like it"
+        )
+    outputs = numbers.shape[1] if numbers.ndim > 1 else 1
+    if request.num_classes not in (0, outputs):
+        raise DataError(
+            f'{local(path)}: run-config key "num-classes": expected {outputs}, the numbers of an '
+            f"example in y, or 0; got {request.num_classes}"
+        )
+    return numbers
+
+
+def _npz_classes(request: Request, path: Path, y: npt.NDArray[Any]) -> tuple[Ints, tuple[str, ...]]:
+    """Return class numbers, checked, and the names of the classes."""
     num_classes = request.num_classes or max(int(y.max()) + 1, 1)
     wrong = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(wrong):
@@ -230,15 +279,8 @@ def decode_npz(request: Request, source: Source) -> Decoded:
             f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
             'labels or raise the run-config key "num-classes".'
         )
-    return assemble(
-        request,
-        x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
-        y=y.astype(np.int64),
-        test=test,
-        owners=owners,
-        classes=() if request.num_classes or request.owner else tuple(str(i) for i in range(num_classes)),
-        where=str(path),
-    )
+    known = request.num_classes or request.owner
+    return y.astype(np.int64), () if known else tuple(str(i) for i in range(num_classes))
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

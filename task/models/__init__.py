@@ -1,7 +1,8 @@
 """The models a run can name, and how their first parameters are drawn.
 
 Every model takes an example as the data set gives it (images ``[B, C, H, W]`` float32, features
-``[B, d]`` float32, text ``[B, T]`` int64), flattens it itself where it must, and returns logits.
+``[B, d]`` float32, text ``[B, T]`` int64), flattens it itself where it must, and returns logits,
+or whatever outputs its task takes (`task.tasks`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ def _perceptron(description: str, *hidden: int, norm: bool = False) -> ModelSpec
 
         return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, num_classes, norm=norm))
 
+    return ModelSpec(description, "images or feature vectors", build, lambda shape, _: len(shape) >= 1)
+
+
+def _autoencoder(*hidden: int) -> ModelSpec:
+    """Return the entry of a perceptron with these hidden layers that gives back its inputs, flat."""
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), *_dense(math.prod(shape), hidden, math.prod(shape), norm=False))
+
+    description = (
+        f'{", ".join(map(str, hidden))} ReLU and as many outputs as inputs (task = "reconstruction")'
+    )
     return ModelSpec(description, "images or feature vectors", build, lambda shape, _: len(shape) >= 1)
 
 
@@ -106,6 +121,7 @@ MODELS: dict[str, ModelSpec] = {
     "2nn": _perceptron(
         "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)", 200, 200
     ),
+    "autoencoder": _autoencoder(64, 16, 64),
     "char-lstm": ModelSpec(
         "byte embedding 8, 2 x 256 LSTM (McMahan et al. 2017; 866,560 parameters)",
         "text windows (T,) of 256 byte classes",

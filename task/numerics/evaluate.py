@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import torch
-from torch.nn.functional import cross_entropy
+
+from task.tasks.base import Task, counted
+from task.tasks.kinds import CLASSIFICATION
 
 # On two cores 10,000 images cost the CNN 1.5 s at batches of 128 or 250 and 2.3 s at 500 (caches); the
 # small models gain little from more.
@@ -13,21 +15,25 @@ BATCH = 250
 
 
 def evaluate(
-    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int = BATCH, threads: int = 1
+    model: torch.nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    batch: int = BATCH,
+    threads: int = 1,
+    task: Task = CLASSIFICATION,
 ) -> dict[str, float]:
-    """Return ``loss``, ``accuracy`` and ``num-examples`` over x [N, ...] and y [N] or [N, T], int64.
+    """Return ``loss``, ``num-examples`` and, if the task has one, ``accuracy`` over x and y, [N, ...].
 
-    The model gives logits [B, C] or [B, C, T]. Targets of -100 (padding in text) do not count. For text each
-    byte is an example. `threads` share the batches. With one torch thread each, they have no barrier to wait
-    at when others want the cores too; the result does not depend on their number.
+    Inputs, targets and outputs are as in `task.tasks`. Targets of -100 (padding in text) do not count. For
+    text each byte is an example. `threads` share the batches. With one torch thread each, they have no
+    barrier to wait at when others want the cores too; the result does not depend on their number.
     """
 
     def one(i: int) -> tuple[float, int, int]:
         with torch.inference_mode():
             yb = y[i : i + batch]
-            logits = model(x[i : i + batch])
-            loss = cross_entropy(logits, yb, reduction="sum")
-            return float(loss), int((logits.argmax(1) == yb).sum()), int((yb >= 0).sum())
+            outputs = model(x[i : i + batch])
+            return float(task.total(outputs, yb)), task.correct(outputs, yb), int(counted(yb).sum())
 
     was_training = model.training
     model.eval()
@@ -36,5 +42,6 @@ def evaluate(
     model.train(was_training)
     count = sum(n for _, _, n in parts)
     n = max(count, 1)
-    loss, correct = math.fsum(part[0] for part in parts), sum(part[1] for part in parts)
-    return {"loss": loss / n, "accuracy": correct / n, "num-examples": count}
+    right = sum(part[1] for part in parts)
+    accuracy = {"accuracy": right / n} if task.spec.accuracy else {}
+    return {"loss": math.fsum(part[0] for part in parts) / n, **accuracy, "num-examples": count}

@@ -8,6 +8,7 @@ from task.models import MODELS
 from task.resolve.composition import check_composition
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import SELECTIONS, candidates_of
+from task.tasks import check_goal, check_loss_name
 
 
 def check_names(config: Config) -> None:
@@ -34,6 +35,9 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
+    check_loss_name(config.loss)
+    if config.data.task != "auto":
+        check_goal(config, config.data.task)
     if config.server.stragglers > 0 and config.train.local_steps > 0:
         raise ConfigError(
             'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '

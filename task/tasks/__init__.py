@@ -1,0 +1,128 @@
+"""What a model is trained for: its outputs, a loss for each example, and how its predictions are judged.
+
+The training loop and the rules know no task. This module has the names and needs no torch; `task.tasks.kinds`
+computes. What a target looks like:
+
+==============  ============================  ==================================  =======================
+task            targets                       outputs of the model                own loss
+==============  ============================  ==================================  =======================
+classification  class numbers int64 [N]       logits [B, C]                       cross-entropy
+language        next characters int64 [N, T]  logits [B, C, T]                    cross-entropy
+regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
+multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
+reconstruction  the inputs, float32           like the inputs, or flat [B, p]     mse
+==============  ============================  ==================================  =======================
+
+A target of -100, or NaN among floats, does not count: it fills up a batch or a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from task.config.knobs import Config
+from task.errors import ConfigError, choose_from
+from task.references import is_reference, load_reference
+
+if TYPE_CHECKING:  # torch costs seconds
+    from task.tasks.base import Task
+
+__all__ = ["TASKS", "TaskSpec", "check_goal", "check_loss_name", "classes_only", "task_of"]
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One entry of `TASKS`."""
+
+    description: str  # one line for listings
+    losses: tuple[str, ...]  # by name, the task's own first
+    classes: bool = False  # whether targets are numbers of classes
+    accuracy: bool = False  # whether a prediction is right or wrong
+    metrics: tuple[str, ...] = ()  # measured unless the run names others
+
+
+_CLASSES = ("cross-entropy", "label-smoothing", "focal")
+TASKS: dict[str, TaskSpec] = {
+    "classification": TaskSpec("one class of each example", _CLASSES, classes=True, accuracy=True),
+    "language": TaskSpec("the next character of each one in a text", _CLASSES, classes=True, accuracy=True),
+    "multi-label": TaskSpec("each label of an example, 0 or 1", ("bce", "focal"), accuracy=True),
+    "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber")),
+    "regression": TaskSpec("numbers", ("mse", "mae", "huber"), metrics=("mae", "r2")),
+}
+
+
+def task_of(config: Config, found: str) -> Task:
+    """Return the run's task with its loss.
+
+    Args:
+        config: The run.
+        found: The task that the data are of by themselves (`task.datasets.base.Dataset.task`).
+
+    Raises:
+        ConfigError: The task does not fit the data or the algorithm, or the loss does not fit the task.
+    """
+    from task.tasks.kinds import make_task
+
+    name = config.data.task if config.data.task != "auto" else found
+    _check_data(config, name, found)
+    check_goal(config, name)
+    losses = TASKS[name].losses
+    loss = config.loss or losses[0]
+    if is_reference(loss):
+        return make_task(name, loss, load_reference("loss", loss))
+    if loss not in losses:
+        raise ConfigError(
+            choose_from(f'run-config key "loss": of task = "{name}", or package.module:name', loss, losses)
+        )
+    return make_task(name, loss)
+
+
+def check_loss_name(loss: str) -> None:
+    """Refuse a loss that is neither one of ours nor a reference.
+
+    Raises:
+        ConfigError: Naming the losses there are.
+    """
+    known = {name for spec in TASKS.values() for name in spec.losses}
+    if loss and not is_reference(loss) and loss not in known:
+        raise ConfigError(choose_from('run-config key "loss": or package.module:name', loss, known))
+
+
+def _check_data(config: Config, name: str, found: str) -> None:
+    """Refuse a task that the targets of the data are not made for."""
+    fits = {found} if found == "language" else {found, "reconstruction"}
+    if found == "multi-label":
+        fits.add("regression")  # a matrix of zeros and ones may be numbers
+    if name not in fits:
+        raise ConfigError(
+            f'run-config key "task": the targets of data set "{config.data.dataset}" are those of {found}; '
+            f'expected {" or ".join(sorted(fits))}, or "auto"; got "{name}"'
+        )
+
+
+def check_goal(config: Config, name: str) -> None:
+    """Refuse what has no meaning under a task.
+
+    Raises:
+        ConfigError: Naming the key, the algorithm or attack, and the tasks that go.
+    """
+    spec = TASKS[name]
+    if not spec.classes and (why := classes_only(config)):
+        fits = " or ".join(n for n, s in TASKS.items() if s.classes)
+        raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')
+    if config.server.target_accuracy and not spec.accuracy:
+        raise ConfigError(
+            f'run-config key "target-accuracy": no prediction of task = "{name}" is right or wrong, so there '
+            f"is no accuracy; expected the key left out; got {config.server.target_accuracy:g}"
+        )
+
+
+def classes_only(config: Config) -> str:
+    """Return why a run needs targets that are class numbers; "" = it does not."""
+    if config.attack.kind == "label-flip":
+        return 'attack.kind = "label-flip" trains on other classes'
+    return {
+        "ensemble": "the members of an ensemble vote with probabilities of classes",
+        "moon": "MOON is derived for a classifier, whose features it contrasts",
+    }.get(config.algorithm, "")
