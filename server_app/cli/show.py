@@ -99,7 +99,10 @@ def report(
 @app.command(epilog="Example: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]")
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="Result folders; names that differ in a last -number are seeds.")
+        list[Path],
+        typer.Argument(
+            help="Result folders, or folders of sweeps; runs that differ in their seed alone are one row."
+        ),
     ],
     on: Annotated[
         str | None,
@@ -115,14 +118,25 @@ def compare(
     plot: Annotated[
         str, typer.Option(help="Where to write accuracy and loss by round, and the clients' accuracies.")
     ] = "",
+    names: Annotated[
+        bool,
+        typer.Option(
+            "--names", help="Label by the runs' names; those that differ in a last -number are seeds of one."
+        ),
+    ] = False,
+    last_round: Annotated[
+        int | None, typer.Option(min=0, help="Leave out later rounds, to compare runs of unequal lengths.")
+    ] = None,
 ) -> None:
     """Compare runs in a table, with mean and deviation over seeds, and plot their curves.
 
-    RUNS are result folders; those whose names differ only in a last -number are seeds of one experiment.
+    RUNS are result folders, or folders of sweeps. Runs whose configurations differ only in the seed are one
+    row; rows are labelled by the keys in which they differ.
     """
     from server_app.results import compare as side_by_side
+    from server_app.results.groups import groups
 
-    curves = side_by_side.groups(runs)
+    curves = groups(runs, names=names, last_round=last_round)
     on, remarks = side_by_side.choose(curves, on)
     header, lines, more = side_by_side.table(curves, on, target)
     remarks += more

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,18 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from server_app.results.folder import RunFolder
+from server_app.results.groups import Groups, Run
 from server_app.results.lines import Row
-from server_app.results.summary import (
-    MEASURED,
-    ClientHistory,
-    gather,
-    has_accuracy,
-    measured_on,
-    scale_bytes,
-    summarise,
-)
-from task.config.knobs import CHANGE_NO_RESULT
+from server_app.results.summary import MEASURED, has_accuracy, measured_on, scale_bytes, summarise
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.storage.files import make_folder
@@ -40,40 +29,6 @@ WHERE = {
     "server": "on the server's test set",
     "clients": "on the clients' own test data before local training, mean over the examples",
 }
-
-# Keys in which runs of one set-up may differ.
-FREE = CHANGE_NO_RESULT | {"seed", "min-replies", "device", "stack"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """What is compared of one result folder."""
-
-    path: Path
-    rounds: list[Row]
-    clients: ClientHistory
-    config: Row  # every run-config key with its value
-
-
-Groups = Mapping[str, Sequence[Run]]
-
-
-def groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
-    """Return the runs by group; names that differ in a last ``-number`` are seeds of one.
-
-    Raises:
-        ConfigError: A path is no result folder, or holds no rounds.
-    """
-    found: dict[str, list[Run]] = {}
-    for path in paths:
-        folder = RunFolder(path)
-        config = folder.config()
-        rounds = folder.rounds(unfinished=True) if config else []
-        if not rounds:
-            raise ConfigError(f"compare: expected a result folder with rounds; got {path}")
-        run = Run(path, rounds, gather(folder.clients(unfinished=True)), config.get("run") or {})
-        found.setdefault(re.sub(r"-\d+$", "", path.name), []).append(run)
-    return found
 
 
 def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
@@ -179,16 +134,18 @@ def _cell(column: Column, results: Sequence[Row]) -> str:
 
 
 def _unlike(curves: Groups) -> list[str]:
-    """Return a remark on each group whose runs are no seeds of one set-up."""
+    """Return remarks on groups that are not fair to compare."""
     found = []
     for name, runs in curves.items():
-        keys = sorted(set.intersection(*(set(run.config) for run in runs)) - FREE)
-        differ = [key for key in keys if len({str(run.config[key]) for run in runs}) > 1]
-        if differ:
-            found.append(f"Beware: the runs of {name} are taken for seeds but differ in {', '.join(differ)}.")
-        seeds = [run.config.get("seed") for run in runs]
+        seeds = [run.seed for run in runs]
         if len(set(seeds)) < len(seeds):
             found.append(f"Beware: two runs of {name} have the same seed.")
+    last = sorted({run.rounds[-1]["round"] for runs in curves.values() for run in runs})
+    if len(last) > 1:
+        found.append(
+            f"Beware: the runs have {last[0]} to {last[-1]} rounds, and final is the last of each; "
+            f"--last-round {last[0]} compares all at the same round."
+        )
     return found
 
 
@@ -237,8 +194,8 @@ def plot(curves: Groups, on: str, path: Path) -> None:
 def figure(curves: Groups, on: str) -> Figure:
     """Return accuracy and loss by round, and the sorted accuracies of single clients where there are any.
 
-    By round: the mean over seeds at the rounds that all of them measured, and the range as a band. Clients:
-    those of the last evaluation, of all seeds together.
+    By round: the mean over seeds at the rounds that all of them measured, and the range as a band; a seed
+    with more rounds goes on as a thin line. Clients: those of the last evaluation, of all seeds together.
     """
     from matplotlib.figure import Figure
 
@@ -274,4 +231,9 @@ def _by_round(axes: Axes, runs: Sequence[Run], key: str, scale: float, style: di
     y = scale * np.array([[s[i] for i in x] for s in series], dtype=np.float64)
     marker = "o" if len(x) <= 25 else ""  # a single point is no line
     axes.plot(x, y.mean(0), marker=marker, markersize=3.5, **style)
+    for values in series:
+        rest = [i for i in sorted(values) if not x or i >= x[-1]]
+        if len(rest) > 1 and len(series) > 1:
+            thin = {k: v for k, v in style.items() if k != "label"} | {"linewidth": 0.8, "alpha": 0.6}
+            axes.plot(rest, [scale * values[i] for i in rest], **thin)
     axes.fill_between(x, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)

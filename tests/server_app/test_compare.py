@@ -12,8 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.results.compare import choose, figure, groups, markdown, plot, table, terminal_tables
+from server_app.results.compare import choose, figure, markdown, plot, table, terminal_tables
 from server_app.results.folder import RunFolder
+from server_app.results.groups import groups
 from task.errors import ConfigError
 
 Make = Callable[..., Path]
@@ -92,7 +93,7 @@ def test_simulated_seconds_are_compared_where_selection_policies_differ(make: Ma
     uniform = make("all", [0.0, 0.5, 0.9], selection="uniform")
     assert "simulated seconds" not in cells([uniform])["all"]
     found = cells([uniform, make("quick", [0.0, 0.5, 0.9], selection="fedcs")])
-    assert [found[name]["simulated seconds"] for name in ("all", "quick")] == ["60", "60"]  # 0 + 20 + 40
+    assert [found[name]["simulated seconds"] for name in ("uniform", "fedcs")] == ["60", "60"]  # 0 + 20 + 40
 
 
 def test_clients_of_a_personalised_run(make: Make) -> None:
@@ -160,15 +161,44 @@ def test_what_is_compared(make: Make) -> None:
         choose(groups([both, nothing]))
 
 
-def test_runs_that_are_no_seeds_of_one_set_up_are_told(make: Make) -> None:
-    paths = [make("mu-1", [0.5], **{"fedprox.mu": 1.0}), make("mu-10", [0.5], **{"fedprox.mu": 10.0})]
-    paths += [make("a-1", [0.5], stack=1), make("a-2", [0.5], stack=2)]
-    paths += [make("b-1", [0.5]), make("b-2", [0.5], seed=1)]
-    _, _, remarks = table(groups(paths), "server", 0.9)
-    assert [remark for remark in remarks if remark.startswith("Beware")] == [
-        "Beware: the runs of mu are taken for seeds but differ in fedprox.mu.",
-        "Beware: two runs of b have the same seed.",
+def test_groups_are_configurations_whatever_the_runs_are_called(make: Make) -> None:
+    prox = {"algorithm": "fedprox"}
+    paths = [
+        make("mu-1", [0.5], **prox, **{"fedprox.mu": 0.5}),
+        make("mu-10", [0.5], **prox, **{"fedprox.mu": 10.0}),
+        make("first", [0.5], seed=3),
+        make("second", [0.5], seed=4, stack=2),  # how it is computed, not what
+        make("ditto", [0.5], algorithm="ditto", **{"fraction-evaluate": 1.0}),  # follows from the algorithm
     ]
+    found = {label: [run.path.name for run in runs] for label, runs in groups(paths).items()}
+    assert found == {
+        "fedprox, fedprox.mu=0.5": ["mu-1"],
+        "fedprox, fedprox.mu=10": ["mu-10"],
+        "fedavg": ["first", "second"],
+        "ditto": ["ditto"],
+    }
+    by_name = groups(paths, names=True)
+    assert [len(runs) for runs in by_name.values()] == [2, 1, 1, 1]
+
+
+def test_runs_of_one_configuration_and_one_seed_are_no_seeds_of_one_group(make: Make) -> None:
+    same = [make("demo", [0.5], seed=1), make("federation", [0.5], seed=1)]
+    assert list(groups(same)) == ["demo", "federation"]
+    other = make("prox", [0.5], algorithm="fedprox")
+    assert list(groups([*same, other])) == ["fedavg (demo)", "fedavg (federation)", "fedprox"]
+    twice = [make("b-1", [0.5]), make("b-2", [0.5], seed=1)]
+    _, _, remarks = table(groups(twice), "server", 0.9)
+    assert "Beware: two runs of b have the same seed." in remarks
+
+
+def test_unequal_lengths_are_told_and_can_be_cut(make: Make) -> None:
+    paths = [make("a", [0.0, 0.5, 0.75], seed=1), make("b", [0.0, 0.25], algorithm="fedprox")]
+    _, _, remarks = table(groups(paths), "server", 0.2)
+    assert any("1 to 2 rounds" in remark and "--last-round 1" in remark for remark in remarks)
+    curves = groups(paths, last_round=1)
+    _, lines, remarks = table(curves, "server", 0.2)
+    assert [line[:4] for line in lines] == [["fedavg", "1", "1", "50.00"], ["fedprox", "1", "1", "25.00"]]
+    assert not any("rounds, and final" in remark for remark in remarks)
 
 
 def test_a_path_that_holds_no_rounds_is_refused(tmp_path: Path, make: Make) -> None:
@@ -222,12 +252,14 @@ def test_the_plot_has_the_numbers(make: Make) -> None:
     by_round, loss, single = drawn.axes
     assert [line.get_xydata().tolist() for line in by_round.lines] == [
         [[1, 62.5], [2, 50.0]],  # rounds that both seeds have: means of 50 and 75, 25 and 75
+        [[2, 25.0], [3, 75.0]],  # and how the longer one goes on
         [[1, 25.0], [2, 50.0]],
     ]
     heights = by_round.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (25.0, 75.0)
     assert [line.get_xydata().tolist() for line in loss.lines] == [
         [[1, 1.375], [2, 1.5]],
+        [[2, 1.75], [3, 1.25]],
         [[1, 1.75], [2, 1.5]],
     ]
     # The last evaluations of both seeds together, sorted: four clients.
