@@ -17,7 +17,7 @@ from task.errors import ConfigError
 from task.spec.algorithms import ALGORITHMS
 
 SWEEP = "sweep.json"  # the queue of a sweep, in its folder
-MOST_PARTS = 4  # of a label; where more keys differ, a run's name says more
+MOST_PARTS = 6  # of a label; where more keys differ, a run's name says more
 BARE = ("algorithm", "dataset", "model", "partition", "selection")  # keys whose value says enough
 
 # Keys in which runs of one configuration may differ.
@@ -105,10 +105,9 @@ def groups(
             f"{label} ({stem})" if apart and label else label or stem
             for label, stem, apart in zip(labels, by_name, split, strict=True)
         ]
-        labels = [
-            label if label.count(", ") < MOST_PARTS else stem
-            for label, stem in zip(labels, by_name, strict=True)
-        ]
+        # Too long: the name of the first run says more.
+        first = {label: run.path.name for label, run in reversed([*zip(labels, runs, strict=True)])}
+        labels = [label if label.count(", ") < MOST_PARTS else first[label] for label in labels]
     return _gathered(labels, runs)
 
 

@@ -1,0 +1,181 @@
+"""The command ``sweep``: many runs as one experiment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from server_app.cli.common import RunsDir, Set, console, importing, sigterm_is_ctrl_c
+from task.errors import BouquetError, ConfigError
+from task.text import plain
+
+if TYPE_CHECKING:
+    from server_app.sweep.points import Plan
+    from server_app.sweep.queue import Queue
+
+STOPPED_BY_USER = 130
+MOST_LISTED = 40  # points of --dry-run
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet sweep -c 'learning-rate=0.05,0.1,0.2 seed=1..5 "
+    'algorithm="fedavg","scaffold"\' --name grid[/bold]  ·  [bold]bouquet sweep --name grid[/bold]  ·  '
+    "[bold]bouquet compare runs/grid --plot grid.png[/bold]"
+)
+def sweep(
+    recipe: Annotated[
+        str, typer.Argument(help="Bundled recipe or TOML file, in which an array is several values.")
+    ] = "",
+    config: Set = None,
+    name: Annotated[str, typer.Option(help="Name of the sweep: its folder below --runs-dir.")] = "sweep",
+    runs_dir: RunsDir = "runs",
+    listed: Annotated[
+        str, typer.Option("--list", help="A TOML file with a table [runs.NAME] for each run, or a scene.")
+    ] = "",
+    draw: Annotated[
+        int,
+        typer.Option("--random", min=0, help="Draw so many configurations, each with all seeds; 0 = all."),
+    ] = 0,
+    draw_seed: Annotated[int, typer.Option("--random-seed", help="Seed of --random.")] = 1,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0 = one for each core.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and exit.")] = False,
+    median_stop: Annotated[
+        bool,
+        typer.Option(
+            "--median-stop",
+            help="Stop a run whose best accuracy is below the median of the runs of its seed before it.",
+        ),
+    ] = False,
+    warm_up: Annotated[int, typer.Option(min=1, help="First round at which --median-stop compares.")] = 5,
+    on: Annotated[
+        str | None,
+        typer.Option(click_type=click.Choice(["server", "clients"]), help="As in `bouquet compare`."),
+    ] = None,
+    target: Annotated[
+        float, typer.Option(min=0, max=1, help="Accuracy to which rounds, bytes and seconds are counted.")
+    ] = 0.9,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+) -> None:
+    """Run every combination of run-config keys, and compare the configurations over their seeds.
+
+    `-c a=1,2 seed=1..5` gives a key several values. The queue is on disk: the same command, or only --name,
+    goes on after an interruption and runs nothing twice.
+    """
+    from server_app.sweep.points import plan, read_axes
+
+    axes, own = read_axes(recipe, config or [])
+    runs_dir = str(axes.pop("runs-dir", [runs_dir])[0])
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ConfigError(f"sweep --name: expected the name of one folder; got {name!r}")
+    planned = plan(axes, own - {"runs-dir"}, listed, draw, draw_seed) if axes or listed else None
+    for remark in planned.remarks if planned else []:
+        typer.echo(plain(f"sweep: {remark}"), err=True)
+    folder = Path(runs_dir).expanduser() / name
+    if dry_run:
+        _list(planned, folder)
+        return
+    from server_app.sweep.queue import holding, open_queue
+
+    command = shlex.join(["bouquet", *sys.argv[1:]])
+    with holding(folder):
+        queue, remarks = open_queue(folder, planned, command)
+        for remark in remarks:
+            typer.echo(plain(f"sweep: {remark}"), err=True)
+        try:
+            with sigterm_is_ctrl_c():
+                _work(queue, jobs, warm_up if median_stop else None)
+        except KeyboardInterrupt:
+            done = sum(queue.run(entry).finished() for entry in queue.entries)
+            again = shlex.join(["bouquet", "sweep", "--name", name, "--runs-dir", runs_dir])
+            typer.echo(
+                f"stopped with {done} of {len(queue.entries)} runs finished; go on with: {again}", err=True
+            )
+            sys.exit(STOPPED_BY_USER)
+        _results(queue, on, target, markdown)
+
+
+def _list(planned: Plan | None, folder: Path) -> None:
+    if planned is None:
+        raise ConfigError("sweep --dry-run: expected keys to sweep, such as -c 'seed=1..3'; got none")
+    typer.echo(f"{len(planned.points)} runs in {folder}:")
+    for point in planned.points[:MOST_LISTED]:
+        typer.echo(plain(f"  {point.name}"))
+    if rest := len(planned.points) - MOST_LISTED:
+        typer.echo(f"  ... and {rest} more") if rest > 0 else None
+
+
+def _work(queue: Queue, jobs: int, warm_up: int | None) -> None:
+    """Run what waits; the imports, which take seconds, only if something does."""
+    from server_app.sweep.queue import WAITING
+
+    waiting = queue.count(WAITING)
+    if not waiting:
+        return
+    with importing():
+        from server_app.app import check_measured
+        from server_app.sweep.progress import Shown
+        from server_app.sweep.scheduler import Scheduler, prepare_data
+    from task.config.read import read_config
+
+    for entry in queue.entries:
+        check_measured(read_config(entry.keys))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = min(jobs or cpus, waiting)
+    nodes = max(1, cpus // jobs)
+    typer.echo(f"sweep: {waiting} runs, {jobs} at once with {nodes} worker{'s' * (nodes > 1)} each", err=True)
+    prepare_data(queue)
+    began = time.monotonic()
+    with Shown(queue) as shown:
+        scheduler = Scheduler(queue, jobs, nodes, warm_up=warm_up, ended=shown.ended, looked=shown.looked)
+        scheduler.work()
+    typer.echo(f"sweep: {waiting} runs in {time.monotonic() - began:.1f} s", err=True)
+
+
+def _results(queue: Queue, on: str | None, target: float, markdown: bool) -> None:
+    """Write sweep.csv and sweep.html, and print the table."""
+    from server_app.results import compare as side_by_side
+    from server_app.results.report import write_report
+    from server_app.sweep.queue import FAILED, STOPPED
+    from server_app.sweep.report import PAGE, write_page
+    from server_app.sweep.results import as_csv, best_words, outcome
+    from task.storage.files import write_text
+
+    for entry in queue.entries:
+        if entry.state == STOPPED and not (queue.folder / entry.name / "report.html").exists():
+            write_report(queue.folder / entry.name)
+    failed = [entry for entry in queue.entries if entry.state == FAILED]
+    why = ""
+    try:
+        out = outcome(queue, on, target)
+    except ConfigError as err:
+        out, why = None, str(err)
+    write_text(queue.folder / "sweep.csv", as_csv(queue, out, target))
+    write_page(queue, out, why)
+    if out is None:
+        typer.echo(plain(f"no table: {why}"), err=True)
+    elif markdown:
+        remarks = [*best_words(out), *out.remarks]
+        typer.echo(plain(side_by_side.markdown(out.header, out.lines, remarks)))
+    else:
+        terminal = console()
+        for part in side_by_side.terminal_tables(out.header, out.lines, terminal.width):
+            terminal.print(part, "")
+        typer.echo(plain("\n".join([*best_words(out), *out.remarks])))
+    typer.echo(f"Results: {(queue.folder / PAGE).absolute()}")
+    if failed:
+        counted = Counter(entry.error for entry in failed).most_common(3)
+        reasons = "; ".join(f"{error} ({n})" for error, n in counted)
+        raise BouquetError(
+            f"sweep: {len(failed)} of {len(queue.entries)} runs failed: {reasons}. What they printed is in "
+            f"{queue.folder / 'logs'}; the same command tries them again"
+        )
