@@ -19,6 +19,8 @@ import torch
 
 from client_app.memory.state import StateStore
 from client_app.owner import SIMULATION, Owner
+from client_app.training.local_optimizer import own_optimizer
+from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.datasets import Dataset, load_dataset, load_owned
@@ -148,6 +150,9 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = pick_device(config.train.device)
+    check_precision(config.train.precision, device)
+    if is_reference(config.train.optimizer):
+        own_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
         owned = load_owned(config.data, path, name, config.seed)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)

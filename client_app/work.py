@@ -16,6 +16,7 @@ from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, measured
 from client_app.training.loop import Examples, LocalTask, steps_of
+from client_app.training.precision import in_precision
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
 from task.datasets import DATASETS
@@ -23,6 +24,8 @@ from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import evaluate
+from task.references import is_reference
+from task.resolve.schedule import learning_rate
 from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import messages as wire
 
@@ -115,8 +118,10 @@ class Training:
                 self.rows[client] = _rows(self.node, self.entry, client)
             except BouquetError as err:
                 yield client, err
-        most = self.node.config.train.stack if self.entry.batched else 1
-        self.program, size = program_of(self.node.model(), most, self.node.task)
+        alone = not self.entry.batched or is_reference(self.config.optimizer)
+        most = 1 if alone else self.config.stack
+        program, size = program_of(self.node.model(), most, self.node.task)
+        self.program = in_precision(program, self.config.precision)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
             yield from self._outcomes(cohort)
 
@@ -236,12 +241,13 @@ def _own(
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
     model, server_round = node.model(), order.round + 1
     train = node.config.train
-    eta = {"lr": train.learning_rate * train.lr_decay**order.round}  # of the next round
+    eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
     training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
     adapts = SOLVERS[entry.solver].adapts or any(stage.adapts for stage in training.stages)
     rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
     epochs = [train.local_epochs]
-    task, solver, kept = training.task(Single(model, node.task), [client], [rows], epochs, server_round)
+    program = in_precision(Single(model, node.task), train.precision)
+    task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, server_round, client))

@@ -184,8 +184,9 @@ def check_same_run(folder: RunFolder, config: Config) -> None:
         ConfigError: Naming the first key that differs, with both values.
     """
     before = folder.config()["run"]
+    free = FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
     for key, value in as_run_config(config).items():
-        if key not in FREE_ON_RESUME and key in before and before[key] != value:
+        if key not in free and key in before and before[key] != value:
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
                 f"was started; got {value!r}. Give the same keys, or another --run-name for a new run."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from pathlib import Path
+from string import ascii_lowercase
 
 from server_app.cli.catalogue import rows
 from task.config.read import knobs
@@ -59,15 +60,16 @@ def composition() -> str:
         cells = []
         for choice in CHOICES:
             why = choice.why_not(entry)
-            cells.append(reasons.setdefault(why, "abcdefgh"[len(reasons)]) if why else "yes")
+            cells.append(reasons.setdefault(why, ascii_lowercase[len(reasons)]) if why else "yes")
         lines.append([f"`{entry.name}`", *cells])
     notes = [f"- **{mark}**: {why}" for why, mark in reasons.items()]
     return "\n".join(
         [
             "# What goes together",
             "",
-            "Algorithms with stages and selection policies. A letter says why not, and such a run is refused",
-            "before round 1. Made by `make docs` from the catalogue; a test runs every cell that says yes.",
+            "Algorithms with local optimizers, stages and selection policies. A letter says why not, and",
+            "such a run is refused before round 1. Made by `make docs` from the catalogue; a test runs every",
+            "cell that says yes.",
             "",
             table(["algorithm", *(f"`{choice}`" for choice in CHOICES)], lines),
             "",

@@ -8,7 +8,7 @@ import pytest
 
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, Choice
+from task.resolve.composition import CHOICES, OWN, Choice
 from task.resolve.validate import check_names
 from task.spec.algorithms import ALGORITHMS
 from tests.pages import composition
@@ -30,6 +30,7 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     value = choice.values[list(ALGORITHMS).index(name) % len(choice.values)]
+    value = {OWN: "torch.optim:SGD", "> 0": 1.0}.get(str(value), value)
     extra: dict[str, object] = {choice.key: value}
     if choice.key == "attack.kind":
         extra |= {"attack.fraction": 0.4}

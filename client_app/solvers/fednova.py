@@ -22,22 +22,26 @@ from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms, per_client, steps_of
 
 
-def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
+def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0, *, nesterov: bool = False) -> float:
     """Return |a|_1: how far so many steps go along a constant gradient, in units of eta.
 
-    The recursion of the tau local steps itself, so it holds for momentum rho and pull eta mu together too.
+    The recursion of the tau local steps itself, so it holds for momentum rho, also
+    Nesterov's, and pull eta mu together too.
     """
     velocity = moved = 0.0
     for _ in range(steps):
+        ahead = 1.0 - pull * moved  # the gradient, of which Nesterov's form takes more
         velocity = momentum * velocity + 1.0 - pull * moved
-        moved += velocity
+        moved += ahead + momentum * velocity if nesterov else velocity
     return moved
 
 
 def step_weights(task: LocalTask, mu: float = 0.0) -> list[float]:
     """Return |a_k|_1 of each client."""
     steps = [steps_of(task.config, n, e) for n, e in zip(task.examples.sizes, task.epochs, strict=True)]
-    return [step_weight(s, task.config.momentum, task.lr * mu) for s in steps]
+    momentum = task.config.momentum
+    nesterov = bool(momentum) and task.config.nesterov
+    return [step_weight(s, momentum, task.lr * mu, nesterov=nesterov) for s in steps]
 
 
 class FedNovaSolver(Solver, name="fednova"):

@@ -1,8 +1,9 @@
 """The one training loop, for one client or for a cohort of K that trains as one program.
 
-The gradient comes from a `client_app.training.programs.Program`, the update is made in place. There is no
-``torch.optim`` object (its first use imports torch._dynamo, 3 s and 150 MB in every process) and no
-``DataLoader``: a batch is one gather from the decoded examples.
+The gradient comes from a `client_app.training.programs.Program`; the update is made in place, by plain SGD or
+a `client_app.training.local_optimizer.LocalOptimizer`. There is no ``torch.optim`` object unless a user
+brings one (its first use imports torch._dynamo, 3 s and 150 MB in every process) and no ``DataLoader``: a
+batch is one gather from the decoded examples.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from client_app.training.local_optimizer import clip, local_optimizer
 from client_app.training.programs import Batch, Program, Tensors
 from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
@@ -180,7 +182,8 @@ def train(
     """
     config, schedule = task.config, _Schedule(task, epochs)
     moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
-    velocity = [torch.zeros_like(task.params[i]) for i in moving] if config.momentum else []
+    held = [task.params[i] for i in moving]
+    optimizer = local_optimizer(config, solver.config.adam, held)
     memory, start, losses = task.memory, task.start, []
     task.frozen = frozen
     task.program.train(solver.training)
@@ -191,24 +194,24 @@ def train(
             task.params = [p[:k] for p in task.all_params]
             task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
             task.start = [s[:k] if len(s) > 1 else s for s in start]
-            velocity = [v[:k] for v in velocity]
+            if optimizer:
+                optimizer.cut(k)
         loss, gradient = solver.gradient(task, schedule.batch(step))
         losses.append(loss)
         with torch.no_grad():
-            terms = solver.terms(task)
-            params = task.params
-            if config.weight_decay:
+            terms, params = solver.terms(task), task.params
+            if config.weight_decay and not optimizer:
                 terms = [*terms, (config.weight_decay, params)]
-            if frozen or velocity:
+            if frozen or optimizer:
                 params, terms = _only(moving, params, terms)
                 whole = gradient.tensors()
                 grads = [whole[i] for i in moving]
-            if velocity:
+            if optimizer:
                 _add(grads, terms, 1.0)
-                torch._foreach_mul_(velocity, config.momentum)
-                torch._foreach_add_(velocity, grads)
-                torch._foreach_add_(params, velocity, alpha=-task.lr)
-            else:
+                if config.clip_norm:
+                    clip(grads, config.clip_norm)
+                optimizer.step(params, grads, task.lr)
+            else:  # plain SGD adds the gradient to the parameters as it is made
                 _add(params, terms, -task.lr)
                 if frozen:
                     torch._foreach_add_(params, grads, alpha=-task.lr)

@@ -41,6 +41,7 @@ from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.population import listed
 from task.resolve.contract import contract_of
+from task.resolve.schedule import learning_rate
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.text import logger
@@ -119,9 +120,8 @@ class Strategy(FlowerStrategy):
         )
 
     def lr(self, server_round: int) -> float:
-        """Return eta_t = eta_0 * decay^(t-1)."""
-        train = self.config.train
-        return train.learning_rate * train.lr_decay ** (server_round - 1)
+        """Return eta_t."""
+        return learning_rate(self.config.train, server_round, self.config.server.num_server_rounds)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

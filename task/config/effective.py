@@ -8,7 +8,7 @@ so a key counts as set if its value is not the default.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from task.config.sections import AttackConfig, Value
+from task.config.sections import OPTIMIZERS, AttackConfig, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
@@ -51,11 +51,14 @@ _MODEL_COST = When("adaptive-tau.resource", ("model",))
 _OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip",
          "pace", "pacer-step", "pacer-window")  # fmt: skip
 _ONE_GRADIENT = ("fedsgd", "qfedsgd")
+_STEPS = When("algorithm", _ONE_GRADIENT, but=True)
+_SGD = When("optimizer", ("sgd",))
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
 READ_WHEN: dict[str, tuple[When, ...]] = {
     # whole sections, whose name ends in a dot
     "synthetic.": (When("dataset", ("synthetic",)),),
+    "adam.": (When("optimizer", OPTIMIZERS[1:]),),
     "fedopt.": (_algorithm("fedadagrad", "fedadam", "fedyogi"),),
     "qffl.": (_algorithm("qfedavg", "qfedsgd"),),
     "robust.": (_algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.withstands)),),
@@ -68,8 +71,11 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
         When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),
     ),
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),),
-    "momentum": (When("algorithm", _ONE_GRADIENT, but=True),),
-    "weight-decay": (When("algorithm", _ONE_GRADIENT, but=True),),
+    "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
+    "lr-step": (When("lr-schedule", ("step",)),),
+    "momentum": (_STEPS, _SGD),
+    "nesterov": (_STEPS, _SGD, When("momentum")),
+    "weight-decay": (_STEPS, When("optimizer", OPTIMIZERS)),
     "drop-stragglers": (When("stragglers"),),
     "client-evaluate-every": (When("fraction-evaluate"),),
     "adaptive-tau.step-cost": (_MODEL_COST,),

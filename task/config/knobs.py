@@ -21,6 +21,14 @@ from task.config.sections import (
 )
 
 
+class AdamConfig(Section):
+    """The local optimizers adam, Kingma and Ba 2015, and adamw, Loshchilov and Hutter 2019."""
+
+    beta1: float = knob(0.9, "decay of the first moment", low=0, below=1)
+    beta2: float = knob(0.999, "decay of the second moment", low=0, below=1)
+    epsilon: float = knob(1e-8, "added to the root of the second moment", above=0)
+
+
 class FedProxConfig(Section):
     """FedProx, Li et al. 2020."""
 
@@ -232,6 +240,7 @@ class Config:
     output: OutputConfig = field(default_factory=OutputConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
+    adam: AdamConfig = field(default_factory=AdamConfig)
     fedprox: FedProxConfig = field(default_factory=FedProxConfig)
     scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
     adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)

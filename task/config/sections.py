@@ -79,6 +79,9 @@ class SyntheticConfig(Section):
     )
 
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+
 class TrainConfig(Section):
     """Training: local work of a client."""
 
@@ -86,10 +89,27 @@ class TrainConfig(Section):
     local_steps: int = knob(0, "steps in a round instead of epochs; 0 = use local-epochs", low=0)
     batch_size: int = knob(10, "B; 0 = infinity, all local data in one step", low=0)
     learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0)
+    lr_schedule: str = knob(
+        "exponential",
+        "eta_t: exponential (1 = constant) and step by lr-decay; cosine ends near 0 after the last round",
+        choices=("exponential", "step", "cosine"),
+    )
     lr_decay: float = knob(1.0, "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none", above=0, high=1)
+    lr_step: int = knob(10, "lr-schedule=step: rounds between two decays", low=1)
+    lr_warmup: int = knob(0, "W, first rounds with eta_0 * t / (W + 1), before the schedule; 0 = none", low=0)
+    optimizer: str = knob("sgd", "local solver: sgd, adam, adamw or package.module:name; fresh every round")
     momentum: float = knob(0.0, "momentum of the local SGD, fresh every round; 0 = none", low=0, high=0.9999)
-    weight_decay: float = knob(0.0, "L2 weight decay of the local SGD; 0 = none", low=0)
+    nesterov: bool = knob(False, "Nesterov's form of that momentum")
+    weight_decay: float = knob(0.0, "L2 weight decay of local steps; adamw: decoupled; 0 = none", low=0)
+    clip_norm: float = knob(
+        0.0, "largest L2 norm of a client's gradient in a step, what exceeds it is scaled; 0 = none", low=0
+    )
     device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    precision: str = knob(
+        "float32",
+        "of local training, on a GPU: 16 bits where autocast finds that safe; parameters stay float32",
+        choices=("float32", "bfloat16", "float16"),
+    )
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
     stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
     ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")

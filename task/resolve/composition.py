@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN
@@ -25,6 +26,8 @@ class Choice:
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
+        if self.key == "clip-norm":
+            return f"{self.key} {self.values[0]}"
         values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
 
@@ -32,7 +35,14 @@ class Choice:
         """Return whether a run config says so."""
         train, attack, server = config.train, config.attack, config.server
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
+        if self.key == "clip-norm":
+            return train.clip_norm > 0
+        if self.key == "optimizer":
+            return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
         return got[self.key] in self.values
+
+
+OWN = "package.module:name"  # stands for whatever a user brings
 
 
 def _ala(entry: Algorithm) -> str:
@@ -81,6 +91,8 @@ def _selection(name: str) -> Choice:
 
 CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
+    Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
+    Choice("clip-norm", ("> 0",), lambda entry: entry.unclipped),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
     Choice("attack.kind", ("little-is-enough",), _nothing_up),

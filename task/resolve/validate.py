@@ -1,11 +1,13 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
 from task.config.knobs import Config
+from task.config.sections import OPTIMIZERS
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
-from task.resolve.composition import check_composition
+from task.references import is_reference
+from task.resolve.composition import OWN, check_composition
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_loss_name
@@ -26,6 +28,9 @@ def check_names(config: Config) -> None:
     ):
         if got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
+        got = config.train.optimizer
+        raise ConfigError(choose_from('run-config key "optimizer"', got, (*OPTIMIZERS, OWN)))
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
     byzantine = config.robust.byzantine
@@ -48,6 +53,7 @@ def check_names(config: Config) -> None:
             'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
             "set one of the two to 0"
         )
+    _check_schedule(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear:
@@ -64,3 +70,18 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_schedule(config: Config) -> None:
+    """Refuse a schedule of the learning rate that does nothing, or never begins."""
+    train, rounds = config.train, config.server.num_server_rounds
+    if train.lr_schedule == "step" and train.lr_decay == 1:
+        raise ConfigError(
+            'run-config key "lr-schedule": "step" multiplies the learning rate by "lr-decay", expected below '
+            "1, such as 0.1; got 1"
+        )
+    if 0 < rounds <= train.lr_warmup:
+        raise ConfigError(
+            f'run-config key "lr-warmup": expected fewer rounds than "num-server-rounds" = {rounds}, after '
+            f"which nothing is left to train at the full rate; got {train.lr_warmup}"
+        )

@@ -40,11 +40,17 @@ _LIPSCHITZ = Scalar(
     "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50, reduce="sum"
 )
 
+_NO_STEP = "its clients send one gradient and take no step"
+_PATH = "its clients take the mean of their gradients from the length of their steps"
+_REDUCED = "its steps are variance-reduced gradients, of which the rule sets the scale"
+
 _GLOBAL = (
     Algorithm(
         "adaptive-tau", "Adaptive local steps", paper("1804.05271", "Algorithms 2 and 3"),
         about="Chooses each round's number of local steps so that a budget buys the most progress.",
         solver="adaptive-tau",
+        sgd_only="its bound on what a step is worth is one of gradient steps",
+        unclipped="its bound on what a step is worth is one of gradient steps",
         up=(
             MODEL_UP,
             Record(
@@ -106,6 +112,8 @@ _GLOBAL = (
         "feddc", "FedDC", paper("2203.11751"),
         about="Clients learn how far their models drift, and correct for it before the mean is taken.",
         solver="feddc",
+        sgd_only=_PATH,
+        unclipped=_PATH,
         down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
         up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
         down_scalars=(Scalar("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
@@ -142,6 +150,7 @@ _GLOBAL = (
         "fednova", "FedNova", paper("2007.07481", "section 5"),
         about="Divides each update by its number of local steps, so that busy clients do not bias the mean.",
         solver="fednova",
+        sgd_only="it divides an update by the weight that SGD gives to each of its steps",
         up=(
             Record(
                 "update", SHARED, "(w_k - w^t) / |a_k|_1 of the parameters; buffers as they are",
@@ -171,6 +180,8 @@ _GLOBAL = (
         "fedsgd", "FedSGD", MCMAHAN,
         about="Clients send one full gradient, and the server takes one step.",
         solver="fedsgd",
+        sgd_only=_NO_STEP,
+        unclipped=_NO_STEP,
         up=(_FULL_GRADIENT,),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
@@ -178,6 +189,8 @@ _GLOBAL = (
         "fsvrg", "FSVRG", _KONECNY,
         about="Variance-reduced local steps around a full gradient of the round's clients.",
         solver="fsvrg",
+        sgd_only=_REDUCED,
+        unclipped=_REDUCED,
         phases={
             "gradient": Algorithm(
                 "fsvrg", "FSVRG, full gradients", _KONECNY,
@@ -192,6 +205,8 @@ _GLOBAL = (
         "fsvrg-sparse", "FSVRG for sparse features", _KONECNY_SPARSE,
         about="FSVRG that scales each feature by how many examples and clients have it.",
         solver="fsvrg-sparse",
+        sgd_only=_REDUCED,
+        unclipped=_REDUCED,
         phases={
             "gradient": Algorithm(
                 "fsvrg-sparse", "FSVRG for sparse features, full gradients and counts", _KONECNY_SPARSE,
@@ -220,6 +235,8 @@ _GLOBAL = (
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
         solver="qfedavg",
+        sgd_only="1 / eta stands for the Lipschitz constant of a gradient step",
+        unclipped="1 / eta stands for the Lipschitz constant of a gradient step",
         up=(
             Record("delta", PARAMETERS, "a_k (w_k - w^t), a_k = (F_k(w^t) / F_ref)^q", "sum"),
             Record("buffers", BUFFERS, "buffers of the local model w_k", base="arrays"),
@@ -235,6 +252,8 @@ _GLOBAL = (
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
         about="As q-FedAvg, with one full gradient a client instead of local training.",
         solver="qfedsgd",
+        sgd_only=_NO_STEP,
+        unclipped=_NO_STEP,
         up=(
             Record("gradient", PARAMETERS, "a_k grad F_k(w^t), a_k = (F_k(w^t) / F_ref)^q", "sum", of="all"),
         ),
@@ -249,6 +268,8 @@ _GLOBAL = (
         "scaffold", "SCAFFOLD", paper("1910.06378"),
         about="Control variates correct local steps for how a client's data differ from the others'.",
         solver="scaffold",
+        sgd_only="its control variates correct steps that are linear in the gradient",
+        unclipped="its control variates correct steps that are linear in the gradient",
         down=(MODEL_DOWN, Record("control", PARAMETERS, "c, the server's control variate")),
         up=(
             MODEL_UP,

@@ -47,6 +47,9 @@ class Algorithm:
     withstands: tuple[int, int] | None = None
     # Whether a biased rule converges; one that chooses among clients may change its choice for ever.
     settles: bool = True
+    # Why the local steps must be those of SGD, with or without momentum; "" = any ``optimizer`` goes.
+    sgd_only: str = ""
+    unclipped: str = ""  # why their gradients must not be clipped; "" = ``clip-norm`` goes
     # Which part of the model never leaves a client: its last layers, its normalisation layers, the local
     # extractor and the head of a twin model, or everything. The rest is the *shared part*, the only one that
     # the server knows.

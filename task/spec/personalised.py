@@ -29,6 +29,7 @@ PERSONAL = (
         "apple", "APPLE", paper("2110.08394"),
         about="Each client mixes all models by learned weights, and trains its own within the mixture.",
         solver="apple",
+        sgd_only="p_ii scales a client's steps, which other optimizers undo",
         down=(
             Record("models", SHARED, "w_j, core models of all that sent one; others' are w^0", to="each"),
             Record("start-ratios", CLIENTS, "p0_j = n_j / n, by client"),
@@ -185,6 +186,7 @@ PERSONAL = (
         "pfedme", "pFedMe", paper("2006.08848"),
         about="Each client has a model of its own near the global one, tied to it by a Moreau envelope.",
         solver="pfedme",
+        sgd_only="its steps follow theta, which gradient steps of a rate of their own find",
         keeps=(_WHOLE,),
         weight="uniform",
         newcomer="theta = w^t, the global model of its first round",
