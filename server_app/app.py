@@ -14,7 +14,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
-from server_app.run.naming import check_free, folder_of_run
+from server_app.run.naming import check_free, folder_of_run, numbered
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
@@ -23,6 +23,7 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
+from task.config.run_name import LENGTHEN
 from task.datasets import DATASETS, Dataset, load_dataset, natural_task
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
@@ -117,6 +118,8 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     folder = RunFolder.create(path, record, resume=output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
+        if note := numbered(config, path.name):
+            progress.message(note)
         recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume)
         result = strategy.start(
             grid,
@@ -174,7 +177,7 @@ def check_measured(config: Config) -> None:
 
 
 # Keys that may differ when a run is resumed.
-FREE_ON_RESUME = CHANGE_NO_RESULT | {"num-server-rounds", "target-accuracy", "nodes"}
+FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
 
 
 def check_same_run(folder: RunFolder, config: Config) -> None:

@@ -46,6 +46,7 @@ DEAD_NODE_S = Timing(LONGEST_BEAT_S + 3, "a call of a node; another may then rep
 ONLINE_S = Timing(60, "for so long a SuperLink holds a silent node for online", DEAD_NODE_S)
 
 # Storage
+SUBMIT_S = Timing(10.0, "to wait for another submission to the same link")
 LOCK_LOOK_S = Timing(0.2, "between checks whether a lock is free")
 
 # Supervisor of processes

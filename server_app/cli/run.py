@@ -93,6 +93,7 @@ def _run_at_link(
     from server_app.deploy.kits.kit import read_link_kit
     from server_app.deploy.link import follow
     from server_app.deploy.link.jobs import Jobs
+    from server_app.run.naming import numbered
 
     kit = read_link_kit(folder)
     if stop:
@@ -100,6 +101,8 @@ def _run_at_link(
         typer.echo(f"asked the link to end {stop}; what it has so far stays in {kit.runs / stop}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
+    if not attach and (note := numbered(check(keys), job.name)):
+        typer.echo(note, err=True)
     again = f"bouquet run --link {folder} --attach {job.name}"
     if detach:
         typer.echo(f"job {job.name} is {job.state}; watch it: {again}")

@@ -18,9 +18,9 @@ def folder_of_run(
 ) -> Path:
     """Return the folder of a run that starts or is resumed, below the folder `runs`, by default its runs-dir.
 
-    A run that was given no name takes that of its algorithm, data set and seed; the next ones are called
-    NAME.2, NAME.3, ... With ``resume`` it is the last of them. `busy` says whether a run that has not begun
-    will take a name.
+    A run that was given no name takes that of its algorithm, data set, changed keys and seed; the next ones
+    are called NAME-2, NAME-3, ... With ``resume`` it is the last of them. `busy` says whether a run that has
+    not begun will take a name.
 
     Raises:
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
@@ -40,9 +40,16 @@ def folder_of_run(
     if not (RunFolder(path).begun() or is_held(path) or busy(name)):
         return path
     number = max(numbered)
-    while number in numbered or busy(f"{name}.{number}"):
+    while number in numbered or busy(f"{name}-{number}"):
         number += 1
-    return path.with_name(f"{name}.{number}")
+    return path.with_name(f"{name}-{number}")
+
+
+def numbered(config: Config, name: str) -> str:
+    """Return the line that says why a run is called `name`, "" if that is what its keys call it."""
+    if config.output.resume or name == config.run_name:
+        return ""
+    return f"{config.run_name} is the name of an earlier run; this one is called {name}"
 
 
 def _one_folder(name: str) -> str:
@@ -53,8 +60,8 @@ def _one_folder(name: str) -> str:
 
 
 def _numbered(path: Path) -> dict[int, Path]:
-    """Return by number the folders NAME.2, NAME.3, ... that are there."""
-    pattern = re.compile(re.escape(path.name) + r"\.([2-9]|[1-9]\d+)")
+    """Return by number the folders NAME-2, NAME-3, ... that are there."""
+    pattern = re.compile(re.escape(path.name) + r"-([2-9]|[1-9]\d+)")
     try:
         found = [(pattern.fullmatch(p.name), p) for p in path.parent.iterdir()]
     except OSError:

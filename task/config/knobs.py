@@ -7,6 +7,7 @@ holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys i
 import math
 from dataclasses import MISSING, dataclass, field, fields
 
+from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
     DataConfig,
@@ -19,6 +20,9 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
+from task.spec.algorithms import ALGORITHMS
+
+__all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
 
 class AdamConfig(Section):
@@ -267,20 +271,15 @@ class Config:
 
     @property
     def run_name(self) -> str:
-        """Name of the run: the key, or algorithm-dataset-seed."""
-        return self.output.run_name or f"{self.algorithm}-{self.data.dataset}-{self.seed}"
+        """Name of the run: the key, or algorithm, data set, what was changed, and seed."""
+        return self.output.run_name or default_name(self)
 
+    @property
+    def measured_share(self) -> float:
+        """Share of the clients that evaluate unless the run says otherwise."""
+        entry = ALGORITHMS.get(self.algorithm)
+        return 1.0 if self.train.ala or (entry is not None and entry.personal) else 0.0
 
-# Keys that change where and how fast a run is computed, not what is computed.
-CHANGE_NO_RESULT = frozenset(
-    {"run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir", "state-dir"}
-    | {"min-nodes", "round-timeout", "roll-call-timeout"}
-)
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
-NESTED = frozenset(f.name for f in fields(Config) if f.default_factory is not MISSING) - {
-    "data",
-    "train",
-    "server",
-    "output",
-}
+NESTED = frozenset(f.name for f in fields(Config) if f.default_factory is not MISSING) - FLAT

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
-from task.config.knobs import NESTED, Config
+from task.config.knobs import Config
 from task.config.names import unknown_key
+from task.config.run_name import key_of
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
-from task.spec.algorithms import ALGORITHMS
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides
@@ -51,10 +51,8 @@ def knobs() -> tuple[Knob, ...]:
         for f in dataclasses.fields(cls):
             if "doc" not in f.metadata:
                 continue
-            kebab = f.name.rstrip("_").replace("_", "-")  # lambda is a word of Python
-            key = f"{section.replace('_', '-')}.{kebab}" if section in NESTED else kebab
             default = cast(Value, f.default)
-            found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
+            found.append(Knob(key_of(section, f.name), section, f.name, hints[f.name], default, **f.metadata))
     return tuple(found)
 
 
@@ -119,9 +117,7 @@ def _measured(config: Config) -> Config:
         raise ConfigError(
             f'run-config key "fraction-evaluate": expected -1 or float >= 0 and <= 1; got {share!r}'
         )
-    entry = ALGORITHMS.get(config.algorithm)
-    own = config.train.ala or (entry is not None and entry.personal)
-    return replace(config, server=replace(config.server, fraction_evaluate=1.0 if own else 0.0))
+    return replace(config, server=replace(config.server, fraction_evaluate=config.measured_share))
 
 
 def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -151,7 +151,7 @@ class ServerConfig(Section):
 class OutputConfig(Section):
     """Output: where results and state lie."""
 
-    run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-seed')
+    run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-<what was changed>-seed')
     runs_dir: str = knob("runs", "where result folders are written")
     state_dir: str = knob("", 'kept state of clients; "" = <cache-dir>/state')
     resume: bool = knob(False, "go on from the last checkpoint of the run of this name")

@@ -132,8 +132,9 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
 
 
 def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owners: dict[str, Any]) -> None:
-    store = opened(owners).store()
-    assert store.path("a", "f00") == tmp_path / "state" / "fedavg-npz-3" / "f00" / "a.safetensors"
+    node = opened(owners)
+    name = node.config.run_name  # of the configuration, as the run's folder is
+    assert node.store().path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
     store = opened(owners, **{"run-name": "trial"}).store()
     assert store.path("a", "f00") == tmp_path / "state" / "trial" / "f00" / "a.safetensors"
 

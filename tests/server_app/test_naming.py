@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import FINISHED, Jobs
 from server_app.results.folder import RunFolder
-from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.run_lock import holding
 from task.config.read import read_config
 from task.errors import BouquetError, ConfigError
@@ -58,15 +59,54 @@ def test_a_run_that_failed_before_its_first_round_does_not_hold_its_name(tmp_pat
 
 def test_a_run_without_a_name_takes_the_next_free_one(tmp_path: Path) -> None:
     assert where(tmp_path) == "fedavg-digits-1"
-    for name in ("fedavg-digits-1", "fedavg-digits-1.2", "fedavg-digits-1.3"):
+    for name in ("fedavg-digits-1", "fedavg-digits-1-2", "fedavg-digits-1-3"):
         assert where(tmp_path) == name
         put(tmp_path / name)
-    put(tmp_path / "fedavg-digits-1.7")  # a higher number is younger
-    put(tmp_path / "fedavg-digits-1.x")
-    assert where(tmp_path) == "fedavg-digits-1.8"
+    put(tmp_path / "fedavg-digits-1-7")  # a higher number is younger
+    put(tmp_path / "fedavg-digits-1-x")
+    assert where(tmp_path) == "fedavg-digits-1-8"
     assert where(tmp_path, seed=2) == "fedavg-digits-2"
     with holding(tmp_path / "fedavg-digits-2", 0.0):  # another one begins just now
-        assert where(tmp_path, seed=2) == "fedavg-digits-2.2"
+        assert where(tmp_path, seed=2) == "fedavg-digits-2-2"
+    said = numbered(read_config({}), "fedavg-digits-1-8")
+    assert said == "fedavg-digits-1 is the name of an earlier run; this one is called fedavg-digits-1-8"
+    assert numbered(read_config({"run-name": "a"}), "a") == ""
+    assert numbered(read_config({"resume": True}), "fedavg-digits-1-7") == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"learning-rate": 0.05}, "fedavg-digits-learning-rate_0.05-1"),
+        ({"learning-rate": 0.1}, "fedavg-digits-1"),  # the default
+        ({"algorithm": "ditto"}, "ditto-digits-1"),  # clients evaluate, as its own default is
+        ({"algorithm": "ditto", "fraction-evaluate": 0.5}, "ditto-digits-fraction-evaluate_0.5-1"),
+        ({"model": "2nn", "dataset": "mnist", "num-clients": 9, "seed": 7}, "fedavg-mnist-2nn-clients_9-7"),
+        ({"num-clients": 9, "model": "2nn", "dataset": "mnist", "seed": 7}, "fedavg-mnist-2nn-clients_9-7"),
+        ({"algorithm": "fedprox", "fedprox.mu": 1, "fedprox.adaptive": True},
+         "fedprox-digits-mu_1-adaptive-1"),
+        ({"algorithm": "fedprox", "fedprox.gamma": False}, "fedprox-digits-no-gamma-1"),
+        ({"dataset": "csv", "data-path": "/a b/My Wards.csv", "num-classes": 2},
+         "fedavg-csv-path_My-Wards.csv-classes_2-1"),
+        ({"num-server-rounds": 3, "progress": "none", "runs-dir": "x"}, "fedavg-digits-1"),
+    ],
+)  # fmt: skip
+def test_a_name_says_what_was_changed(keys: dict[str, Any], name: str, tmp_path: Path) -> None:
+    """All runs of a data set were called alike, and a resume with more rounds has to find its run."""
+    assert where(tmp_path, **keys) == name.replace("path_", "data-path_")
+
+
+def test_a_long_name_is_cut_and_stays_one_of_its_own(tmp_path: Path) -> None:
+    keys = {
+        "learning-rate": 0.12345, "lr-decay": 0.98765, "weight-decay": 0.00012, "local-test-fraction": 0.25,
+        "target-accuracy": 0.9, "max-update-norm": 12.5, "client-evaluate-every": 7, "fraction-evaluate": 0.5,
+    }  # fmt: skip
+    one, two = where(tmp_path, **keys), where(tmp_path, **keys | {"max-update-norm": 12.6})
+    assert len(one) <= 80
+    assert one != two
+    assert one[:40] == two[:40]
+    assert one == where(tmp_path, **dict(reversed(keys.items())))
+    assert one.endswith("-1")
 
 
 def test_a_resume_without_a_name_goes_on_with_the_last_run(tmp_path: Path) -> None:
@@ -74,9 +114,12 @@ def test_a_resume_without_a_name_goes_on_with_the_last_run(tmp_path: Path) -> No
         where(tmp_path, resume=True)
     put(tmp_path / "fedavg-digits-1", result=True)
     assert where(tmp_path, resume=True) == "fedavg-digits-1"
-    put(tmp_path / "fedavg-digits-1.2")
-    assert where(tmp_path, resume=True) == "fedavg-digits-1.2"
+    put(tmp_path / "fedavg-digits-1-2")
+    assert where(tmp_path, resume=True) == "fedavg-digits-1-2"
+    assert where(tmp_path, resume=True, **{"num-server-rounds": 99}) == "fedavg-digits-1-2"
     assert where(tmp_path, "fedavg-digits-1", resume=True) == "fedavg-digits-1"
+    with pytest.raises(ConfigError, match=r'fedavg-digits-1, .*Did you mean "fedavg-digits-1'):
+        where(tmp_path, resume=True, **{"learning-rate": 0.5})
 
 
 def test_a_resume_under_a_wrong_name_is_refused_with_the_near_ones(tmp_path: Path) -> None:
@@ -165,10 +208,17 @@ def test_a_link_refuses_a_resume_of_nothing_and_a_name_that_is_taken(kit: LinkKi
 def test_a_link_numbers_runs_without_a_name_and_overwrites_when_told_to(kit: LinkKit) -> None:
     jobs = Jobs(kit.jobs, kit.runs)
     names = [follow.submit(kit, {}).name for _ in range(3)]
-    assert names == ["fedavg-digits-1", "fedavg-digits-1.2", "fedavg-digits-1.3"]
+    assert names == ["fedavg-digits-1", "fedavg-digits-1-2", "fedavg-digits-1-3"]
     put(kit.runs / "mine", result=True)
     job = follow.submit(kit, {"run-name": "mine"}, overwrite=True)
     assert not (kit.runs / "mine").exists()
     assert (job.folder_before, job.result_before) == ("", 0)
     jobs.update(job, state=FINISHED)
     follow.submit(kit, {"run-name": "mine"})  # the job is over and left no folder
+
+
+def test_two_submissions_at_once_get_two_names(kit: LinkKit) -> None:
+    """Both found the default name free, and the second replaced the first one's job."""
+    with ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(lambda _: follow.submit(kit, {}).name, range(8)))
+    assert len(set(names)) == 8

@@ -28,7 +28,8 @@ from tests.support.grid import LocalGrid
 ROOT = Path(__file__).resolve().parents[2]
 CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
 CHECKS = tuple(
-    str(ROOT / "task" / name) for name in ("config/read.py", "config/effective.py", "resolve/validate.py")
+    str(ROOT / "task" / name)
+    for name in ("config/read.py", "config/run_name.py", "config/effective.py", "resolve/validate.py")
 )
 
 

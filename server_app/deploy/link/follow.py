@@ -42,22 +42,23 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
     name = config.output.run_name
     if name.startswith("."):
         raise ConfigError(f'run-config key "run-name": expected no dot in the first place; got {name!r}')
-    if name:
-        jobs.check_over(name)
-        if overwrite:
-            remove_run(kit.runs, name)
-    name = folder_of_run(config, kit.runs, jobs.active).name
-    before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
-    nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
-    keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
-    if nodes and keys["min-nodes"] > len(nodes):
-        raise ConfigError(
-            f'run-config key "min-nodes": expected at most {len(nodes)}, as many as "nodes" has; got '
-            f"{keys['min-nodes']}"
-        )
-    keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
-    keys |= {"nodes": ",".join(nodes)} if nodes else {}
-    return jobs.submit(name, keys)
+    with jobs.submitting():
+        if name:
+            jobs.check_over(name)
+            if overwrite:
+                remove_run(kit.runs, name)
+        name = folder_of_run(config, kit.runs, jobs.active).name
+        before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
+        nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
+        keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
+        if nodes and keys["min-nodes"] > len(nodes):
+            raise ConfigError(
+                f'run-config key "min-nodes": expected at most {len(nodes)}, as many as "nodes" has; got '
+                f"{keys['min-nodes']}"
+            )
+        keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
+        keys |= {"nodes": ",".join(nodes)} if nodes else {}
+        return jobs.submit(name, keys)
 
 
 def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:

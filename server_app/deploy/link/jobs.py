@@ -6,15 +6,19 @@ the link to end a job. `waiting` is the queue: it says which jobs may run.
 
 import dataclasses
 import json
+import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from task.errors import ConfigError, StateError
+from task import timing
+from task.errors import BouquetError, ConfigError, StateError
 from task.population import listed, some
 from task.storage.files import sync_folder, write_json, write_text
+from task.storage.locks import HeldError, locked
 
 QUEUED, RUNNING, FINISHED, FAILED, STOPPED = "queued", "running", "finished", "failed", "stopped"
 ENDED = (FINISHED, FAILED, STOPPED)
@@ -104,6 +108,22 @@ class Jobs:
     def path(self, name: str) -> Path:
         """Return the file of a job."""
         return self.folder / f"{name}.json"
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Let no other submission look for a free name during the block.
+
+        Raises:
+            BouquetError: Another one takes too long.
+        """
+        try:
+            with locked(self.folder / ".lock", f"{os.getpid()}\n", wait_s=timing.SUBMIT_S):
+                yield
+        except HeldError as err:
+            raise BouquetError(
+                f"{self.folder}: expected to submit a job; process {err.holder or '?'} has been doing so for "
+                f"{timing.SUBMIT_S:g} s. Try again"
+            ) from None
 
     def submit(self, name: str, keys: Mapping[str, Value]) -> Job:
         """Queue a job.

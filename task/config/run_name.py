@@ -1,0 +1,84 @@
+"""The name of a run that was given none: algorithm, data set, what was changed, seed."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from task.config.sections import Value
+
+FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys stand at the top
+# Keys that change where and how fast a run is computed, not what is computed.
+CHANGE_NO_RESULT = frozenset(
+    {"run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir", "state-dir"}
+    | {"min-nodes", "round-timeout", "roll-call-timeout"}
+)
+# Keys that a resumed run may have changed too: its name stays.
+LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "nodes"})
+
+LONGEST = 80  # characters
+_NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name
+_BARE = frozenset({"model", "partition", "selection"})  # whose values say what they are
+
+
+def key_of(section: str, name: str) -> str:
+    """Return the run-config key of a field of a section; "" is the run itself."""
+    kebab = name.rstrip("_").replace("_", "-")  # lambda is a word of Python
+    return f"{section.replace('_', '-')}.{kebab}" if section and section not in FLAT else kebab
+
+
+def changed(config: Any) -> dict[str, Value]:
+    """Return the keys of a `Config` that are not at their defaults, in the order of declaration.
+
+    What follows from the algorithm is no change: a personalised run has ``fraction-evaluate`` = 1.
+    """
+    found: dict[str, Value] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if "doc" in field.metadata:
+            found |= {key_of("", field.name): value} if value != field.default else {}
+            continue
+        for own in dataclasses.fields(value):
+            if getattr(value, own.name) != own.default:
+                found[key_of(field.name, own.name)] = getattr(value, own.name)
+    if config.server.fraction_evaluate == config.measured_share:
+        found.pop("fraction-evaluate", None)
+    return found
+
+
+def default_name(config: Any) -> str:
+    """Return ``algorithm-dataset-<changes>-seed``, the name of a folder, of at most `LONGEST` letters.
+
+    Of a configuration that is too long for that, the first changes and a fingerprint of all are named.
+    """
+    left = CHANGE_NO_RESULT | LENGTHEN | _NAMED
+    keys = {key: value for key, value in changed(config).items() if key not in left}
+    return _joined(_safe(config.algorithm), _safe(config.data.dataset), keys, str(config.seed))
+
+
+def _joined(algorithm: str, dataset: str, keys: Mapping[str, Value], seed: str) -> str:
+    head, parts = f"{algorithm[:24]}-{dataset[:24]}", [_part(key, value) for key, value in keys.items()]
+    name = "-".join([head, *parts, seed])
+    if len(name) <= LONGEST:
+        return name
+    print_of = hashlib.sha256(json.dumps(dict(keys), sort_keys=True).encode()).hexdigest()[:6]
+    while len("-".join([head, *parts, print_of, seed])) > LONGEST:
+        parts.pop()
+    return "-".join([head, *parts, print_of, seed])
+
+
+def _part(key: str, value: Value) -> str:
+    label = key.rpartition(".")[2].removeprefix("num-")
+    if isinstance(value, bool):
+        return label if value else f"no-{label}"
+    if isinstance(value, str):
+        last = value.rstrip("/").rpartition("/")[2]  # of a path
+        return _safe(last) if key in _BARE else f"{label}_{_safe(last)}"
+    return f"{label}_{value:g}"
+
+
+def _safe(text: str) -> str:
+    """Return a text with letters of any folder's name only."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"
