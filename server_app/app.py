@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
+from server_app.run.initial_model import initial_model
 from server_app.run.naming import check_free, folder_of_run, numbered
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
@@ -115,11 +117,18 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     if output.resume:
         check_same_run(RunFolder(path), config)
     record = {"run": as_run_config(config), "data": _data_card(config, dataset)}
+    loaded = None
+    if config.initial_model:
+        resumed = RunFolder(path) if output.resume else None
+        shared, loaded = initial_model(config, shared, parts.private, resumed)
+        record["initial_model"] = asdict(loaded)
     folder = RunFolder.create(path, record, resume=output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
         if note := numbered(config, path.name):
             progress.message(note)
+        for line in loaded.lines() if loaded else ():
+            progress.message(line)
         recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume)
         result = strategy.start(
             grid,

@@ -64,6 +64,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "robust.": (_algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.withstands)),),
     "fedala.": (When("algorithm", ("fedala",), other=When("ala", (True,))),),
     # single keys; all conditions must hold, those of the section too
+    "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
     "num-classes": (_OWN_DATA,),
     "local-epochs": (

@@ -236,6 +236,10 @@ class Config:
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob("mlp", "see `bouquet models`")
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
+    initial_model: str = knob(
+        "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
+    )
+    initial_model_strict: bool = knob(True, "refuse a file that does not fit whole; false names what did not")
     seed: int = knob(1, "every random number of the run comes from it", low=0)
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

@@ -35,20 +35,28 @@ class Choice:
         """Return whether a run config says so."""
         train, attack, server = config.train, config.attack, config.server
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
-        if self.key == "clip-norm":
-            return train.clip_norm > 0
+        if self.key in ("clip-norm", "initial-model"):
+            return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key == "optimizer":
             return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
         return got[self.key] in self.values
 
 
 OWN = "package.module:name"  # stands for whatever a user brings
+FILE = "FILE"  # stands for any path
 
 
 def _ala(entry: Algorithm) -> str:
     if entry.name in ALA_FITS:
         return ""
     return f"adaptive local aggregation is verified in front of {', '.join(ALA_FITS)} only"
+
+
+def _own_start(entry: Algorithm) -> str:
+    if "ala" in entry.stages:
+        return "its clients mix what they get with the model that the seed draws"
+    sent = MODEL_DOWN in entry.down and entry.private != "all"
+    return "" if sent else "its clients begin with the model that the seed draws, which is never sent"
 
 
 def _nothing_up(entry: Algorithm) -> str:
@@ -93,6 +101,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
     Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
     Choice("clip-norm", ("> 0",), lambda entry: entry.unclipped),
+    Choice("initial-model", (FILE,), _own_start),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
     Choice("attack.kind", ("little-is-enough",), _nothing_up),

@@ -53,6 +53,11 @@ def check_names(config: Config) -> None:
             'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
             "set one of the two to 0"
         )
+    if config.initial_model and config.train.ala:
+        raise ConfigError(
+            'run-config key "initial-model": with "ala" clients mix what they get with the model that the '
+            "seed draws; set one of the two only"
+        )
     _check_schedule(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")

@@ -10,7 +10,7 @@ from task.config.sections import Value
 from task.errors import ConfigError
 
 KIT = "BOUQUET_KIT"  # in the environment of every process of a link's kit: its folder
-PATHS = ("runs-dir", "data-path", "data-dir", "cache-dir", "state-dir")
+PATHS = ("runs-dir", "data-path", "data-dir", "cache-dir", "state-dir", "initial-model")
 
 
 def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:

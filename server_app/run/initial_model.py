@@ -1,0 +1,168 @@
+"""Start from a file: the parameters and buffers that ``initial-model`` names take the place of drawn ones.
+
+The server reads the file, once, when a run begins; nodes never do. So what clients keep to themselves, such
+as FedPer's head, is drawn by seed as ever. A resumed run goes on from its checkpoint and reads no file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from server_app.results.folder import CHECKPOINT, RunFolder
+from server_app.run.checkpoint import Checkpoint
+from task.config.knobs import Config
+from task.errors import ConfigError
+from task.numerics.arrays import Arrays, NamedArrays
+from task.population import some
+
+PICKLED = (".pt", ".pth")
+SUFFIXES = (".safetensors", *PICKLED)
+KEY = 'run-config key "initial-model"'
+
+
+@dataclass
+class Loaded:
+    """What became of a file's tensors, for the log and ``config.json``."""
+
+    file: str
+    sha256: str  # of the file's bytes
+    tensors: list[str] = field(default_factory=list)  # taken from the file
+    missing: list[str] = field(default_factory=list)  # of the model, not in the file: as drawn by seed
+    unexpected: list[str] = field(default_factory=list)  # in the file, not of the model
+    differing: list[str] = field(default_factory=list)  # with both forms: as drawn by seed
+    private: list[str] = field(default_factory=list)  # that stay with the clients: as drawn by seed
+
+    def misfits(self) -> list[str]:
+        """Return in words what did not fit."""
+        named = (("missing", self.missing), ("unexpected", self.unexpected), ("differing", self.differing))
+        return [f"{what}: {some(names)}" for what, names in named if names]
+
+    def lines(self) -> list[str]:
+        """Return what a user is to know."""
+        kept = [f"not used, as they stay with the clients: {some(self.private)}"] if self.private else []
+        rest = "; ".join([*self.misfits(), *kept])
+        count = len(self.tensors)
+        return [f"initial model: {count} tensors from {self.file}" + (f"; {rest}" if rest else "")]
+
+
+def initial_model(
+    config: Config, shared: Arrays, private: tuple[str, ...], resumed: RunFolder | None = None
+) -> tuple[Arrays, Loaded]:
+    """Return the model that a run begins with, and what became of the file's tensors.
+
+    A run with a checkpoint goes on from that: its model stays as it is, and no file is read.
+
+    Args:
+        config: The run, with a file to start from.
+        shared: The model as drawn by seed, as far as the server knows it.
+        private: Names of its other tensors.
+        resumed: The folder of the run, if it is resumed.
+
+    Raises:
+        ConfigError: As from `load`, or the file is another one than the run began with.
+    """
+    before = resumed.config().get("initial_model") if resumed else None
+    if before and resumed and Checkpoint(resumed.path / CHECKPOINT).latest.exists():
+        return shared, Loaded(**before)
+    arrays, loaded = load(config.initial_model, shared, private, strict=config.initial_model_strict)
+    if before and before["sha256"] != loaded.sha256:
+        raise ConfigError(
+            f"{KEY}: {loaded.file}: expected the file that the run began with, SHA-256 "
+            f"{before['sha256'][:12]}; got {loaded.sha256[:12]}. Put it back, or start a new run"
+        )
+    return arrays, loaded
+
+
+def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bool) -> tuple[Arrays, Loaded]:
+    """Return the model with a file's tensors in it, and what became of them.
+
+    Args:
+        path: A ``.safetensors`` file, or a state dict that ``torch.save`` wrote to ``.pt`` or ``.pth``.
+        shared: The model as drawn by seed, as far as the server knows it.
+        private: Names of its other tensors.
+        strict: Whether all tensors must fit.
+
+    Raises:
+        ConfigError: The file cannot be read, has numbers that are not finite, or does not fit: all of it if
+            `strict`, else nothing of it.
+    """
+    file = Path(path).expanduser()
+    given, digest = _read(file)
+    loaded = Loaded(path, digest)
+    arrays = dict(shared)
+    for name, old in shared.items():
+        if name not in given:
+            loaded.missing.append(name)
+            continue
+        new = given[name]
+        if new.shape != old.shape or (new.dtype.kind == "f") != (old.dtype.kind == "f"):
+            loaded.differing.append(f"{name} (expected {_form(old)}, got {_form(new)})")
+            continue
+        if not np.isfinite(new).all():
+            raise ConfigError(f"{KEY}: {file}: expected finite numbers in {name!r}; got NaN or infinity")
+        arrays[name] = np.array(new, old.dtype, order="C")
+        loaded.tensors.append(name)
+    loaded.private = [name for name in private if name in given]
+    loaded.unexpected = [name for name in given if name not in shared and name not in private]
+    if not loaded.tensors or (strict and loaded.misfits()):
+        more = "" if not loaded.tensors else ", or initial-model-strict = false to take what fits"
+        raise ConfigError(
+            f"{KEY}: {file} does not fit the model: {'; '.join(loaded.misfits())}; expected a file of the "
+            f'same "model" on data of the same shape and classes{more}'
+        )
+    return arrays, loaded
+
+
+def _read(file: Path) -> tuple[dict[str, np.ndarray], str]:
+    """Return the arrays of a file by name, and the checksum of its bytes."""
+    if file.suffix not in SUFFIXES:
+        raise ConfigError(f"{KEY}: expected a file that ends in {', '.join(SUFFIXES)}; got {file}")
+    with _whole(file):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if file.suffix in PICKLED:
+            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+                found = found["state_dict"]
+        else:
+            found = load_file(file)
+    if not isinstance(found, Mapping) or not all(isinstance(t, torch.Tensor) for t in found.values()):
+        raise ConfigError(
+            f"{KEY}: {file}: expected a state dict, tensors by name; got {type(found).__name__}. "
+            "Save model.state_dict()"
+        )
+    return {str(name): _array(tensor) for name, tensor in found.items()}, digest
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array; NumPy has no bfloat16, and no parameter has fewer bits than float32."""
+    half = tensor.is_floating_point() and tensor.element_size() < 4
+    array: np.ndarray = (tensor.float() if half else tensor).detach().numpy()
+    return array
+
+
+def _form(array: np.ndarray) -> str:
+    return f"{array.dtype.name} {list(array.shape)}"
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[None]:
+    """Name the file that cannot be read in the block."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ConfigError(f"{KEY}: expected a file; got {file}, which does not exist") from None
+    except (OSError, SafetensorError) as err:
+        raise ConfigError(f"{KEY}: {file} cannot be read: {err}") from None
+    except Exception as err:  # whatever a file that is none leads torch.load to
+        what = "a state dict without objects of other kinds"
+        raise ConfigError(f"{KEY}: {file}: expected {what}; got {type(err).__name__}") from None
