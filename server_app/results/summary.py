@@ -16,11 +16,20 @@ import numpy as np
 
 from server_app.results.lines import Row, number
 from task.numerics.metrics import crossing, spread, weighted_mean
+from task.numerics.plateau import plateau
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
 # Where accuracy and loss were measured, the headline first, with their keys in rounds.jsonl.
 MEASURED = {"server": ("accuracy", "loss"), "clients": ("client_accuracy", "client_loss")}
+
+
+# What ended a run before its last round, in words, by run-config key.
+ENDS = {
+    "target-accuracy": "target accuracy reached",
+    "plateau-rounds": "no longer better",
+    "adaptive-tau.budget": "budget spent",
+}
 
 
 def has_accuracy(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
@@ -117,6 +126,7 @@ def summarise(
     return {
         **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
         "rounds": at[-1] if at else 0,
+        "ended_by": _ended_by(rounds, config),
         "measured_on": on,
         "accuracy": number(final.get(keys[0])),
         "loss": number(final.get(keys[1])),
@@ -140,6 +150,20 @@ def summarise(
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
     }
+
+
+def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
+    """Return the run-config key that ended the run; None if there are rounds left for it to do."""
+    if not rounds:
+        return None
+    goal, keys = config.get("target-accuracy") or 0.0, MEASURED[measured_on(rounds) or "server"]
+    if goal and (number(rounds[-1].get(keys[0])) or 0.0) >= goal:
+        return "target-accuracy"
+    if plateau(rounds, config.get("plateau-rounds") or 0, config.get("plateau-delta") or 0.0):
+        return "plateau-rounds"
+    if rounds[-1]["round"] >= (config.get("num-server-rounds") or 0):
+        return "num-server-rounds"
+    return "adaptive-tau.budget" if config.get("algorithm") == "adaptive-tau" else None
 
 
 def _over_clients(rounds: Mapping[int, Scores]) -> Row:
@@ -211,11 +235,13 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     where = " (clients)" if personal else ""
     reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
     best, skipped = result.get("best_accuracy"), result.get("skipped")
+    ended = ENDS.get(result.get("ended_by") or "", "")
+    remarks = ", ".join(part for part in (ended, f"{skipped} skipped" if skipped else "") if part)
     took = result.get("participation") or {}
     chosen = result.get("selection") not in (None, "uniform")
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
-        ("Rounds", f"{result.get('rounds', 0)}" + (f" ({skipped} skipped)" if skipped else "")),
+        ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
         ("Loss, final", _add(short(result.get("loss")), where)),

@@ -65,6 +65,10 @@ class Recorder(Journal):
             best = max((a for a in seen if a is not None), default=best)
         return 0 < target <= best
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the run so far."""
+        return self.folder.rounds()
+
     def trained(self) -> bool:
         """Return whether any round so far was not skipped."""
         return any(row["round"] and not row["skipped"] for row in self.folder.rounds())

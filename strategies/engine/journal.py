@@ -91,3 +91,7 @@ class Journal:
     def reached(self, target: float) -> bool:
         """Return whether the restored run had reached the target accuracy (0 = no target)."""
         return False
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the restored run so far."""
+        return []

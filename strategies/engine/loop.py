@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
 from task.config.sections import ServerConfig
 from task.errors import NodesError
+from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Loop:
         self._closing: Future[Any] | None = None  # the end of the last round
         self._ended = 0.0  # when the last round was done, on the rounds' clock
         self._begin = 0  # the first round of this start; 0 is before the training
+        self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
 
     def run(self) -> Result:
@@ -56,26 +58,28 @@ class Loop:
                 for an error: the last round is not written down then, so that a resume does it again.
         """
         target, rounds = self.server.target_accuracy, self.rounds
+        waits = bool(target or self.server.plateau_rounds)  # whether the next round depends on the accuracy
         stop = self._restore()
         with ThreadPoolExecutor(1, "evaluation") as background:
             for server_round in range(self._begin, self.num_rounds + 1):
                 if stop:
                     logger.info(
-                        "the run is over before round %d: target reached or budget spent", server_round
+                        "the run is over before round %d: target or plateau reached, or budget spent",
+                        server_round,
                     )
                     break
                 log = self._round(server_round)
                 write_down = partial(self._write_down, log, rounds.snapshot(server_round))
                 evaluate = partial(self._evaluate, log, rounds.record())
                 later: list[Callable[[], None]] = [write_down]
-                if self.overlap and not target:
+                if self.overlap and not waits:
                     later.insert(0, evaluate)
                 else:
                     evaluate()
                 central = self.evaluate_fn is not None and self.server.evaluate_every
                 accuracy = log.values["accuracy" if central else "client_accuracy"]
                 reached = bool(target) and accuracy is not None and accuracy >= target
-                stop = reached or rounds.finished()
+                stop = reached or self._on_plateau(log) or rounds.finished()
                 self._settle()  # the last round is written down first
                 self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
@@ -90,7 +94,19 @@ class Loop:
         self._begin = snapshot.round + 1
         self._trained = self.journal.trained()
         self.rounds.restore(snapshot)
-        return self.journal.reached(self.server.target_accuracy) or self.rounds.finished()
+        self._measured = [_measures(row) for row in self.journal.rows()] if self.server.plateau_rounds else []
+        still = bool(self._measured) and self._plateau()
+        return self.journal.reached(self.server.target_accuracy) or still or self.rounds.finished()
+
+    def _on_plateau(self, log: RoundLog) -> bool:
+        """Take in what a round measured; return whether the run no longer gets better."""
+        if not self.server.plateau_rounds:
+            return False
+        self._measured.append(_measures({"round": log.round, **log.values}))
+        return self._plateau()
+
+    def _plateau(self) -> bool:
+        return plateau(self._measured, self.server.plateau_rounds, self.server.plateau_delta)
 
     def _settle(self) -> None:
         """Wait for the end of the last round; what went wrong there is raised here."""
@@ -138,3 +154,7 @@ class Loop:
         log.clock.begin(self._ended or log.clock.begun)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
+
+
+def _measures(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: row.get(key) for key in ("round", *MEASURES)}

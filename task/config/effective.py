@@ -78,6 +78,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "nesterov": (_STEPS, _SGD, When("momentum")),
     "weight-decay": (_STEPS, When("optimizer", OPTIMIZERS)),
     "drop-stragglers": (When("stragglers"),),
+    "plateau-delta": (When("plateau-rounds"),),
     "client-evaluate-every": (When("fraction-evaluate"),),
     "adaptive-tau.step-cost": (_MODEL_COST,),
     "adaptive-tau.round-cost": (_MODEL_COST,),

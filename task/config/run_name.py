@@ -16,7 +16,7 @@ CHANGE_NO_RESULT = frozenset(
     | {"min-nodes", "round-timeout", "roll-call-timeout"}
 )
 # Keys that a resumed run may have changed too: its name stays.
-LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "nodes"})
+LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"})
 
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name

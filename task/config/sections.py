@@ -141,6 +141,8 @@ class ServerConfig(Section):
     nodes: str = knob("", 'names of the nodes to run on, "ward-1,ward-3", where they are enrolled; "" = all')
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
+    plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
+    plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
 
     def clients_evaluate(self, server_round: int) -> bool:
         """Return whether clients measure models in a round: when it is due, and in the last one."""

@@ -59,6 +59,7 @@ def check_names(config: Config) -> None:
             "seed draws; set one of the two only"
         )
     _check_schedule(config)
+    _check_plateau(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear:
@@ -89,4 +90,17 @@ def _check_schedule(config: Config) -> None:
         raise ConfigError(
             f'run-config key "lr-warmup": expected fewer rounds than "num-server-rounds" = {rounds}, after '
             f"which nothing is left to train at the full rate; got {train.lr_warmup}"
+        )
+
+
+def _check_plateau(config: Config) -> None:
+    """Refuse to stop by an accuracy that nobody measures."""
+    server, data = config.server, config.data
+    own = ALGORITHMS[config.algorithm].personal or config.train.ala
+    held = not data.pool_test and (bool(data.data_path) or not DATASETS[data.dataset].own)
+    central = bool(server.evaluate_every) and held and not own
+    if server.plateau_rounds and not central and not server.fraction_evaluate:
+        raise ConfigError(
+            'run-config key "plateau-rounds": expected an accuracy to go by, but the server measures none; '
+            'set "fraction-evaluate" above 0'
         )
