@@ -239,6 +239,17 @@ def _own(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
 ) -> dict[str, float]:
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
+    model, solver = own_model(node, entry, order, client)
+    return solver.measure(model, x, y, node.task)
+
+
+def own_model(
+    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
+) -> tuple[torch.nn.Module, Solver]:
+    """Return the node's module with a client's own model in it, and its solver; nothing is kept.
+
+    The model is the one that the client has before its training of the round after `order.round`.
+    """
     model, server_round = node.model(), order.round + 1
     train = node.config.train
     eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
@@ -254,4 +265,4 @@ def _own(
         for stage in training.stages:
             stage.start(task, [client], kept, server_round)
         solver.personalise(task)
-    return solver.measure(model, x, y, node.task)
+    return model, solver

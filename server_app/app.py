@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from server_app.deploy.link.confined import KIT, confined
 from server_app.results.folder import RunFolder
+from server_app.results.model_card import card_of
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
@@ -144,7 +145,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
         recorder.close()
     keys, arrays = as_run_config(config), wire.read_arrays(result.arrays)
     summary = _summary(folder, keys)
-    folder.finish(summary, arrays)
+    folder.finish(summary, arrays, card_of(config, shape, classes, dataset).metadata())
     _report(path)
     closing_table(summary, path.resolve())
     return path

@@ -9,7 +9,7 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      model.safetensors    the final model                                     at the end
+      model.safetensors    the final model (server_app/results/model_card.py)  at the end
       result.json          what `summarise` makes of it all; a run that has it is finished
       report.html, plots/  (server_app/results/report.py)
 
@@ -144,12 +144,17 @@ class RunFolder:
                 file.truncate(length)
                 os.fsync(file.fileno())
 
-    def finish(self, result: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def finish(
+        self,
+        result: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        metadata: dict[str, str] | None = None,
+    ) -> None:
         """Write the final model, then result.json (see `summarise`), the sign that the run is finished.
 
-        Equal arrays give equal bytes: nothing of the run is in the model's file.
+        Equal arrays and metadata (`server_app.results.model_card`) give equal bytes.
         """
-        write_safetensors(self.path / MODEL, arrays)
+        write_safetensors(self.path / MODEL, arrays, metadata)
         self._write(RESULT, result)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:

@@ -113,6 +113,7 @@ class Decoded:
     mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel;
     std: tuple[float, ...] = (1.0,)  # then they are divided by this, per channel
     classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
+    columns: tuple[str, ...] = ()  # of a table: names of the features in their order, then of the label
     owners: Owners | None = None  # the natural ones
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from

@@ -213,6 +213,31 @@ def _decode_tree(request: Request, path: Path) -> Decoded:
     )
 
 
+def read_pictures(path: Path) -> tuple[npt.NDArray[np.uint8], list[str], list[str], list[str]]:
+    """Return pictures of a folder, a zip file or one file as uint8 ``[N, C, H, W]``, all of one size.
+
+    Further their names, and the names of their classes and "train" or "test" where the folders say so, else
+    no such names.
+
+    Raises:
+        DataError: There is no picture, or one that cannot be read or has another size.
+    """
+    if path.suffix.lower() in _SUFFIXES:
+        tree = _Tree((), (_Picture(False, path.name, ""),), False)
+        return _pixels(path, tree, lambda name: path.read_bytes()), [path.name], [], []
+    with _opened(path) as (names, read):
+        tree = _tree(names)
+        if not tree.pictures:
+            loose = [n for n in sorted(names) if Path(n).suffix.lower() in _SUFFIXES]
+            tree = _Tree((), tuple(_Picture(False, n, "") for n in loose), False)
+        if not tree.pictures:
+            raise DataError(f"{local(path)}: expected pictures ({', '.join(sorted(_SUFFIXES))}); found none")
+        x = _pixels(path, tree, read)
+    labels = [p.label for p in tree.pictures] if tree.classes else []
+    parts = ["test" if p.test else "train" for p in tree.pictures] if tree.split else []
+    return x, [p.name for p in tree.pictures], labels, parts
+
+
 def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArray[np.uint8]:
     """Return ``[N, C, H, W]``: grey if the first picture is, else RGB."""
     from PIL import Image

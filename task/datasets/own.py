@@ -72,13 +72,14 @@ def assemble(
     owners: Sequence[str],
     classes: tuple[str, ...],
     where: str,
+    columns: tuple[str, ...] = (),
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
-    training row, or of none. `y` is as in `task.datasets.base.Decoded`. `classes` is empty if they are
-    numbers, and `where` is the file or folder.
+    training row, or of none. `y` and `columns` are as of `task.datasets.base.Decoded`. `classes` is empty if
+    they are numbers, and `where` is the file or folder.
 
     Raises:
         DataError: All rows are test examples.
@@ -94,7 +95,7 @@ def assemble(
     if not num_train:
         raise DataError(f"{local(where)}: expected training examples; all {len(y)} are test examples")
     labels = labels[order] if len(labels) == len(y) else labels
-    x = np.ascontiguousarray(_channels_first(x)[order])
+    x = np.ascontiguousarray(channels_first(x)[order])
     image = x.dtype == np.uint8
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
     return Decoded(
@@ -107,6 +108,7 @@ def assemble(
         mean=(0.5,) * shape[0] if image else (0.0,),
         std=(0.5,) * shape[0] if image else (1.0,),
         classes=classes,
+        columns=columns,
         owners=_owners(labels, num_train) if len(labels) else None,
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}",
         source=where,
@@ -127,6 +129,7 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         owners=(),
         classes=whole.classes,
         where=whole.source,
+        columns=whole.columns,
     )
 
 
@@ -137,7 +140,7 @@ def _outputs(y: npt.NDArray[Any]) -> int:
     return y.shape[1] if y.ndim > 1 else 1
 
 
-def _channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Turn ``[N, H, W, C]`` images into ``[N, C, H, W]``; leave all else."""
     if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         return x.transpose(0, 3, 1, 2)

@@ -33,7 +33,7 @@ def locate_csv(request: Request) -> Source:
     files = tuple(sorted(path.glob("*.csv"))) if path.is_dir() else (path,)
     if not files:
         raise DataError(f"{local(path)}: expected csv files in this folder; got none")
-    return Source(files, keys_of(request) | {"folder": path.is_dir()})
+    return Source(files, keys_of(request) | {"folder": path.is_dir(), "names of columns": True})
 
 
 def locate_npz(request: Request) -> Source:
@@ -65,6 +65,8 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
     y, classes = _numbers(rows, _label_column(header), request)
     tests = [row.test for row in rows if row.test is not None]
+    label = _label_column(header)
+    features = [name for name in header if name not in (label, "client", "split")]
     return assemble(
         request,
         x=np.array([row.x for row in rows], dtype=np.float32),
@@ -73,6 +75,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
+        columns=(*features, label),
     )
 
 
@@ -198,7 +201,7 @@ def _range(request: Request) -> str:
 def decode_npz(request: Request, source: Source) -> Decoded:
     """Read the arrays; nothing in the file is executed."""
     path = source.files[0]
-    arrays = _read_npz(path)
+    arrays = read_arrays(path, "x", "y")
     x, y = arrays["x"], arrays["y"]
     test = None
     if "x_test" in arrays or "y_test" in arrays:
@@ -283,7 +286,12 @@ def _npz_classes(request: Request, path: Path, y: npt.NDArray[Any]) -> tuple[Int
     return y.astype(np.int64), () if known else tuple(str(i) for i in range(num_classes))
 
 
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an npz file; nothing in the file is executed.
+
+    Raises:
+        DataError: It is not one, or has none of a name that is needed.
+    """
     try:
         # Opened here, because NumPy leaves the file open when it is not what it should be.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -292,7 +300,7 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(
             f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."
         ) from err
-    for name in ("x", "y"):
-        if name not in arrays:
-            raise DataError(f'{local(path)}: expected arrays "x" and "y"; got {local(sorted(arrays))}')
+    if not arrays.keys() >= set(needed):
+        words = " and ".join(f'"{name}"' for name in needed)
+        raise DataError(f"{local(path)}: expected arrays {words}; got {local(sorted(arrays))}")
     return arrays

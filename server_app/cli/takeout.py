@@ -1,0 +1,63 @@
+"""Commands that take a model out of a run: ``predict``, ``export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server_app.cli.common import importing
+from task.text import plain
+
+app = typer.Typer()
+
+Run = Annotated[
+    Path, typer.Argument(help="A result folder, a run's name below runs/, or a model.safetensors.")
+]
+Client = Annotated[
+    str, typer.Option("--client", help="Take the own model of this client; none = the global model.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="A csv or npz file or pictures (a folder, a zip file, one file), labels optional; none = the "
+        "run's test set.",
+    ),
+]
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet predict runs/demo[/bold]  ·  "
+    "[bold]bouquet predict runs/ditto --client client-3 --data patients.csv --out predicted.csv[/bold]"
+)
+def predict(
+    run: Run,
+    data: Data = None,
+    client: Client = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write the csv; none = standard output.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 250,
+) -> None:
+    """Predict classes with the model of a run.
+
+    Writes csv: id, predicted class, probability of each class. With labels, loss and accuracy are printed.
+    """
+    with importing():
+        from server_app.takeout.examples import read_examples
+        from server_app.takeout.model import take
+        from server_app.takeout.predict import own_examples
+        from server_app.takeout.predict import predict as run_model
+
+    taken = take(run, client)
+    examples = own_examples(taken) if data is None else read_examples(data, taken.card)
+    found = run_model(taken, examples, batch)
+    if out is None:
+        typer.echo(found.csv(), nl=False)
+    else:
+        from task.storage.files import write_text
+
+        write_text(out, found.csv())
+        typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
+    for line in [*taken.notes, *found.report()]:
+        typer.echo(plain(line), err=True)

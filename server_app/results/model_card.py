@@ -1,0 +1,136 @@
+"""What a model file says of the model in it, so that it can be used without the run that made it.
+
+The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
+
+    {"format": 1, "algorithm": "fedavg", "model": "2nn", "dataset": "mnist", "seed": 1,
+     "task": "classification", "kind": "image", "input_shape": [1, 28, 28], "num_classes": 10,
+     "classes": [], "columns": [], "normalisation": {"scale": 255.0, "mean": [0.0], "std": [1.0]},
+     "run": {"algorithm": ..., every run-config key that was set}}
+
+It is one object since the order of several metadata in a file is arbitrary. Names, folders and what else
+differs between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from task.config.knobs import CHANGE_NO_RESULT, Config
+from task.config.read import as_run_config, defaults, read_config
+from task.config.sections import Value
+from task.datasets import Dataset
+from task.errors import ConfigError, StateError
+from task.numerics.arrays import Arrays
+
+FORMAT = 1
+METADATA = "bouquet"
+# Keys of one machine or of how long it waits; none of them says anything about the model.
+OF_THE_MACHINE = CHANGE_NO_RESULT | {
+    "data-path", "nodes", "device", "threads", "stack", "min-replies", "enough-replies",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a model reads and says, and the run that made it."""
+
+    run: Mapping[str, Value]  # run-config keys that are not at their default
+    input_shape: tuple[int, ...]  # of one example
+    num_classes: int
+    kind: str = ""  # of the data set, "image", "features" or "text"; "" = only the nodes had data
+    scale: float = 255.0  # images are divided by it, then `mean` is subtracted and `std` divides, by channel
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
+    columns: tuple[str, ...] = ()  # of a table: the features in their order, then the label
+    taken: Mapping[str, str] = field(default_factory=dict)  # of an exported model: run and client
+
+    @property
+    def config(self) -> Config:
+        """The run's config, as far as it says what the model is."""
+        return read_config(self.run)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes, their numbers where they have none."""
+        return self.classes or tuple(str(i) for i in range(self.num_classes))
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of a safetensors file."""
+        config = self.config
+        value: dict[str, Any] = {
+            "format": FORMAT,
+            "algorithm": config.algorithm,
+            "model": config.model,
+            "dataset": config.data.dataset,
+            "seed": config.seed,
+            "task": "language" if self.kind == "text" else "classification",
+            "kind": self.kind,
+            "input_shape": list(self.input_shape),
+            "num_classes": self.num_classes,
+            "classes": list(self.classes),
+            "columns": list(self.columns),
+            "normalisation": {"scale": self.scale, "mean": list(self.mean), "std": list(self.std)},
+            "run": dict(self.run),
+            **self.taken,
+        }
+        return {METADATA: json.dumps(value)}
+
+
+def card_of(config: Config, shape: tuple[int, ...], num_classes: int, dataset: Dataset | None) -> ModelCard:
+    """Return the card of a run's model; `dataset` is None if only the nodes have data."""
+    keys, default = as_run_config(config), defaults()
+    run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
+    card = ModelCard(run, tuple(shape), num_classes)
+    if dataset is None:
+        return card
+    of_data = ("kind", "scale", "mean", "std", "classes", "columns")
+    return ModelCard(run, card.input_shape, num_classes, **{k: getattr(dataset, k) for k in of_data})
+
+
+def read_model(path: Path) -> tuple[ModelCard, Arrays]:
+    """Return the card and the arrays of a model file.
+
+    Raises:
+        ConfigError: There is no such file, or it has no card.
+        StateError: It is damaged, or a newer Bouquet made it.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            text = (file.metadata() or {}).get(METADATA)
+            arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: expected a model file; there is none") from None
+    except (SafetensorError, OSError) as err:
+        raise StateError(f"{path}: expected a whole safetensors file; got {err}") from None
+    if text is None:
+        raise ConfigError(
+            f'{path}: expected a model of Bouquet, with metadata "{METADATA}"; got a file without. '
+            "Earlier versions wrote none: --resume the run, with as many rounds as it has, writes it again"
+        )
+    try:
+        return _read(json.loads(text)), arrays
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise StateError(f"{path}: damaged metadata: {type(err).__name__}: {err}") from None
+
+
+def _read(value: Mapping[str, Any]) -> ModelCard:
+    if int(value["format"]) > FORMAT:
+        raise StateError(f"a newer Bouquet made this model file (format {value['format']}); update Bouquet")
+    scaling = value["normalisation"]
+    return ModelCard(
+        dict(value["run"]),
+        tuple(value["input_shape"]),
+        int(value["num_classes"]),
+        str(value["kind"]),
+        float(scaling["scale"]),
+        tuple(scaling["mean"]),
+        tuple(scaling["std"]),
+        tuple(value["classes"]),
+        tuple(value["columns"]),
+        {k: str(value[k]) for k in ("run_name", "client") if k in value},
+    )

@@ -1,0 +1,221 @@
+"""Reads examples to predict: a csv, npz or picture file of the user's own, with or without labels.
+
+They are scaled as the examples that the model was trained on. csv: columns are found by their names where
+the model knows them; else there must be as many as the model reads, perhaps with a label in ``label`` or in
+the last column. ``client`` and ``split`` are no features, and a column ``id`` names the examples. npz:
+``x``, perhaps ``y``, ``x_test`` and ``y_test``. Pictures: a folder or zip file, as a data set's or without
+class folders, or one picture.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from server_app.results.model_card import ModelCard
+from task.datasets import Dataset
+from task.datasets.images import read_pictures
+from task.datasets.own import channels_first
+from task.datasets.tables import read_arrays
+from task.errors import DataError
+from task.population import some
+
+Rows = npt.NDArray[np.int64]
+OTHER = ("client", "split")  # columns that are neither features nor labels
+
+
+@dataclass(frozen=True)
+class Input:
+    """Input as a model reads them."""
+
+    data: Dataset
+    rows: Rows  # those to predict
+    ids: Sequence[str]  # of these
+    labelled: bool
+    parts: Sequence[str] = ()  # "train" or "test" of each, if the file says so
+
+
+def of_dataset(data: Dataset, rows: Rows) -> Input:
+    """Return rows of a data set that is loaded."""
+    return Input(data, rows, [str(row) for row in rows], True)
+
+
+def read_examples(path: Path, card: ModelCard) -> Input:
+    """Return the examples of a file or folder.
+
+    Raises:
+        DataError: They cannot be read, or are not what the model reads; names file, line and column.
+    """
+    if not path.exists():
+        raise DataError(
+            f"--data: expected a csv, npz or picture file, or a folder of pictures; there is no {path}"
+        )
+    if card.kind == "text":
+        raise DataError(f"--data: the model predicts text, byte by byte, which no such file has; got {path}")
+    if path.suffix.lower() == ".csv":
+        return _csv(path, card)
+    if path.suffix.lower() == ".npz":
+        return _npz(path, card)
+    return _pictures(path, card)
+
+
+def _csv(path: Path, card: ModelCard) -> Input:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as err:
+        raise DataError(f"{path}: expected a csv file in UTF-8; got {err}. Save it again.") from err
+    features, label = _columns(path, header, card)
+    if not lines:
+        raise DataError(f"{path}: expected at least one row below the header; got none")
+    at = {name: i for i, name in enumerate(header)}
+    for line, cells in lines:
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}"
+            )
+    x = np.array(
+        [[_number(path, line, name, cells[at[name]]) for name in features] for line, cells in lines],
+        np.float32,
+    )
+
+    def column(name: str) -> list[str]:
+        return [cells[at[name]] for _, cells in lines]
+
+    labels = column(label) if label else []
+    where = [f"{path}, line {line}" for line, _ in lines]
+    ids = column("id") if "id" in at and "id" not in features else []
+    return _examples(path, card, x, labels, where, ids, column("split") if "split" in at else [])
+
+
+def _columns(path: Path, header: list[str], card: ModelCard) -> tuple[list[str], str]:
+    """Return the names of the features and of the label; "" = there is no label."""
+    count = math.prod(card.input_shape)
+    if card.columns:
+        features, label = list(card.columns[:-1]), card.columns[-1]
+        if missing := [name for name in features if name not in header]:
+            raise DataError(
+                f"{path}, line 1: expected the columns that the model was trained on; "
+                f"got none called {some(missing)}"
+            )
+    else:
+        features = [name for name in header if name not in OTHER]
+        label = "label" if "label" in features else features[-1] if len(features) == count + 1 else ""
+        features = [name for name in features if name != label]
+        if len(features) == count + 1 and "id" in features:
+            features.remove("id")
+    if len(features) != count or len(set(header)) != len(header):
+        raise DataError(
+            f"{path}, line 1: expected {count} feature columns, each name once, perhaps a label, client, "
+            f"split and id; got {some(header)}"
+        )
+    return features, label if label in header else ""
+
+
+def _number(path: Path, line: int, column: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f'{path}, line {line}, column "{column}": expected a number; got {cell!r}')
+    return value
+
+
+def _npz(path: Path, card: ModelCard) -> Input:
+    arrays = read_arrays(path, "x")
+    parts: list[str] = []
+    if "x_test" in arrays:
+        parts = ["train"] * len(arrays["x"]) + ["test"] * len(arrays["x_test"])
+    x = _joined(path, arrays, "x")
+    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
+        raise DataError(f"{path}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects")
+    image = x.dtype == np.uint8 and x.ndim > 2
+    if card.kind and image is not (card.kind == "image"):
+        wanted = "uint8 pictures" if card.kind == "image" else "numbers of another type than uint8"
+        raise DataError(
+            f"{path}: expected x of {wanted}, as the model was trained on; got {x.dtype} {x.shape}"
+        )
+    labels = list(map(str, _joined(path, arrays, "y"))) if "y" in arrays else []
+    where = [f"{path}, example {i}" for i in range(len(x))]
+    return _examples(
+        path, card, channels_first(x) if image else x.astype(np.float32), labels, where, [], parts
+    )
+
+
+def _joined(path: Path, arrays: dict[str, npt.NDArray[np.generic]], name: str) -> npt.NDArray[np.generic]:
+    found = [arrays[key] for key in (name, f"{name}_test") if key in arrays]
+    if len({a.shape[1:] for a in found}) > 1 or ("x_test" in arrays and len(found) == 1):
+        raise DataError(
+            f"{path}: expected x_test, and y_test where there is y, like x and y; got other shapes"
+        )
+    return np.concatenate(found)
+
+
+def _pictures(path: Path, card: ModelCard) -> Input:
+    if card.kind == "features":
+        raise DataError(
+            f"--data: the model reads {math.prod(card.input_shape)} numbers an example; got {path}"
+        )
+    x, names, labels, parts = read_pictures(path)
+    where = [f"{path}: {name}" for name in names]
+    if (
+        labels
+        and not card.classes
+        and len(set(labels)) <= card.num_classes
+        and not all(map(str.isdecimal, labels))
+    ):
+        raise DataError(
+            f"{path}: expected class folders called 0..{card.num_classes - 1}, since the model does not know "
+            f"the classes' names; got {some(sorted(set(labels)))}. Pictures need no class folders."
+        )
+    return _examples(path, card, x, labels, where, names, parts)
+
+
+def _examples(
+    path: Path,
+    card: ModelCard,
+    x: npt.NDArray[np.generic],
+    labels: Sequence[str],
+    where: Sequence[str],
+    ids: Sequence[str] = (),
+    parts: Sequence[str] = (),
+) -> Input:
+    image = x.dtype == np.uint8 and x.ndim > 2
+    shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
+    if math.prod(shape) != math.prod(card.input_shape) or (image and shape != card.input_shape):
+        raise DataError(f"{path}: expected examples of shape {card.input_shape}; got {shape}")
+    if labels and len(labels) != len(x):
+        raise DataError(f"{path}: expected a label for each of {len(x)} examples; got {len(labels)}")
+    channels = card.input_shape[0] if image else 1
+    # Of a deployed run only the nodes know the scale; there it is that of their own files.
+    half = (0.5,) * channels if image and not card.kind else ()
+    data = Dataset(
+        name=path.name,
+        x=x,
+        y=_numbers(labels, where, card) if labels else np.zeros(len(x), np.int64),
+        num_train=0,
+        num_classes=card.num_classes,
+        input_shape=card.input_shape,
+        kind="image" if image else "features",
+        scale=card.scale,
+        mean=half or card.mean,
+        std=half or card.std,
+    )
+    names = list(ids) or [str(i) for i in range(len(x))]
+    return Input(data, np.arange(len(x)), names, bool(labels), list(parts))
+
+
+def _numbers(labels: Sequence[str], where: Sequence[str], card: ModelCard) -> Rows:
+    """Return class numbers; labels are names of classes, or the numbers of classes without names."""
+    number = {name: i for i, name in enumerate(card.names)}
+    for label, place in zip(labels, where, strict=True):
+        if label not in number:
+            raise DataError(f"{place}: expected a label of {some(list(card.names))}; got {label!r}")
+    return np.array([number[label] for label in labels], np.int64)

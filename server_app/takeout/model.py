@@ -1,0 +1,157 @@
+"""Loads the model of a run: the global one, or a client's own."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from client_app.node import Node, open_node
+from client_app.work import own_model
+from server_app.results.folder import CHECKPOINT, CONFIG, MODEL, RunFolder
+from server_app.results.model_card import ModelCard, read_model
+from server_app.run.checkpoint import Checkpoint
+from strategies.engine.recovery import VOID
+from task.config.knobs import Config
+from task.config.read import read_config
+from task.datasets import DATASETS
+from task.errors import ConfigError, StateError
+from task.numerics.arrays import Arrays
+from task.population import some
+from task.resolve.contract import contract_of, model_of, parts_of
+from task.spec.entry import Algorithm, evaluation_of
+from task.wire import messages as wire
+
+
+@dataclass(frozen=True)
+class TakenModel:
+    """A model that can be used."""
+
+    card: ModelCard
+    model: nn.Module  # on the CPU, in evaluation mode
+    config: Config  # of the run; without its folders if only the model's file is there
+    node: Node | None = None  # of a client's own model: the clients that the run's partition has
+    client: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what the user may not expect of the model."""
+        name, entry = self.config.algorithm, contract_of(self.config)
+        if self.client and name == "ensemble":
+            return [f"this is the ensemble's member {self.client}, not the vote of all members"]
+        if entry.personal and not self.client and "client" not in self.card.taken:
+            return [f"this is the server's model; the models of {name} are the clients' own: --client NAME"]
+        return []
+
+
+def find(run: Path) -> Path:
+    """Return the model file that a command names: itself, or that of a run's folder or of one below runs/.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
+    if place is None:
+        raise ConfigError(
+            f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
+        )
+    if place.is_dir() and not (place / MODEL).exists():
+        state = "has not ended; go on with it with --resume" if (place / CONFIG).exists() else "is no run"
+        raise ConfigError(f"{place}: expected a folder with {MODEL}; this one {state}")
+    return place / MODEL if place.is_dir() else place
+
+
+def take(run: Path, client: str = "") -> TakenModel:
+    """Load the model of a run, or the own model of one of its clients.
+
+    `run` is a result folder, the name of one below runs/, or a model file.
+
+    Raises:
+        ConfigError: There is no such model, or the run's own models are the clients' and none is named.
+        StateError: A file is damaged, or the client's state is not on this machine.
+    """
+    path = find(run)
+    card, arrays = read_model(path)
+    folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
+    if client and card.taken.get("client") != client:
+        return _own(folder, path, card, arrays, client)
+    config = read_config(folder.config()["run"]) if folder else card.config
+    model = model_of(card.config, card.input_shape, card.num_classes)
+    _load(model, arrays, path, card)
+    return TakenModel(card, model.eval(), config)
+
+
+def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None:
+    """Put a whole model's arrays into a module.
+
+    Raises:
+        ConfigError: It is the shared part of a model only.
+        StateError: The file holds another model.
+    """
+    state = model.state_dict()
+    private = set() if card.taken.get("client") else set(parts_of(model, card.config).private)
+    if private and private.isdisjoint(arrays):
+        names = some(sorted(private))
+        raise ConfigError(
+            f"{path}: expected --client NAME, since the models of {card.config.algorithm} are the clients' "
+            f"own; this file has what they share, without {names}"
+        )
+    expected = {name: tuple(t.shape) for name, t in state.items()}
+    found = {name: a.shape for name, a in arrays.items()}
+    if found != expected:
+        differs = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))
+        raise StateError(
+            f'{path}: expected the arrays of model "{card.config.model}"; got others: {some(differs)}. '
+            "The model's code has changed since, or the file is another run's."
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            tensor.copy_(torch.from_numpy(arrays[name]))
+
+
+def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, client: str) -> TakenModel:
+    """Return the own model of a client of a run that was simulated on this machine."""
+    if folder is None:
+        raise ConfigError(
+            f"--client {client}: expected the folder of a run, whose clients keep models; got {path}"
+        )
+    record = folder.config()
+    config = read_config(record["run"])
+    entry = evaluation_of(contract_of(config))
+    if not entry.personal:
+        raise ConfigError(
+            f"--client {client}: the clients of {config.algorithm} have no models of their own; leave "
+            "--client out"
+        )
+    if DATASETS[config.data.dataset].own and not config.data.data_path:
+        raise ConfigError(
+            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their nodes"
+        )
+    node = open_node(replace(config, train=replace(config.train, device="cpu", threads=0)), {})
+    if client not in node.clients.names:
+        raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
+    if entry.keeps:
+        _check_kept(node, entry, client, str(record["id"]))
+    rounds = folder.rounds()
+    checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
+    void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
+    order = wire.TrainOrder(
+        rounds[-1]["round"] if rounds else 0,
+        {wire.ARRAYS: arrays} if entry.down else {},
+        clients=(client,),
+        epochs=(0,),
+        run=str(record["id"]),
+        void=tuple(int(r) for r in void),
+    )
+    model, _ = own_model(node, entry, order, client)
+    return TakenModel(card, model.eval(), config, node, client)
+
+
+def _check_kept(node: Node, entry: Algorithm, client: str, run: str) -> None:
+    """Refuse a client without kept state: a new one would silently get the model that it begins with."""
+    kept = node.store().path(client, run)
+    if not kept.exists():
+        raise StateError(
+            f"client {client}: expected its kept state in {kept}; there is none. It never trained in this "
+            "run, its state was deleted, or the run was not simulated on this machine"
+        )

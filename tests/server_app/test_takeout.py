@@ -1,0 +1,202 @@
+"""Models taken out of a run: predictions are those that the run measured; bad files are refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from client_app.app import make_app
+from server_app.app import run
+from server_app.results.model_card import read_model
+from server_app.takeout.examples import read_examples
+from server_app.takeout.model import take
+from server_app.takeout.predict import own_examples, predict
+from task.config.read import read_config
+from task.datasets import load_dataset
+from task.errors import BouquetError, ConfigError, DataError, StateError
+from task.spec.algorithms import ALGORITHMS
+from tests.support.grid import LocalGrid
+
+
+def trained(tmp_path: Path, name: str = "trial", **more: Any) -> Path:
+    keys: dict[str, Any] = {
+        "num-server-rounds": 2, "run-name": name, "progress": "none", "learning-rate": 0.2, "num-clients": 4,
+        "runs-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"),
+    }  # fmt: skip
+    keys |= {k.replace("_", "-"): v for k, v in more.items()}
+    grid = LocalGrid(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    return run(grid, read_config(keys))
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_model_file_says_what_it_is_and_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
+    """A name, a folder or a time in the metadata would end "the same bytes in simulation and deployment"."""
+    one, two = trained(tmp_path, "one"), trained(tmp_path / "elsewhere", "two", checkpoint_every=2)
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    with safe_open(one / "model.safetensors", "np") as file:
+        said = json.loads(file.metadata()["bouquet"])
+    assert said == {
+        "format": 1, "algorithm": "fedavg", "model": "mlp", "dataset": "digits", "seed": 1,
+        "task": "classification", "kind": "image", "input_shape": [1, 8, 8], "num_classes": 10,
+        "classes": [], "columns": [], "normalisation": {"scale": 16.0, "mean": [0.0], "std": [1.0]},
+        "run": {"num-clients": 4, "learning-rate": 0.2, "num-server-rounds": 2, "fraction-evaluate": 0.0},
+    }  # fmt: skip
+
+
+def test_predictions_are_as_good_as_the_run_said(tmp_path: Path) -> None:
+    """Data that are scaled otherwise than in training, or a model in training mode, would be worse."""
+    folder = trained(tmp_path, model="mlp-bn")
+    taken = take(folder)
+    found = predict(taken, own_examples(taken), batch=17)
+    last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
+    assert found.scores["all"]["accuracy"] == last["accuracy"]
+    assert found.scores["all"]["loss"] == pytest.approx(last["loss"], rel=1e-6)
+    rows = rows_of(found.csv())
+    assert len(rows) == found.scores["all"]["examples"] == 355
+    assert list(rows[0]) == ["id", "predicted", *(f"p_{i}" for i in range(10))]
+    assert sum(float(rows[0][f"p_{i}"]) for i in range(10)) == pytest.approx(1.0, abs=1e-6)
+
+
+PERSONAL = sorted(n for n, a in ALGORITHMS.items() if a.personal and n not in ("ensemble", "centralised"))
+
+
+@pytest.mark.parametrize("name", [*PERSONAL, "fedprox, ala"])
+def test_a_clients_own_model_is_the_one_that_it_was_measured_with(name: str, tmp_path: Path) -> None:
+    """Shared part without the private one, an older version of it, or a new client's start would differ."""
+    more = {"model": "mlp-bn"} if name == "fedbn" else {}
+    folder = trained(tmp_path, algorithm=name.split(",")[0], ala=name.endswith("ala"), **more)
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    last = next(r for r in lines if (r["name"], r["round"], r["phase"]) == ("client-2", 2, "evaluate"))
+    taken = take(folder, "client-2")
+    found = predict(taken, own_examples(taken))
+    assert found.scores["all"]["accuracy"] == pytest.approx(last["metrics"]["accuracy"], abs=1e-12)
+    assert found.scores["all"]["loss"] == pytest.approx(last["metrics"]["loss"], rel=1e-5)
+
+
+def test_a_model_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    shared, plain = trained(tmp_path, "shared", algorithm="fedper"), trained(tmp_path, "plain")
+    with pytest.raises(ConfigError, match=r"expected --client NAME.*3\.weight"):
+        take(shared)
+    with pytest.raises(ConfigError, match="clients of fedavg have no models of their own"):
+        take(plain, "client-0")
+    with pytest.raises(ConfigError, match=r"--client: expected one of client-0.*got 'client-9'"):
+        take(shared, "client-9")
+    for file in (tmp_path / "state").rglob("client-0.safetensors"):
+        file.unlink()
+    with pytest.raises(StateError, match="client-0: expected its kept state"):  # not a new client's model
+        take(shared, "client-0")
+    with pytest.raises(ConfigError, match="expected a result folder"):
+        take(tmp_path / "nothing")
+
+
+def table(path: Path, header: str, *lines: str) -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    """A run on a table: the label is whether a < b, and columns have names."""
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.3f},{'yes' if a < b else 'no'},{b:.3f}" for a, b in rng.random((200, 2))]
+    file = table(tmp_path / "train.csv", "a,label,b", *rows)
+    return trained(tmp_path, dataset="csv", data_path=str(file), model="logistic", learning_rate=0.5)
+
+
+def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: Path) -> None:
+    """By position a and b would be exchanged, and every prediction turned round."""
+    card, _ = read_model(cells / "model.safetensors")
+    assert (card.columns, card.classes) == (("a", "b", "label"), ("no", "yes"))
+    taken = take(cells)
+    new = table(tmp_path / "new.csv", "id,b,note,a", "p7,0.9,x,0.1", "p8,0.1,y,0.9")
+    rows = rows_of(predict(taken, read_examples(new, card)).csv())
+    assert [(r["id"], r["predicted"]) for r in rows] == [("p7", "yes"), ("p8", "no")]
+    labelled = table(tmp_path / "l.csv", "a,b,label,split", "0.1,0.9,yes,train", "0.9,0.1,yes,test")
+    found = predict(taken, read_examples(labelled, card))
+    assert {p: (s["accuracy"], s["examples"]) for p, s in found.scores.items()} == {
+        "all": (0.5, 2), "train": (1.0, 1), "test": (0.0, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "said"),
+    [
+        ("a,c", "1,2", "line 1: expected the columns that the model was trained on; got none called b"),
+        ("a,b", "1,x", "line 2, column \"b\": expected a number; got 'x'"),
+        ("a,b", "1", "line 2: expected 2 cells"),
+        ("a,b,label", "1,2,maybe", "line 2: expected a label of no, yes; got 'maybe'"),
+    ],
+)
+def test_a_csv_that_the_model_cannot_read_is_refused(
+    header: str, line: str, said: str, cells: Path, tmp_path: Path
+) -> None:
+    card, _ = read_model(cells / "model.safetensors")
+    with pytest.raises(DataError, match=said):
+        read_examples(table(tmp_path / "bad.csv", header, line), card)
+
+
+def test_pictures_and_arrays_predict_alike_with_and_without_labels(tmp_path: Path) -> None:
+    folder = trained(tmp_path, num_server_rounds=1)
+    taken = take(folder)
+    config = read_config({})
+    data = load_dataset(config.data, config.synthetic, 1)
+    rows = np.arange(data.num_train, data.num_train + 6)
+    raw, labels = np.asarray(data.x[rows]), np.asarray(data.y[rows])
+    np.savez(tmp_path / "six.npz", x=raw, y=labels)
+    tree = tmp_path / "tree"
+    with zipfile.ZipFile(tmp_path / "loose.zip", "w") as archive:
+        for i, (picture, label) in enumerate(zip(raw, labels, strict=True)):
+            place = tree / str(label) / f"{i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(place)
+            archive.write(place, f"{i}.png")
+    (wanted,) = [torch.softmax(taken.model(data.inputs(rows)), 1).detach().numpy()]
+    arrays = predict(taken, read_examples(tmp_path / "six.npz", taken.card))
+    loose = predict(taken, read_examples(tmp_path / "loose.zip", taken.card))
+    sorted_by_class = predict(taken, read_examples(tree, taken.card))
+    for found in (arrays, loose):
+        np.testing.assert_allclose(found.probabilities, wanted, atol=1e-7)
+    assert loose.ids == tuple(f"{i}.png" for i in range(6))
+    assert not loose.scores
+    assert sorted_by_class.scores["all"]["loss"] == pytest.approx(arrays.scores["all"]["loss"], rel=1e-6)
+    one = predict(taken, read_examples(tree / str(labels[0]) / "0.png", taken.card))
+    np.testing.assert_allclose(one.probabilities, wanted[:1], atol=1e-7)
+
+
+def test_arrays_of_another_kind_or_shape_are_refused(tmp_path: Path) -> None:
+    """Floats of 0..1 that are divided by 16 again would be predicted, and wrongly."""
+    card, _ = read_model(trained(tmp_path, num_server_rounds=0) / "model.safetensors")
+    for x, said in (
+        (np.zeros((2, 8, 8), np.float32), "expected x of uint8 pictures"),
+        (np.zeros((2, 9, 8), np.uint8), r"expected examples of shape \(1, 8, 8\); got \(1, 9, 8\)"),
+    ):
+        np.savez(tmp_path / "x.npz", x=x)
+        with pytest.raises(DataError, match=said):
+            read_examples(tmp_path / "x.npz", card)
+
+
+def test_a_file_without_card_is_refused(tmp_path: Path) -> None:
+    folder = trained(tmp_path, num_server_rounds=0)
+    arrays = load_file(folder / "model.safetensors")
+    from safetensors.numpy import save_file
+
+    save_file(arrays, tmp_path / "bare.safetensors")
+    with pytest.raises(BouquetError, match="expected a model of Bouquet"):
+        take(tmp_path / "bare.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9])
+    with pytest.raises(StateError, match="expected a whole safetensors file"):
+        take(tmp_path / "cut.safetensors")
