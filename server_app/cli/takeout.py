@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from server_app.cli.common import importing
+from task.errors import ConfigError
+from task.storage.client_state import safe_name
 from task.text import plain
 
 app = typer.Typer()
@@ -60,4 +63,51 @@ def predict(
         write_text(out, found.csv())
         typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
     for line in [*taken.notes, *found.report()]:
+        typer.echo(plain(line), err=True)
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet export runs/demo --format onnx[/bold]  ·  "
+    "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]"
+)
+def export(
+    run: Run,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            click_type=click.Choice(["torchscript", "onnx", "safetensors", "state-dict"]),
+            help="What to write; onnx needs the extra bouquet\\[onnx].",
+        ),
+    ],
+    client: Client = "",
+    data: Data = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights of linear layers in 8 bits (torchscript, onnx).")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] here.")
+    ] = None,
+) -> None:
+    """Export the model of a run, and check that the exported one gives the same probabilities.
+
+    ONNX and TorchScript read examples as they are in files, pixels or columns as float32: the scaling of the
+    training is in them. What they answer is compared on --data, on the run's test set or on random examples.
+    """
+    with importing():
+        from server_app.takeout.examples import read_examples
+        from server_app.takeout.export import SUFFIXES
+        from server_app.takeout.export import export as write
+        from server_app.takeout.model import find, take
+        from server_app.takeout.predict import own_examples
+
+    taken, found = take(run, client), find(run)
+    try:
+        examples = own_examples(taken) if data is None else read_examples(data, taken.card)
+    except ConfigError:  # no test set
+        examples = None
+    name = found.parent.name if found.name == "model.safetensors" else found.stem
+    path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
+    for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
         typer.echo(plain(line), err=True)

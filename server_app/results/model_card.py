@@ -13,7 +13,7 @@ differs between machines is not in it: equal runs give equal bytes, in a simulat
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,13 @@ def card_of(config: Config, shape: tuple[int, ...], num_classes: int, dataset: D
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes)
     if dataset is None:
-        return card
+        half = (0.5,) * shape[0]  # as every node scales pictures of its own
+        pictures = {"kind": "image", "mean": half, "std": half}
+        return replace(
+            card, **{"csv": {"kind": "features"}, "imagefolder": pictures}.get(config.data.dataset, {})
+        )
     of_data = ("kind", "scale", "mean", "std", "classes", "columns")
-    return ModelCard(run, card.input_shape, num_classes, **{k: getattr(dataset, k) for k in of_data})
+    return replace(card, **{k: getattr(dataset, k) for k in of_data})
 
 
 def read_model(path: Path) -> tuple[ModelCard, Arrays]:

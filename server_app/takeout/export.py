@@ -1,0 +1,258 @@
+"""Exports the model of a run, and checks that the exported one answers as ours does.
+
+============  ===================================================================  =========================
+format        what is written                                                      read it with
+============  ===================================================================  =========================
+onnx          a graph, opset 17, input ``x``, output ``probabilities``             ``onnxruntime``
+torchscript   the same as a traced module                                          ``torch.jit.load``
+safetensors   all arrays by name, and what the model is, as metadata               ``safetensors``, `bouquet`
+state-dict    all arrays by name                                                   ``torch.load``
+============  ===================================================================  =========================
+
+The first two read examples as they are in files, ``x`` float32 [N, ...] with any N: pixels from 0 on or the
+columns of a table (int64 bytes for text); the scaling of the training and the softmax are in them. int8
+stands for weights of linear layers in 8 bits, with scales that are found at run time (dynamic quantisation).
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from server_app.results.model_card import ModelCard, read_model
+from server_app.takeout.examples import Input
+from server_app.takeout.model import TakenModel
+from server_app.takeout.predict import predict
+from task.datasets import Dataset
+from task.errors import BouquetError, ConfigError
+from task.numerics.arrays import state_of
+from task.numerics.evaluate import BATCH
+from task.resolve.contract import model_of
+from task.storage.files import replacing, write_safetensors
+
+SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "state-dict": ".pth"}
+GRAPHS = ("onnx", "torchscript")  # formats that hold a program
+TOLERANCE = 1e-5  # of a probability
+OPSET = 17
+SAMPLE = 64  # random examples, where there are none
+
+Answer = Callable[[np.ndarray], np.ndarray]  # probabilities of raw examples
+
+
+class Deployed(nn.Module):
+    """A model that reads raw examples, as they are in files, and gives the probabilities of the classes."""
+
+    def __init__(self, model: nn.Module, data: Dataset) -> None:
+        super().__init__()
+        self.model, self.image, self.scale = model, data.kind == "image", data.scale
+        self.register_buffer("mean", torch.tensor(data.mean).reshape(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(data.std).reshape(1, -1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return probabilities [N, C] (text [N, C, T]) of raw examples [N, ...]."""
+        if self.image:
+            x = (x / self.scale - self.mean) / self.std
+        return torch.softmax(self.model(x), 1)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    size: int  # bytes
+    difference: float  # largest of a probability, exported against ours
+    scores: dict[str, tuple[float, float]]  # of int8 with labels: "loss" and "accuracy" before and after
+    float_size: int = 0  # of int8: bytes of the same format in float32
+
+    def lines(self) -> list[str]:
+        """Return what to tell the user."""
+        found = [f"{self.path.resolve()}: {self.size:,} bytes, largest difference {self.difference:.1e}"]
+        if self.float_size:
+            found[0] += f" from float32, which takes {self.float_size:,} bytes"
+        return found + [f"{k}: {a:.4f} in float32, {b:.4f} in int8" for k, (a, b) in self.scores.items()]
+
+
+def export(
+    taken: TakenModel, form: str, path: Path, examples: Input | None, *, int8: bool = False
+) -> Exported:
+    """Write a model and check its answers on examples, or on random ones without.
+
+    Raises:
+        ConfigError: No such format, one that has no int8, or its extra is not installed.
+        BouquetError: The exported model answers otherwise; nothing was written.
+    """
+    if form not in SUFFIXES:
+        raise ConfigError(f"--format: expected one of {', '.join(SUFFIXES)}; got {form!r}")
+    if int8 and form not in GRAPHS:
+        raise ConfigError(f"--int8: expected --format onnx or torchscript, which hold a program; got {form}")
+    labelled = examples is not None and examples.labelled
+    examples = examples or _random(taken.card)
+    ours = predict(taken, examples).probabilities
+    x = _raw(examples)
+    with replacing(path) as temp, _quiet():
+        answer = _write(taken, form, temp, x, examples.data)
+        theirs = _answers(answer, x)
+        difference = _largest(theirs, ours)
+        if not difference <= TOLERANCE:
+            raise BouquetError(
+                f"export: expected the answers of the {form} model within {TOLERANCE:g} of ours; got a "
+                f"difference of {difference:.1e} in a probability. Nothing was written"
+            )
+        if not int8:
+            return Exported(path, temp.stat().st_size, difference, {})
+        float_size = temp.stat().st_size
+        theirs = _answers(_quantise(taken, form, temp, x, examples.data), x)
+        y = examples.data.targets(examples.rows).numpy()
+        scores = _compared(ours, theirs, y) if labelled else {}
+        return Exported(path, temp.stat().st_size, _largest(theirs, ours), scores, float_size)
+
+
+def _largest(theirs: np.ndarray, ours: np.ndarray) -> float:
+    return float(np.abs(theirs - ours).max(initial=0.0)) if theirs.shape == ours.shape else float("inf")
+
+
+def _compared(ours: np.ndarray, theirs: np.ndarray, y: np.ndarray) -> dict[str, tuple[float, float]]:
+    def scores(p: np.ndarray) -> tuple[float, float]:
+        mask = y >= 0
+        right = np.take_along_axis(p, np.where(mask, y, 0)[:, None], 1)[:, 0][mask].astype(np.float64)
+        return float(-np.log(np.maximum(right, 1e-30)).mean()), float((p.argmax(1) == y)[mask].mean())
+
+    before, after = scores(ours), scores(theirs)
+    return {"loss": (before[0], after[0]), "accuracy": (before[1], after[1])}
+
+
+def _random(card: ModelCard) -> Input:
+    if not card.kind:
+        raise ConfigError(
+            "--data: expected some examples, since only the nodes of this run knew what they are"
+        )
+    rng = np.random.default_rng(0)
+    size, codes = (SAMPLE, *card.input_shape), {"image": 256, "text": card.num_classes}
+    features = card.kind == "features"
+    x = (
+        rng.standard_normal(size, np.float32)
+        if features
+        else rng.integers(0, codes[card.kind], size, np.uint8)
+    )
+    data = Dataset(
+        name="random", x=x, y=np.zeros(SAMPLE, np.int64), num_train=0, num_classes=card.num_classes,
+        input_shape=card.input_shape, kind=card.kind, scale=card.scale, mean=card.mean, std=card.std,
+    )  # fmt: skip
+    return Input(data, np.arange(SAMPLE), [str(i) for i in range(SAMPLE)], False)
+
+
+def _raw(examples: Input) -> np.ndarray:
+    """Return examples as the exported model reads them."""
+    data = examples.data
+    x = np.asarray(data.x[examples.rows])
+    if data.kind == "text":
+        return x.astype(np.int64)
+    return x.reshape(len(x), *data.input_shape).astype(np.float32)
+
+
+def _answers(answer: Answer, x: np.ndarray) -> np.ndarray:
+    return np.concatenate([answer(x[i : i + BATCH]) for i in range(0, len(x), BATCH)])
+
+
+def _write(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
+    """Write a model in float32 and return how the written one answers."""
+    if form in GRAPHS:
+        deployed = Deployed(taken.model, data).eval()
+        return _write_onnx(deployed, path, x) if form == "onnx" else _write_script(deployed, path, x)
+    if form == "safetensors":
+        config = taken.config
+        names = {"run_name": config.run_name} | ({"client": taken.client} if taken.client else {})
+        card = replace(taken.card, taken={**taken.card.taken, **names})
+        write_safetensors(path, state_of(taken.model), card.metadata())
+    else:
+        torch.save(taken.model.state_dict(), path)
+    model = model_of(taken.card.config, taken.card.input_shape, taken.card.num_classes)
+    if form == "safetensors":
+        arrays = read_model(path)[1]
+        model.load_state_dict({name: torch.from_numpy(a) for name, a in arrays.items()})
+    else:
+        model.load_state_dict(torch.load(path, weights_only=True))
+    return _of_module(Deployed(model, data).eval())
+
+
+def _of_module(module: Callable[[torch.Tensor], torch.Tensor]) -> Answer:
+    def answer(x: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return module(torch.from_numpy(x)).numpy()
+
+    return answer
+
+
+def _write_script(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
+    with torch.no_grad():
+        traced = torch.jit.trace(deployed, torch.from_numpy(x[:2]), check_trace=False)
+        traced.save(str(path))
+    return _of_module(torch.jit.load(str(path)))
+
+
+def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
+    _needs("onnxruntime", "onnx")
+    axes = {"x": {0: "examples"}, "probabilities": {0: "examples"}}
+    # The newer exporter would need a further package, onnxscript.
+    torch.onnx.export(
+        deployed, (torch.from_numpy(x[:2]),), str(path), input_names=["x"], output_names=["probabilities"],
+        dynamic_axes=axes, opset_version=OPSET, dynamo=False,
+    )  # fmt: skip
+    return _of_onnx(path)
+
+
+def _of_onnx(path: Path) -> Answer:
+    runtime = _needs("onnxruntime")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda x: np.asarray(session.run(None, {"x": x})[0])
+
+
+def _quantise(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
+    """Replace a written graph by one with weights of 8 bits and return how that one answers."""
+    if form == "torchscript":
+        deployed = Deployed(taken.model, data).eval()
+        small = torch.ao.quantization.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+        return _write_script(small, path, x)
+    quantization = _needs("onnxruntime.quantization")
+    source = path.with_name("float32.onnx")
+    path.rename(source)
+    quantization.quantize_dynamic(
+        source, path, op_types_to_quantize=["MatMul", "Gemm"], weight_type=quantization.QuantType.QInt8
+    )
+    return _of_onnx(path)
+
+
+def _needs(*modules: str) -> Any:
+    """Return the last of some modules of the extra ``onnx``."""
+    try:
+        for name in modules:
+            module = import_module(name)
+    except ImportError as err:
+        raise ConfigError(
+            f"--format onnx: expected the packages onnx and onnxruntime; got {err}. Install them: "
+            "pip install 'bouquet[onnx]'"
+        ) from None
+    return module
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch says of its exporters: which ones it will replace, and what tracing cannot see."""
+    import logging
+
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

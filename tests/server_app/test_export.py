@@ -1,0 +1,119 @@
+"""Exported models: they answer as `bouquet predict` does, read raw examples, and say what 8 bits cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from server_app.results.model_card import ModelCard
+from server_app.takeout import export as exports
+from server_app.takeout.examples import read_examples
+from server_app.takeout.export import SUFFIXES, export
+from server_app.takeout.model import TakenModel, take
+from server_app.takeout.predict import own_examples, predict
+from task.errors import BouquetError, ConfigError
+from task.models import MODELS, build_model
+from tests.server_app.test_takeout import trained
+
+
+def fresh(name: str) -> TakenModel:
+    text, vector = name == "char-lstm", name == "logistic"
+    shape, classes = ((20,), 256) if text else ((7,), 3) if vector else ((3, 32, 32), 5)
+    kind = "text" if text else "features" if vector else "image"
+    run = {"model": name, **({"dataset": "shakespeare", "partition": "natural"} if text else {})}
+    card = ModelCard(run, shape, classes, kind, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    return TakenModel(card, build_model(name, shape, classes, 1, kind).eval(), card.config)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_can_be_exported_and_reads_any_number_of_examples(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    """A number of examples that is fixed in the graph, or an operator without translation, would fail."""
+    path = tmp_path / f"model{SUFFIXES[form]}"
+    done = export(fresh(name), form, path, None)  # it checks 64 examples after a graph made from 2
+    assert done.difference <= 1e-5
+    assert path.stat().st_size == done.size
+
+
+def test_onnxruntime_predicts_from_raw_pixels_what_predict_does(tmp_path: Path) -> None:
+    """Scaling that is left to the user, or done twice, would show here."""
+    taken = take(trained(tmp_path, model="mlp-bn"))
+    examples = own_examples(taken)
+    export(taken, "onnx", tmp_path / "m.onnx", examples)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"))
+    x = np.asarray(examples.data.x[examples.rows], np.float32).reshape(-1, 1, 8, 8)
+    (found,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(found, predict(taken, examples).probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "state-dict"])
+def test_a_clients_model_is_exported_whole_and_is_a_model_file_again(form: str, tmp_path: Path) -> None:
+    """Without the private part of FedPer nobody could use the file."""
+    folder = trained(tmp_path, algorithm="fedper", num_server_rounds=1)
+    taken = take(folder, "client-1")
+    examples = own_examples(taken)
+    path = tmp_path / f"one{SUFFIXES[form]}"
+    export(taken, form, path, examples)
+    ours = predict(taken, examples).probabilities
+    if form == "safetensors":
+        again = take(path)
+        assert again.card.taken == {"run_name": "trial", "client": "client-1"}
+        assert (predict(again, examples).probabilities == ours).all()
+    else:
+        state = torch.load(path, weights_only=True)
+        assert set(state) == {"1.weight", "1.bias", "3.weight", "3.bias"}
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_int8_is_smaller_and_says_what_it_costs(form: str, tmp_path: Path) -> None:
+    taken = take(trained(tmp_path, model="2nn"))
+    done = export(taken, form, tmp_path / "m", own_examples(taken), int8=True)
+    assert done.size < 0.45 * done.float_size
+    assert 1e-5 < done.difference < 0.2
+    before, after = done.scores["accuracy"]
+    assert abs(before - after) < 0.02
+    assert before == predict(taken, own_examples(taken)).scores["all"]["accuracy"]
+    assert "in int8" in done.lines()[-1]
+
+
+def test_a_model_that_answers_otherwise_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(exports.Deployed):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 2e-5
+
+    monkeypatch.setattr(exports, "Deployed", Wrong)
+    with pytest.raises(BouquetError, match=r"within 1e-05 of ours; got a difference of 2\.0e-05"):
+        export(fresh("logistic"), "torchscript", tmp_path / "m.pt", None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = fresh("logistic")
+    with pytest.raises(ConfigError, match="--int8: expected --format onnx or torchscript"):
+        export(taken, "safetensors", tmp_path / "m", None, int8=True)
+    with pytest.raises(ConfigError, match="--format: expected one of"):
+        export(taken, "pickle", tmp_path / "m", None)
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r"pip install 'bouquet\[onnx\]'"):
+        export(taken, "onnx", tmp_path / "m", None)
+
+
+def test_pictures_in_csv_of_a_deployed_run_need_examples(tmp_path: Path) -> None:
+    """Where only nodes have data, an npz file may hold pictures or numbers; a guess would scale wrongly."""
+    card = ModelCard({"dataset": "npz", "model": "mlp"}, (1, 8, 8), 10)
+    taken = TakenModel(card, build_model("mlp", (1, 8, 8), 10, 1).eval(), card.config)
+    with pytest.raises(ConfigError, match="--data: expected some examples"):
+        export(taken, "torchscript", tmp_path / "m", None)
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 8), np.uint8)
+    np.savez(tmp_path / "x.npz", x=pictures)
+    examples = read_examples(tmp_path / "x.npz", card)
+    assert (examples.data.mean, examples.data.std) == ((0.5,), (0.5,))
+    assert export(taken, "torchscript", tmp_path / "m", examples).difference <= 1e-5
