@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from task.config.knobs import Config
+    from task.config.sections import Value
 
 Recipe = Annotated[
     str, typer.Option("--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.")
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", help="Repeat this run: a result folder, its name below runs/, or a model file."),
 ]
 RunName = Annotated[str, typer.Option("--run-name", help="Name of the run: its folder below --runs-dir.")]
 Resume = Annotated[
@@ -41,16 +46,23 @@ def read_keys(
     runs_dir: str = "",
     resume: bool = False,
     overwrite: bool = False,
+    repeat: Path | None = None,
 ) -> dict[str, object]:
-    """Return the run-config keys of a recipe, of ``-c`` and of the options, in this order."""
+    """Return the run-config keys of a recipe or repeated run, of ``-c`` and of the options, in this order."""
     with importing():
         from task.config.options import parse_options
         from task.config.read import fuse, read_recipe
 
-    keys, unread = fuse(read_recipe(recipe) if recipe else {}, parse_options(pairs))
+    base = read_recipe(recipe) if recipe else {}
+    if repeat is not None:
+        base = _repeated(repeat, recipe, resume)
+    keys, unread = fuse(base, parse_options(pairs))
     if unread:
         listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
-        typer.echo(f"recipe {recipe}: left out what this run does not read: {listed}", err=True)
+        typer.echo(
+            f"{recipe and 'recipe '}{recipe or repeat}: left out what this run does not read: {listed}",
+            err=True,
+        )
     if run_name:
         keys["run-name"] = run_name
     if runs_dir:
@@ -60,6 +72,19 @@ def read_keys(
     if overwrite and (keys.get("resume") or not keys.get("run-name")):
         got = "--resume" if keys.get("resume") else "none"
         raise ConfigError(f"--overwrite: expected --run-name and no --resume with it; got {got}")
+    return keys
+
+
+def _repeated(run: Path, recipe: str, resume: bool) -> dict[str, Value]:
+    """Return the keys of a run to repeat."""
+    from server_app.run.repeat import keys_of_run
+
+    if recipe or resume:
+        other = "--recipe" if recipe else "--resume, which goes on with a run"
+        raise ConfigError(f"--from: expected it alone, perhaps with -c and --run-name; got {other}")
+    keys, lines = keys_of_run(run)
+    for line in lines:
+        typer.echo(line, err=True)
     return keys
 
 

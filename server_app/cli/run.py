@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from server_app.cli.common import (
+    From,
     Overwrite,
     Recipe,
     Resume,
@@ -33,6 +34,7 @@ app = typer.Typer()
 )
 def run(
     recipe: Recipe = "",
+    repeat: From = None,
     config: Set = None,
     nodes: Annotated[
         str,
@@ -62,7 +64,7 @@ def run(
 
         console().print(listing())
         return
-    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat)
     if link is not None:
         if nodes and (attach or stop):
             raise ConfigError("--nodes: expected it where a run is submitted; got it with --attach or --stop")

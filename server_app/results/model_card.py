@@ -87,11 +87,10 @@ def card_of(config: Config, shape: tuple[int, ...], num_classes: int, dataset: D
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes)
     if dataset is None:
-        half = (0.5,) * shape[0]  # as every node scales pictures of its own
-        pictures = {"kind": "image", "mean": half, "std": half}
-        return replace(
-            card, **{"csv": {"kind": "features"}, "imagefolder": pictures}.get(config.data.dataset, {})
-        )
+        if config.data.dataset == "imagefolder":
+            half = (0.5,) * shape[0]  # as every node scales pictures of its own
+            return replace(card, kind="image", mean=half, std=half)
+        return replace(card, kind="features" if config.data.dataset == "csv" else "")
     of_data = ("kind", "scale", "mean", "std", "classes", "columns")
     return replace(card, **{k: getattr(dataset, k) for k in of_data})
 

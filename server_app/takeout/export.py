@@ -52,6 +52,8 @@ class Deployed(nn.Module):
     def __init__(self, model: nn.Module, data: Dataset) -> None:
         super().__init__()
         self.model, self.image, self.scale = model, data.kind == "image", data.scale
+        self.mean: torch.Tensor
+        self.std: torch.Tensor
         self.register_buffer("mean", torch.tensor(data.mean).reshape(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(data.std).reshape(1, -1, 1, 1))
 
@@ -193,9 +195,9 @@ def _of_module(module: Callable[[torch.Tensor], torch.Tensor]) -> Answer:
 
 def _write_script(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
     with torch.no_grad():
-        traced = torch.jit.trace(deployed, torch.from_numpy(x[:2]), check_trace=False)
-        traced.save(str(path))
-    return _of_module(torch.jit.load(str(path)))
+        jit: Any = torch.jit
+        jit.trace(deployed, torch.from_numpy(x[:2]), check_trace=False).save(str(path))
+    return _of_module(jit.load(str(path)))
 
 
 def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
@@ -219,7 +221,8 @@ def _quantise(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dat
     """Replace a written graph by one with weights of 8 bits and return how that one answers."""
     if form == "torchscript":
         deployed = Deployed(taken.model, data).eval()
-        small = torch.ao.quantization.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+        quantisation: Any = torch.ao.quantization
+        small = quantisation.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
         return _write_script(small, path, x)
     quantization = _needs("onnxruntime.quantization")
     source = path.with_name("float32.onnx")

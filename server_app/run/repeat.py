@@ -1,0 +1,43 @@
+"""The run-config keys of a run that is there, so that it can be done again."""
+
+from pathlib import Path
+
+from server_app.results.folder import CONFIG, RunFolder, environment
+from server_app.results.model_card import read_model
+from task.config.knobs import CHANGE_NO_RESULT
+from task.config.read import defaults
+from task.config.sections import Value
+from task.errors import ConfigError
+
+# Where the data lie is still so; a run on a link says itself where it runs.
+AGAIN_OTHERWISE = (CHANGE_NO_RESULT | {"nodes"}) - {"data-dir", "cache-dir"}
+VERSIONS = ("bouquet", "git_commit", "torch", "numpy", "python")
+
+
+def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
+    """Return the keys that a run was started with, and lines about what is different now.
+
+    `run` is a result folder, finished or not, the name of one below runs/, or a model file. Keys at their
+    default are left out, and so are name, folders of results and state, and waits.
+
+    Raises:
+        ConfigError: There is no such run, or a key of it does not exist in this version.
+    """
+    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
+    if place is None or (place.is_dir() and not (place / CONFIG).exists()):
+        raise ConfigError(f"--from: expected a result folder with {CONFIG}, or a model file; got {run}")
+    lines: list[str] = []
+    if place.is_dir():
+        record = RunFolder(place).config()
+        keys, then = dict(record["run"]), record.get("environment", {})
+        now = environment()
+        different = [f"{k} {then[k]} -> {now[k]}" for k in VERSIONS if k in then and then[k] != now[k]]
+        if different:
+            lines = [f"{place} was made with other versions, so figures may differ: {', '.join(different)}"]
+    else:
+        keys = dict(read_model(place)[0].run)
+    default = defaults()
+    if gone := sorted(keys.keys() - default.keys()):
+        raise ConfigError(f"--from {run}: expected run-config keys of this version; got {', '.join(gone)}")
+    kept = {k: v for k, v in keys.items() if v != default[k] and k not in AGAIN_OTHERWISE}
+    return kept, lines
