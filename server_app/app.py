@@ -30,9 +30,10 @@ from task.config.run_name import LENGTHEN
 from task.datasets import DATASETS, Dataset, load_dataset, natural_task
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
+from task.models.brought import find_maker
 from task.numerics.arrays import state_of
 from task.references import is_reference
-from task.resolve.contract import contract_of, model_of, parts_of
+from task.resolve.contract import check_model, contract_of, model_of, parts_of
 from task.tasks import task_of
 from task.tasks.base import check_fits
 from task.text import logger
@@ -65,6 +66,8 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     config = read_config(run_config)
     check_measured(config)
     folder_of_run(config)
+    if is_reference(config.model):
+        find_maker(config.model)
     dataset = _server_data(config)
     if dataset is not None:
         load_partition(dataset, config.data, config.seed)
@@ -104,9 +107,10 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     else:  # the nodes know what an example is like
         strategy.engine.register(grid, 0)
         shape, classes = strategy.registry.shape_of_data()
+    task = task_of(config, dataset.task if dataset else natural_task(config.data))
+    check_model(config, shape, classes, task.name)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    task = task_of(config, dataset.task if dataset else natural_task(config.data))
     if dataset and (not task.plain or is_reference(config.model)):
         check_fits(task, model, dataset)
     shared = {n: a for n, a in state_of(model).items() if n in parts.shared}

@@ -17,6 +17,9 @@ from task.errors import ConfigError, choose_from
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
+_NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
+OURS = ("client_app", "server_app", "strategies", "task")
+
 
 def is_reference(text: str) -> bool:
     """Return whether a value names a thing of the user's own, ``package.module:name``."""
@@ -26,6 +29,22 @@ def is_reference(text: str) -> bool:
 def package_of(reference: str) -> str:
     """Return the top-level package or module of a reference: ``net`` of ``net.parts:Small``."""
     return reference.partition(":")[0].partition(".")[0]
+
+
+def check_reference(key: str, reference: str) -> None:
+    """Refuse what is no reference of a user's own; nothing is imported.
+
+    Raises:
+        ConfigError: It is not of the form, or names a package of Bouquet's.
+    """
+    where = f'run-config key "{key}"'
+    if not _REFERENCE.fullmatch(reference):
+        raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
+    if package_of(reference) in OURS:
+        raise ConfigError(
+            f'{where}: expected a module of your own; got "{reference}", and "{package_of(reference)}" is a '
+            "package of Bouquet's. Give your file another name"
+        )
 
 
 def load_reference(key: str, reference: str) -> Any:
@@ -38,9 +57,8 @@ def load_reference(key: str, reference: str) -> Any:
     Raises:
         ConfigError: It is not of this form, the module is not found or fails, or it lacks the name.
     """
+    check_reference(key, reference)
     where = f'run-config key "{key}"'
-    if not _REFERENCE.fullmatch(reference):
-        raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
     module, _, name = reference.partition(":")
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # at the end: no file here takes the place of an installed package
@@ -49,12 +67,12 @@ def load_reference(key: str, reference: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as err:
         if err.name is None or not f"{module}.".startswith(f"{err.name}."):
-            raise ConfigError(f'{where}: module "{module}" cannot be imported: {_place(err)}') from err
+            raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
         raise ConfigError(
             f'{where}: expected module "{err.name}" among the installed packages or in {here}; found none'
         ) from None
     except Exception as err:  # whatever the user's code raises
-        raise ConfigError(f'{where}: module "{module}" cannot be imported: {_place(err)}') from err
+        raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
     for part in name.split("."):
         if not hasattr(found, part):
             public = [n for n in vars(found) if not n.startswith("_")]
@@ -64,11 +82,11 @@ def load_reference(key: str, reference: str) -> Any:
     return found
 
 
-def _place(err: Exception) -> str:
-    """Return what an error says, and where in the user's code it arose."""
-    frames = traceback.extract_tb(err.__traceback__)
-    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+def place(err: Exception) -> str:
+    """Return what an error of the user's code says, and where it arose."""
+    frames = [f for f in traceback.extract_tb(err.__traceback__) if f.filename != __file__]
+    theirs = [f for f in frames if not any(part in f.filename for part in _NOT_THEIRS)]
+    where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
     if isinstance(err, SyntaxError):
         where = f" ({Path(err.filename or '').name}, line {err.lineno})"
     return f"{type(err).__name__}: {err}{where}"

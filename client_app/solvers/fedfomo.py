@@ -95,5 +95,6 @@ def mixture(theta: Arrays, models: Mapping[str, Arrays], weights: Mapping[str, f
         for client, w in weights.items():
             if w:
                 wide = wide + w * (models[client][name].astype(np.float64) - a)
-        out[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
+        # an array again: of no dimensions, arithmetic makes a number
+        out[name] = np.asarray(np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
     return out

@@ -303,7 +303,7 @@ def _chunks(task: LocalTask, group: range) -> list[Batch]:
 
 def norms(tensors: Tensors) -> list[float]:
     """Return each client's Euclidean norm over all tensors together, summed in float64."""
-    squares = [t.double().square().flatten(1).sum(1).tolist() for t in tensors]
+    squares = [t.double().square().reshape(len(t), -1).sum(1).tolist() for t in tensors]
     return [math.sqrt(math.fsum(of_client)) for of_client in zip(*squares, strict=True)]
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import conv2d
 
-from task.models.layer_split import last_linear
+from task.models.layer_split import last_linear, linear_calls, no_last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
 from task.tasks.base import Task
@@ -127,7 +127,7 @@ class Program(ABC):
         """Return the last layer's inputs [K, b, f] and the logits [K, b, C], differentiable.
 
         Raises:
-            ConfigError: The model is not a chain of layers that ends with a linear one.
+            ConfigError: The model does not end with a linear layer.
         """
 
     @abstractmethod
@@ -203,13 +203,12 @@ class Single(Program):
 
     def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the last layer's inputs [1, b, f] and the logits, differentiable."""
-        inputs: Tensors = []
-        hook = last_linear(self.model, "MOON").register_forward_pre_hook(lambda _, args: inputs.extend(args))
-        try:
-            logits = self.logits(params, x)
-        finally:
-            hook.remove()
-        return inputs[0].unsqueeze(0), logits
+        with linear_calls(self.model) as calls:
+            logits = self._forward([p[0] for p in params], x[0])
+        read = next((h for _, h, out in reversed(calls) if out is logits), None)
+        if read is None:
+            raise no_last_linear("MOON", self.model)
+        return read.unsqueeze(0), logits.unsqueeze(0)
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return loss [1] and gradient."""
@@ -245,13 +244,19 @@ class Layers(Program):
     @classmethod
     def takes(cls, model: nn.Module) -> bool:
         """Return whether the model is made of known layers, with all parameters trainable."""
-        if not isinstance(model, nn.Sequential) or not all(p.requires_grad for p in model.parameters()):
+        if type(model) is not nn.Sequential or not all(p.requires_grad for p in model.parameters()):
             return False
         plain = all(type(m) in cls.LAYERS for m in model) and next(iter(model.parameters()), None) is not None
-        linear = [m.bias is not None for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
+        weighted = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
+        # in this order: what PyTorch's older weight_norm leaves is none of it
+        named = [[*m._parameters] == ["weight", "bias"] and m.bias is not None for m in weighted]
         ungrouped = [m.groups == 1 and m.padding_mode == "zeros" for m in model if isinstance(m, nn.Conv2d)]
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
-        return plain and all(linear + ungrouped + flat)
+        unhooked = [not (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks) for m in model]
+        # PyTorch applies a linear layer to the last dimension, and `_through` to all of them together.
+        kinds = [type(m) for m in model]
+        flattened = [nn.Flatten in kinds[:i] for i, kind in enumerate(kinds) if kind is nn.Linear]
+        return plain and all(named + ungrouped + flat + unhooked + flattened)
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return K copies of the received parameters, with each client's personal ones in their place."""

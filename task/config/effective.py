@@ -45,6 +45,7 @@ def _selection(name: str) -> When:
 
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
+_HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
@@ -87,7 +88,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),
     "fedopt.beta1": (_MOMENTS,),
     "fedopt.beta2": (_MOMENTS,),
-    "personal.layers": (_algorithm(*sorted(a for a, e in ALGORITHMS.items() if e.private == "head")),),
+    "personal.layers": (_HEAD, When("private-layers", ("",))),
+    "private-layers": (_HEAD,),
     "personal.epochs": (_algorithm("ditto", "fedrep", "fine-tune"),),
     "robust.trim": (_algorithm("trimmed-mean"),),
     "robust.m": (_algorithm("multi-krum"),),

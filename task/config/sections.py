@@ -112,6 +112,9 @@ class TrainConfig(Section):
     )
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
     stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
+    private_layers: str = knob(
+        "", 'layers that stay at the client in place of personal.layers: "fc2" or "head.*,norm"'
+    )
     ala: bool = knob(False, "adaptive local aggregation in front of fedavg, fedprox, fedrep or ditto")
 
 

@@ -1,5 +1,7 @@
 """The models a run can name, and how their first parameters are drawn.
 
+A user's own model is named ``package.module:name``, see `task.models.brought`.
+
 Every model takes an example as the data set gives it (images ``[B, C, H, W]`` float32, features
 ``[B, d]`` float32, text ``[B, T]`` int64), flattens it itself where it must, and returns logits,
 or whatever outputs its task takes (`task.tasks`).
@@ -10,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from task.errors import ConfigError, choose_from
 from task.numerics import seeds
+from task.references import is_reference
 
 if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
     from torch import nn
@@ -169,36 +173,53 @@ def build_model(
     """
     import torch
 
+    shape = tuple(input_shape)
+    build = _builder(name, shape, num_classes, kind)
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
+        # Not torch.manual_seed: that would seed the accelerators' generators as well.
+        generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
+        model = build()
+        return _twin(name, model, build(), shape, kind) if twin else model
+    finally:
+        generator.set_state(before)
+
+
+def _builder(name: str, shape: Shape, num_classes: int, kind: str) -> Callable[[], nn.Module]:
+    """Return what makes the model, or refuse one that does not fit the data."""
+    if is_reference(name):
+        from task.models.brought import build_brought
+
+        return partial(build_brought, name, shape, num_classes, text=kind == "text")
     if name not in MODELS:
         raise ConfigError(choose_from('run-config key "model"', name, MODELS))
     spec = MODELS[name]
-    shape = tuple(input_shape)
     if not spec.fits(shape, num_classes) or (kind and kind not in spec.kinds):
         what = f"{kind} data" if kind else "a data set"
         raise ConfigError(
             f'run-config key "model": "{name}" expects {spec.inputs}; got {what} with examples of shape '
             f'{shape} and {num_classes} classes. Choose another "model" or "dataset".'
         )
-    generator = torch.default_generator
-    before = generator.get_state()
-    try:
-        # Not torch.manual_seed: that would seed the accelerators' generators as well.
-        generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
-        model = spec.build(shape, num_classes)
-        return _twin(name, model, spec.build(shape, num_classes)) if twin else model
-    finally:
-        generator.set_state(before)
+    return partial(spec.build, shape, num_classes)
 
 
-def _twin(name: str, first: nn.Module, second: nn.Module) -> nn.Module:
+def _twin(name: str, first: nn.Module, second: nn.Module, shape: Shape, kind: str) -> nn.Module:
     """Return the twin model whose extractors are those of two models of one architecture."""
     from torch import nn
 
     from task.models.layer_split import last_linear
     from task.models.layers import Twin
 
-    last = last_linear(first, "FENDA")
-    shared, local = (nn.Sequential(*list(model.children())[:-1]) for model in (first, second))
+    if isinstance(first, nn.Sequential) or not is_reference(name):
+        last = last_linear(first, "FENDA")
+        shared: nn.Module = nn.Sequential(*list(first.children())[:-1])
+        local: nn.Module = nn.Sequential(*list(second.children())[:-1])
+    else:
+        from task.models.brought import without_output_layer
+
+        last, shared = without_output_layer(name, first, shape, text=kind == "text")
+        _, local = without_output_layer(name, second, shape, text=kind == "text")
     if not list(shared.parameters()):
         raise ConfigError(
             f'run-config key "model": FENDA needs layers to share before the last one; got "{name}", which '

@@ -3,14 +3,19 @@
 A *layer* is a module that owns parameters itself, such as one linear map with its weight and bias.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from task.errors import ConfigError
 from task.models.layers import Twin
 from task.spec.entry import Private
+
+LinearCall = tuple[str, torch.Tensor, torch.Tensor]
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
@@ -21,16 +26,19 @@ def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
     return [tuple(names) for names in owners.values()]
 
 
-def private_names(model: nn.Module, private: Private, layers: int = 0) -> frozenset[str]:
+def private_names(
+    model: nn.Module, private: Private, layers: int = 0, patterns: Sequence[str] = ()
+) -> frozenset[str]:
     """Return the names of the tensors, parameters and buffers, that stay at the clients.
 
-    `private` says which part, as in `task.spec.entry.Algorithm`; the "head" are the last `layers`, 0 = none.
+    `private` says which part, as in `task.spec.entry.Algorithm`; the "head" are the last `layers`, 0 = none,
+    or what `patterns` name.
 
     Raises:
         ConfigError: The model has no such part.
     """
     if private == "head":
-        return _last_layers(model, layers)
+        return _named(model, patterns) if patterns else _last_layers(model, layers)
     if private == "norm":
         names = {
             f"{path}.{name}" if path else name
@@ -64,6 +72,31 @@ def _last_layers(model: nn.Module, layers: int) -> frozenset[str]:
     return frozenset(n for names in owners[first:] for n in names)
 
 
+def _named(model: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the tensors that patterns name, each a tensor, a module with all in it, or both by ``*``."""
+    found: set[str] = set()
+    for pattern in patterns:
+        mine = {
+            name
+            for name in model.state_dict()
+            if any(fnmatchcase(part, pattern) for part in (name, *_modules_of(name)))
+        }
+        if not mine:
+            layers = ", ".join(dict.fromkeys(n.rpartition(".")[0] or n for n in model.state_dict()))
+            raise ConfigError(
+                f'run-config key "private-layers": expected names or patterns of layers ({layers}) or of '
+                f'tensors in them; got "{pattern}", which none has'
+            )
+        found |= mine
+    return frozenset(found)
+
+
+def _modules_of(name: str) -> Iterator[str]:
+    """Yield the paths of the modules that a tensor is in: a.b and a of a.b.weight."""
+    while name := name.rpartition(".")[0]:
+        yield name
+
+
 def top_parameters(names: Sequence[str], layers: int) -> tuple[str, ...]:
     """Return those of the last layers among parameter names in the model's order.
 
@@ -94,8 +127,33 @@ def last_linear(model: nn.Module, who: str) -> nn.Linear:
     """
     last = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
     if not isinstance(last, nn.Linear):
-        raise ConfigError(
-            f'run-config key "model": {who} needs a chain of layers that ends with a linear one, such as '
-            f"moon-cnn; got {type(model).__name__}"
-        )
+        raise no_last_linear(who, model)
     return last
+
+
+def no_last_linear(who: str, model: nn.Module) -> ConfigError:
+    """Return the error of an algorithm that needs a last linear layer, where the model has none."""
+    return ConfigError(
+        f'run-config key "model": {who} needs a chain of layers that ends with a linear one, such as '
+        f"moon-cnn, or a model whose outputs are those of an nn.Linear; got {type(model).__name__}"
+    )
+
+
+@contextmanager
+def linear_calls(model: nn.Module) -> Iterator[list[LinearCall]]:
+    """Note each call of a linear layer in the block: its path, what it read and what came out."""
+    calls: list[LinearCall] = []
+
+    def noting(path: str, args: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        calls.append((path, args[0], out))
+
+    hooks = [
+        layer.register_forward_hook(lambda _, args, out, path=path: noting(path, args, out))
+        for path, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -36,6 +36,38 @@ class BatchNorm1d(nn.BatchNorm1d):
         )
 
 
+class _LoneExample:
+    """Batch normalisation of a training batch with one value per channel: as in evaluation.
+
+    So is one picture whose maps have shrunk to a single pixel. Layers without running statistics refuse it.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the normalised maps, of the shape that came in."""
+        assert isinstance(self, nn.modules.batchnorm._BatchNorm)
+        if not self.training or self.running_mean is None or input.numel() > input.shape[1]:
+            return super().forward(input)  # type: ignore[misc, no-any-return]
+        return batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+
+class BatchNorm2d(_LoneExample, nn.BatchNorm2d):
+    """PyTorch's layer, but one value per channel goes through as in evaluation."""
+
+
+class BatchNorm3d(_LoneExample, nn.BatchNorm3d):
+    """PyTorch's layer, but one value per channel goes through as in evaluation."""
+
+
+# What takes the place of PyTorch's layers in a model that a user brings.
+LONE_EXAMPLE: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+}
+
+
 class CharLSTM(nn.Module):
     """McMahan et al.'s character model: byte embedding, two LSTM layers, one logit per byte.
 

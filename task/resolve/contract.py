@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.models import build_model
 from task.models.layer_split import last_linear, private_names, top_parameters
+from task.population import listed
+from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
+from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
@@ -49,11 +53,11 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     """
     entry = contract_of(config)
     layers = config.personal.layers if entry.private == "head" else 0
-    private = private_names(model, entry.private, layers)
+    private = private_names(model, entry.private, layers, listed(config.train.private_layers))
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if entry.name == "moon" and config.moon.mu:
+    if entry.name == "moon" and config.moon.mu and not is_reference(config.model):
         last_linear(model, "MOON")  # it compares what that layer reads
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
@@ -66,5 +70,41 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
         ConfigError: It cannot read such data.
     """
     twin = ALGORITHMS[config.algorithm].private == "twin"
-    kind = "text" if DATASETS[config.data.dataset].targets > 1 else ""
-    return build_model(config.model, shape, classes, config.seed, kind, twin)
+    return build_model(config.model, shape, classes, config.seed, _kind(config), twin)
+
+
+def _kind(config: Config) -> str:
+    """Return "text" if the data are; else "", as a model says itself what it reads."""
+    return "text" if DATASETS[config.data.dataset].targets > 1 else ""
+
+
+def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str = "classification") -> None:
+    """Try a model that the user brings, on made-up examples, before round 1; of ours do nothing.
+
+    `task` is a name in `task.tasks.TASKS`.
+
+    Raises:
+        ConfigError: It cannot be trained, or is not of the form that the algorithm needs.
+    """
+    if not is_reference(config.model):
+        return
+    from task.models.brought import check_brought, check_linear
+
+    entry = contract_of(config)
+    last = {}
+    if entry.private == "head" and not config.train.private_layers:
+        last["personal.layers"] = config.personal.layers
+    if "ala" in entry.stages:
+        last["fedala.layers"] = config.fedala.layers
+    check_brought(
+        config.model,
+        partial(model_of, config, shape, classes),
+        shape,
+        classes,
+        text=_kind(config) == "text",
+        logits=TASKS[task].classes,
+        needs_features="MOON" if entry.name == "moon" and config.moon.mu else "",
+        last_layers=last,
+    )
+    if entry.name == "fsvrg-sparse":
+        check_linear(config.model, model_of(config, shape, classes), shape)

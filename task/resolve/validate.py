@@ -6,11 +6,13 @@ from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
-from task.references import is_reference
+from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_loss_name
+
+REFERENCES = ("model", "dataset", "partition")  # run-config keys that take ``package.module:name``, too
 
 
 def check_names(config: Config) -> None:
@@ -26,7 +28,9 @@ def check_names(config: Config) -> None:
         ("partition", config.data.partition, PARTITIONS),
         ("selection", config.server.selection, SELECTIONS),
     ):
-        if got not in known:
+        if is_reference(got) and key in REFERENCES:
+            check_reference(key, got)
+        elif got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
     if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
         got = config.train.optimizer
@@ -62,7 +66,7 @@ def check_names(config: Config) -> None:
     _check_plateau(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
-        if config.model not in linear:
+        if config.model not in linear and not is_reference(config.model):
             raise ConfigError(
                 f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
                 f"the features; expected one of {', '.join(linear)}; got {config.model!r}"

@@ -248,13 +248,12 @@ def test_features_are_what_the_last_layer_reads(name: str, stack: int) -> None:
 
 def test_features_need_a_chain_that_ends_with_a_linear_layer() -> None:
     relu_last = nn.Sequential(nn.Flatten(), nn.Linear(256, 4), nn.ReLU())
-    for model, kind in (
-        (relu_last, Layers), (Noisy(), Single), (build_model("2nn", IMAGE, 4, seed=2, twin=True), Single),
-    ):  # fmt: skip
+    twice = nn.Sequential(Noisy(), nn.ReLU())
+    for model, kind, x in ((relu_last, Layers, data([5]).x), (twice, Single, data([5], (3,)).x)):
         program, _ = program_of(model, 2)
         assert type(program) is kind
         with pytest.raises(ConfigError, match="MOON needs a chain of layers"):
-            program.features(program.load(state_of(model), 1), data([5]).x[None])
+            program.features(program.load(state_of(model), 1), x[None])
 
 
 def test_features_leave_no_hook_behind() -> None:

@@ -1,0 +1,307 @@
+"""Models that a user brings: a callable ``package.module:name`` is built, and checked before round 1."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
+
+from task.errors import ConfigError
+from task.models.layer_split import linear_calls, no_last_linear
+from task.models.layers import LONE_EXAMPLE
+from task.references import load_reference, place
+
+GIVEN = ("input_shape", "num_classes")
+_WANTED = "a callable (input_shape, num_classes) or () that returns a torch.nn.Module"
+
+Shape = tuple[int, ...]
+
+
+def find_maker(reference: str) -> Callable[..., Any]:
+    """Import what the run-config key "model" names.
+
+    Raises:
+        ConfigError: It cannot be imported, or cannot be called as a model's maker is.
+    """
+    made = load_reference("model", reference)
+    if isinstance(made, nn.Module) or not callable(made):
+        raise _refused(reference, _WANTED, f"{type(made).__name__}; give the class or a function")
+    _arguments(reference, made, (), 0)
+    return made  # type: ignore[no-any-return]
+
+
+def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool = False) -> nn.Module:
+    """Return a new model of a user's callable; its first values come from torch's generator.
+
+    `shape` is that of one example. PyTorch's own batch normalisation takes single examples as our layers do,
+    see `task.models.layers.LONE_EXAMPLE`. Lazy layers take the shape of an example.
+
+    Raises:
+        ConfigError: The callable fails, or what it returns cannot be trained.
+    """
+    maker = find_maker(reference)
+    args, named = _arguments(reference, maker, shape, num_classes)
+    try:
+        model = maker(*args, **named)
+    except Exception as err:  # whatever the user's code raises
+        raise _refused(reference, "a model", f"an error: {place(err)}") from err
+    if not isinstance(model, nn.Module):
+        raise _refused(reference, "a torch.nn.Module", f"{type(model).__name__}")
+    for layer in model.modules():
+        layer.__class__ = LONE_EXAMPLE.get(type(layer), type(layer))
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        _run(reference, model.eval(), examples(shape, 1, text=text), "an example")
+        model.train()
+    _check_tensors(reference, model)
+    return model
+
+
+def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
+    """Return made-up examples [count, ...]: zeros, of a text's dtype int64."""
+    return torch.zeros((count, *shape), dtype=torch.int64 if text else torch.float32)
+
+
+def _arguments(
+    reference: str, maker: Callable[..., Any], shape: Shape, num_classes: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what to call a maker with: what it names, else both in order, else nothing."""
+    values = dict(zip(GIVEN, (shape, num_classes), strict=True))
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):  # no Python code
+        return (shape, num_classes), {}
+    open_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = {p.name: values[p.name] for p in parameters if p.name in values}
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in open_kinds]
+    if all(p.name in named for p in needed) and not any(p.kind is p.POSITIONAL_ONLY for p in needed):
+        return (), named
+    if not named and len(needed) == 2 and all(p.kind is not p.KEYWORD_ONLY for p in needed):
+        return (shape, num_classes), {}
+    got = ", ".join(map(str, parameters))
+    raise _refused(reference, "arguments (input_shape, num_classes) or none", f"({got})")
+
+
+def _check_tensors(reference: str, model: nn.Module) -> None:
+    """Refuse a model whose tensors cannot be sent, averaged or trained."""
+    names: dict[int, str] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if first := names.get(id(p)):
+            raise _refused(
+                reference, "parameters of their own in every layer", f"one tensor as {first!r} and {name!r}"
+            )
+        names[id(p)] = name
+        if p.dtype != torch.float32:
+            raise _refused(reference, "float32 parameters", f"{str(p.dtype)[6:]} in {name!r}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise _refused(reference, "parameters to train", "none")
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise _refused(reference, "tensors only in the state dict", f"{type(value).__name__} as {name!r}")
+        if value.is_complex():
+            raise _refused(reference, "real numbers", f"{str(value.dtype)[6:]} in {name!r}")
+
+
+def check_brought(
+    reference: str,
+    build: Callable[[], nn.Module],
+    shape: Shape,
+    num_classes: int,
+    *,
+    text: bool = False,
+    logits: bool = True,
+    needs_features: str = "",
+    last_layers: Mapping[str, int] | None = None,
+) -> None:
+    """Try a user's model on two examples, forwards and backwards, before round 1.
+
+    Args:
+        reference: Of the model.
+        build: Makes it as the run does.
+        shape: Of one example.
+        num_classes: C; the model is to give [B, C], of text [B, C, T].
+        text: Whether examples are int64.
+        logits: Whether the task is one of classes; what others need, `task.tasks.base.check_fits` says.
+        needs_features: Title of the algorithm that needs a last linear layer; "" = it needs none.
+        last_layers: By run-config key, how many last layers the run takes by their order of declaration.
+
+    Raises:
+        ConfigError: It cannot be trained; names the reference, what was expected and got, and what to do.
+    """
+    model = build()
+    first, again = (m.state_dict() for m in (model, build()))
+    differ = [n for n, t in first.items() if n not in again or not _same(t, again[n])]
+    if differ:
+        raise _refused(
+            reference, "first values that follow from torch's generator (the run's seed) alone",
+            f"others at a second call in {differ[0]!r}; draw them with torch",
+        )  # fmt: skip
+    x = examples(shape, 2, text=text)
+    with torch.random.fork_rng(devices=[]):
+        _check_outputs(reference, model.eval(), x, num_classes if logits else 0)
+        order = _order(model, x)
+        if needs_features and output_layer(model, x) is None:
+            raise _refused(
+                reference, f"a model that ends with a linear layer, as {needs_features} needs one",
+                "outputs that are not those of an nn.Linear",
+            )  # fmt: skip
+        for key, count in (last_layers or {}).items():
+            _check_order(reference, model, order, key, count)
+        _check_training(reference, copy.deepcopy(model).train(), x)
+
+
+def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, num_classes: int) -> None:
+    """Refuse outputs of another shape or dtype than logits have, for one example and for two.
+
+    Without classes, the model only has to take them.
+    """
+    for count in (1, 2):
+        out = _run(reference, model, x[:count], f"{count} example{'s' if count > 1 else ''}")
+        if not num_classes:
+            continue
+        text = not x.is_floating_point()
+        want = [count, num_classes, *(x.shape[1:] if text else ())]
+        if not isinstance(out, torch.Tensor):
+            raise _refused(reference, f"outputs {want}, a tensor", type(out).__name__)
+        if list(out.shape) != want:
+            raise _refused(
+                reference, f"outputs {want} for inputs {list(x[:count].shape)} "
+                f"({'examples, classes, places' if text else 'examples, classes'})", f"{list(out.shape)}",
+            )  # fmt: skip
+        if out.dtype != torch.float32:
+            raise _refused(reference, "float32 outputs", str(out.dtype)[6:])
+
+
+def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:
+    """Refuse a model that gives some parameter no gradient, keeps unsaved state or cannot train on one."""
+    saved = model.state_dict().keys()
+    hidden = {n: b.clone() for n, b in model.named_buffers() if n not in saved}
+    out = _run(reference, model, x, "two training examples")
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    outputs = [t.sum() for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    found: tuple[torch.Tensor | None, ...] = (None,) * len(trained)
+    if outputs:
+        found = torch.autograd.grad(outputs, list(trained.values()), allow_unused=True)
+    without = [name for name, g in zip(trained, found, strict=True) if g is None]
+    if without:
+        raise _refused(
+            reference, "a gradient for every parameter",
+            f"none for {', '.join(without[:5])}{' ...' if len(without) > 5 else ''}, on which the outputs do "
+            "not depend; use these layers, leave them out, or set requires_grad = False",
+        )  # fmt: skip
+    moved = [n for n, b in model.named_buffers() if n in hidden and not torch.equal(b, hidden[n])]
+    if moved:
+        raise _refused(
+            reference, "buffers that are saved, where training changes them",
+            f"{moved[0]!r} with persistent=False, which would pass from one client to the next",
+        )  # fmt: skip
+    try:
+        model(x[:1])
+    except Exception as err:
+        raise _refused(
+            reference, "a model that can train on a single example, as a client's last batch may be one",
+            f"an error: {place(err)}",
+        ) from err  # fmt: skip
+
+
+def _run(reference: str, model: nn.Module, x: torch.Tensor, what: str) -> Any:
+    try:
+        with torch.set_grad_enabled(model.training):
+            return model(x)
+    except Exception as err:  # whatever the user's code raises
+        kind = str(x.dtype)[6:]
+        raise _refused(
+            reference, f"a model that takes {what}, {kind}{list(x.shape)}", f"an error: {place(err)}"
+        ) from err
+
+
+def output_layer(model: nn.Module, x: torch.Tensor) -> str | None:
+    """Return the path of the linear layer whose output is the model's, found by a run on examples."""
+    was = model.training
+    try:
+        with linear_calls(model) as calls, torch.no_grad():
+            result = model.eval()(x)
+    finally:
+        model.train(was)
+    return next((path for path, _, out in reversed(calls) if out is result), None)
+
+
+def without_output_layer(
+    reference: str, model: nn.Module, shape: Shape, *, text: bool
+) -> tuple[nn.Linear, nn.Module]:
+    """Return the last layer and, with nothing in its place, the model in front of it.
+
+    Raises:
+        ConfigError: The model fails, or its outputs are not those of a linear layer.
+    """
+    x = examples(shape, 1, text=text)
+    _run(reference, model.eval(), x, "an example")
+    path = output_layer(model.train(), x)
+    last = model.get_submodule(path) if path else None
+    if path is None or not isinstance(last, nn.Linear):
+        raise no_last_linear("FENDA", model)
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, nn.Identity())
+    return last, model
+
+
+def _order(model: nn.Module, x: torch.Tensor) -> list[str]:
+    """Return the paths of the modules in the order in which they end their first run."""
+    ended: dict[str, None] = {}
+    hooks = [
+        m.register_forward_hook(lambda _, args, out, path=path: ended.setdefault(path))
+        for path, m in model.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(ended)
+
+
+def _check_order(reference: str, model: nn.Module, order: list[str], key: str, count: int) -> None:
+    """Refuse last layers that do not run last: they are taken by the order of their declaration."""
+    paths = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_parameters())
+    # When a module runs that has others within it, or that is not called as one, nobody can say.
+    owners = [p for p in paths if p in order and not any(model.get_submodule(p).children())]
+    if not count or not {*list(paths)[-count:]} <= {*owners}:
+        return
+    last = sorted(owners, key=order.index)[-count:]
+    if {*owners[-count:]} != {*last}:
+        raise _refused(
+            reference, f'layers that are declared in the order in which they run, as "{key}" = {count} takes '
+            "the last ones", f"{', '.join(owners[-count:])} as the last to be declared and {', '.join(last)} "
+            "as the last to run; declare them in order" + ("" if key == "fedala.layers" else
+            ', or name the private ones with "private-layers"'),
+        )  # fmt: skip
+
+
+def check_linear(reference: str, model: nn.Module, shape: Shape) -> None:
+    """Refuse a model whose first layer is not linear in the features, for FSVRG's sparse form.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    layers = [m for m in model if not isinstance(m, nn.Flatten)] if isinstance(model, nn.Sequential) else []
+    first = layers[0] if layers else model
+    if not isinstance(first, nn.Linear) or first.in_features != math.prod(shape):
+        raise _refused(
+            reference, "an nn.Sequential whose first layer is linear in the features, as fsvrg-sparse scales "
+            "its columns", type(first).__name__,
+        )  # fmt: skip
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a, b))
+
+
+def _refused(reference: str, expected: str, got: str) -> ConfigError:
+    return ConfigError(f'run-config key "model": "{reference}": expected {expected}; got {got}')

@@ -1,0 +1,212 @@
+"""Models that a user brings: how the callable is called, and what is refused before round 1."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from task.config.read import read_config
+from task.errors import ConfigError
+from task.models import build_model
+from task.models.brought import find_maker
+from task.resolve.contract import check_model, model_of
+from tests.support.brought import imported_from
+
+HEAD = """
+import torch
+from torch import nn
+import numpy as np
+
+class Flat(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.fc1 = nn.Linear(64, 8)
+        self.fc2 = nn.Linear(8, num_classes)
+    def forward(self, x):
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+"""
+
+
+_NUMBERS = itertools.count()  # of modules: Python keeps those that it has imported
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with imported_from(tmp_path):
+        yield tmp_path
+
+
+def _check(folder: Path, code: str, shape: tuple[int, ...] = (1, 8, 8), **keys: object) -> nn.Module:
+    name = f"made_{next(_NUMBERS)}"
+    (folder / f"{name}.py").write_text(HEAD + code)
+    config = read_config({"model": f"{name}:Net", **keys})
+    check_model(config, shape, 10)
+    return model_of(config, shape, 10)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Net = Flat",
+        "def Net(): return Flat((1, 8, 8), 10)",
+        "def Net(shape, classes): return Flat(shape, classes)",
+        "def Net(num_classes, hidden=8): return Flat(None, num_classes)",
+        "def Net(**options): return Flat(None, 10)",
+        "class Net(Flat):\n    def __init__(self, *, num_classes, input_shape): super().__init__(None, 10)",
+    ],
+)
+def test_ways_to_be_called_make_the_same_model_of_the_same_seed(folder: Path, code: str) -> None:
+    made = _check(folder, code, seed=5).state_dict()
+    (folder / "made_flat.py").write_text(HEAD)
+    again = build_model("made_flat:Flat", (1, 8, 8), 10, 5).state_dict()
+    assert all(torch.equal(made[n], again[n]) for n in again)
+
+
+def test_a_default_of_its_own_is_not_taken_for_the_shape(folder: Path) -> None:
+    # Called in order, hidden=64 and depth=2 would become (1, 8, 8) and 10.
+    made = _check(
+        folder,
+        "class Net(Flat):\n    def __init__(self, hidden=64, depth=2):\n        super().__init__(None, 10)\n"
+        "        assert (hidden, depth) == (64, 2)",
+    )
+    assert isinstance(made, nn.Module)
+
+
+def test_lazy_layers_and_single_examples(folder: Path) -> None:
+    model = _check(
+        folder,
+        "def Net():\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8), nn.ReLU(), "
+        "nn.Linear(8, 10))",
+    )
+    norm = model[2]
+    assert isinstance(norm, nn.BatchNorm1d)
+    model.train()
+    model(torch.ones(1, 1, 8, 8))
+    assert norm.num_batches_tracked == 0  # one example has no variance: as in evaluation
+    # Maps of one pixel, too; two examples of them move the statistics.
+    small = _check(
+        folder,
+        "def Net():\n    return nn.Sequential(nn.Conv2d(1, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), "
+        "nn.Linear(4, 10))",
+    ).train()
+    small(torch.ones(1, 1, 8, 8))
+    assert small[1].num_batches_tracked == 0
+    small(torch.ones(2, 1, 8, 8))
+    assert small[1].num_batches_tracked == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("Net = Flat(None, 10)", "returns a torch.nn.Module; got Flat; give the class or a function"),
+        ("Net = 3", r"a callable .*; got int"),
+        ("def Net(a): return Flat(None, 10)", r"arguments \(input_shape, num_classes\) or none; got \(a\)"),
+        ("def Net(a, b, c): ...", r"got \(a, b, c\)"),
+        ("def Net(num_classes, other): ...", r"got \(num_classes, other\)"),
+        ("def Net(): return 1 / 0", r"got an error: ZeroDivisionError: .* \(made_\d+.py, line 13\)"),
+        ("def Net(): return None", r"Module; got NoneType"),
+        ("def Net(): return Flat(None, 7)", r"outputs \[1, 10\] for inputs \[1, 1, 8, 8\] .*; got \[1, 7\]"),
+        ("class Net(Flat):\n    def forward(self, x): return (super().forward(x),)", "a tensor; got tuple"),
+        ("def Net(): return Flat(None, 10).double()", "float32 parameters; got float64 in 'fc1.weight'"),
+        ("def Net(): return Flat(None, 10).half()", "float32 parameters; got float16 in 'fc1.weight'"),
+        ("class Net(Flat):\n    def forward(self, x): return super().forward(x).double()", "got float64"),
+        ("def Net(): return nn.Sequential(nn.Linear(9, 10))", r"float32\[1, 1, 8, 8\]; got an error: R"),
+        (
+            "class Net(Flat):\n    def __init__(self):\n        super().__init__(None, 10)\n"
+            "        self.fc3 = nn.Linear(8, 3)",
+            r"a gradient for every parameter; got none for fc3.weight, fc3.bias, on which",
+        ),
+        ("class Net(Flat):\n    def forward(self, x): return super().forward(x).detach()", "none for fc1"),
+        ("def Net():\n    m = Flat(None, 10)\n    m.fc3 = m.fc1\n    return m", "as 'fc1.weight' and 'fc3"),
+        ("def Net(): return nn.Flatten()", "parameters to train; got none"),
+        (
+            "def Net():\n    m = Flat(None, 10)\n    m.fc1.weight.data += np.random.rand()\n    return m",
+            "the run's seed.* alone; got others at a second call in 'fc1.weight'",
+        ),
+        (
+            "class Net(Flat):\n    def __init__(self):\n        super().__init__(None, 10)\n"
+            "        self.register_buffer('seen', torch.zeros(1), persistent=False)\n"
+            "    def forward(self, x):\n        self.seen += self.training\n        return super().forward(x)",
+            "'seen' with persistent=False, which would pass from one client to the next",
+        ),
+        (
+            "class Norm(nn.BatchNorm1d): ...\n"
+            "def Net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Norm(10))",
+            "train on a single example, as a client's last batch may be one; got an error",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_refused(folder: Path, code: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf'(?s)"model": "made_\d+:Net": expected .*{words}'):
+        _check(folder, code)
+
+
+LATE = """
+class Net(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.head = nn.Linear(8, num_classes)
+        self.body = nn.Linear(64, 8)
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x.flatten(1))))
+"""
+
+
+@pytest.mark.parametrize(("algorithm", "key"), [("fedper", "personal.layers"), ("fedala", "fedala.layers")])
+def test_layers_that_are_declared_in_another_order_than_they_run(
+    folder: Path, algorithm: str, key: str
+) -> None:
+    # fedper would keep the body at the clients and share the head, without a word.
+    with pytest.raises(ConfigError, match=f'"{key}" = 1 .*; got body as the last to be .* and head as'):
+        _check(folder, LATE, algorithm=algorithm)
+
+
+def test_private_layers_by_name_need_no_order(folder: Path) -> None:
+    _check(folder, LATE, algorithm="fedper", **{"private-layers": "head"})
+
+
+@pytest.mark.parametrize("algorithm", ["moon", "fenda"])
+def test_algorithms_that_need_a_last_linear_layer_find_it_or_say_so(folder: Path, algorithm: str) -> None:
+    _check(folder, LATE, algorithm=algorithm)
+    with pytest.raises(ConfigError, match=r"(MOON|FENDA) needs|as MOON needs one"):
+        _check(
+            folder,
+            "class Net(Flat):\n    def forward(self, x): return 2 * super().forward(x)",
+            algorithm=algorithm,
+        )
+
+
+def test_fenda_takes_the_whole_model_in_front_of_the_last_layer(folder: Path) -> None:
+    model = _check(folder, LATE, algorithm="fenda")
+    names = {n for n, _ in model.named_parameters()}
+    parts = {f"{part}.body.{kind}" for part in ("shared", "local") for kind in ("weight", "bias")}
+    assert names == parts | {"head.weight", "head.bias"}
+    assert model.head.in_features == 16
+
+
+def test_fsvrg_sparse_takes_a_chain_that_is_linear_in_the_features(folder: Path) -> None:
+    keys = {"algorithm": "fsvrg-sparse"}
+    _check(folder, "def Net(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))", **keys)
+    with pytest.raises(ConfigError, match=r"linear in the features, as fsvrg-sparse .*; got Flat"):
+        _check(folder, "Net = Flat", **keys)
+
+
+def test_a_package_of_ours_and_a_missing_module_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match='"task" is a package of Bouquet'):
+        read_config({"model": "task:Small"})
+    with pytest.raises(ConfigError, match='expected module "net_none"'):
+        find_maker("net_none:Small")
+
+
+def test_building_leaves_the_generators_of_torch_and_numpy_as_they_were(folder: Path) -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    _check(folder, "class Net(Flat):\n    def forward(self, x):\n        x = nn.functional.dropout(x, 0.5, "
+           "self.training)\n        return super().forward(x)")  # fmt: skip
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()
