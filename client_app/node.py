@@ -154,10 +154,10 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     if is_reference(config.train.optimizer):
         own_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
-        owned = load_owned(config.data, path, name, config.seed)
+        owned = load_owned(config.data, path, name, config.seeds.data)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
-    dataset = load_dataset(config.data, config.synthetic, config.seed)
-    partition = load_partition(dataset, config.data, config.seed)
+    dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
+    partition = load_partition(dataset, config.data, config.seeds.data)
     return Node(config, dataset, partition, _pool(config), share, device)
 
 

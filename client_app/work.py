@@ -160,7 +160,7 @@ class Training:
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [seeds.rng_for(config.seed, seeds.BATCHES, server_round, c) for c in cohort],
+            [seeds.rng_for(config.seeds.train, seeds.BATCHES, server_round, c) for c in cohort],
             [k.get("personal", {}) for k in kept] if entry.private else (),
             frozenset(node.parts().private),
         )
@@ -180,7 +180,8 @@ class Training:
             # What trains together draws nothing; dropout and the like are of clients that train alone.
             stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
             if not program.stacks:
-                torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, order.round, cohort[0]))
+                drawn = seeds.seed_for(node.config.seeds.train, seeds.TORCH, order.round, cohort[0])
+                torch.manual_seed(drawn)
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)
             solver.begin(task)
@@ -261,7 +262,7 @@ def own_model(
     task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
     devices = [node.device] if node.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seeds.seed_for(node.config.seed, seeds.TORCH, server_round, client))
+        torch.manual_seed(seeds.seed_for(node.config.seeds.train, seeds.TORCH, server_round, client))
         for stage in training.stages:
             stage.start(task, [client], kept, server_round)
         solver.personalise(task)

@@ -70,7 +70,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         find_maker(config.model)
     dataset = _server_data(config)
     if dataset is not None:
-        load_partition(dataset, config.data, config.seed)
+        load_partition(dataset, config.data, config.seeds.data)
 
 
 def run(
@@ -214,14 +214,14 @@ def _server_data(config: Config) -> Dataset | None:
     """Return the data set that the server evaluates on; None if only the nodes have data."""
     if DATASETS[config.data.dataset].own and not config.data.data_path:
         return None
-    return load_dataset(config.data, config.synthetic, config.seed)
+    return load_dataset(config.data, config.synthetic, config.seeds.data)
 
 
 def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None:
     """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
     if dataset is None:
         return None
-    partition = load_partition(dataset, config.data, config.seed)
+    partition = load_partition(dataset, config.data, config.seeds.data)
     return {
         "description": dataset.description,
         "source": dataset.source,

@@ -49,7 +49,7 @@ class FedFomoSolver(OwnModelSolver, name="fedfomo"):
         assert self.order is not None
         (client,) = self.order.clients
         data, n = task.examples, len(task.examples.y)
-        order = seeds.rng_for(self.config.seed, seeds.VALIDATION, 0, client).permutation(n)
+        order = seeds.rng_for(self.config.seeds.data, seeds.VALIDATION, 0, client).permutation(n)
         size = max(int(n * self.config.fedfomo.validation), 1)
         held_out, rest = (torch.from_numpy(np.sort(rows)) for rows in (order[:size], order[size:]))
         trained = task.received | self.kept[0].get("personal", {})

@@ -158,7 +158,7 @@ class ALA(Stage):
     ) -> None:
         """Mix the received model with each client's own."""
         config, top = self.node.config, self.node.parts().top
-        rngs = [seeds.rng_for(config.seed, seeds.ALA, server_round, c) for c in cohort]
+        rngs = [seeds.rng_for(config.seeds.train, seeds.ALA, server_round, c) for c in cohort]
         self._mixing = AdaptiveAggregation(config.fedala, top, kept, rngs, self.node.initial())
         self._mixing.apply(task)
 

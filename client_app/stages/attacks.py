@@ -85,7 +85,7 @@ class Attack(Stage):
     def _alone(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         """Return the upload of a malicious client that needs to know nobody else's."""
         config, parameters = self.node.config, self.node.parts().trainable
-        kind, rng = config.attack.kind, rng_for(config.seed, ATTACK, self.order.round, client)
+        kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
         s = config.attack.scale or DEFAULT_SCALE[kind]
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
@@ -113,7 +113,7 @@ def malicious(config: Config, names: tuple[str, ...]) -> frozenset[str]:
     attack = config.attack
     if attack.kind == "none":
         return frozenset()
-    draws = {name: rng_for(config.seed, ATTACK, 0, name).random() for name in names}
+    draws = {name: rng_for(config.seeds.train, ATTACK, 0, name).random() for name in names}
     if len(names) == 1:
         return frozenset(name for name, draw in draws.items() if draw < attack.fraction)
     return frozenset(sorted(draws, key=draws.__getitem__)[: round(attack.fraction * len(names))])

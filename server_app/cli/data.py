@@ -28,8 +28,8 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
     Raises:
         DataError: The data cannot be used.
     """
-    dataset = load_dataset(config.data, config.synthetic, config.seed)
-    partition = load_partition(dataset, config.data, config.seed)
+    dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
+    partition = load_partition(dataset, config.data, config.seeds.data)
     sizes = partition.num_train()
     card = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
     num_test = len(dataset.y) - dataset.num_train

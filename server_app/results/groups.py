@@ -20,7 +20,8 @@ SWEEP = "sweep.json"  # the queue of a sweep, in its folder
 MOST_PARTS = 6  # of a label; where more keys differ, a run's name says more
 BARE = ("algorithm", "dataset", "model", "partition", "selection")  # keys whose value says enough
 
-# Keys in which runs of one configuration may differ.
+SEEDS = ("seed", "model-seed", "data-seed", "train-seed")
+# Keys in which runs of one configuration may differ, besides these.
 FREE = CHANGE_NO_RESULT | {"min-replies", "device", "stack", "threads"}
 
 
@@ -142,7 +143,7 @@ def configuration(config: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _is_seed(key: str) -> bool:
-    return key == "seed" or key.startswith("seed.")
+    return key in SEEDS
 
 
 def _labels(configs: Sequence[Mapping[str, Value]]) -> list[str]:

@@ -49,13 +49,13 @@ def prepare_data(queue: Queue) -> None:
         config = read_config(entry.keys)
         if DATASETS[config.data.dataset].own and not config.data.data_path:
             continue
-        seed = config.seed if config.data.max_examples or config.data.dataset == "synthetic" else 0
+        seed = config.seeds.data if config.data.max_examples or config.data.dataset == "synthetic" else 0
         key = repr(
             (config.data.dataset, config.data.data_path, config.data.max_examples, config.synthetic, seed)
         )
         if entry.state == WAITING and key not in seen:
             seen.add(key)
-            load_dataset(config.data, config.synthetic, config.seed)
+            load_dataset(config.data, config.synthetic, config.seeds.data)
 
 
 class Scheduler:

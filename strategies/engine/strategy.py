@@ -233,7 +233,7 @@ class Strategy(FlowerStrategy):
         if not server.clients_evaluate(server_round):
             return []
         self.engine.register(grid, server_round)
-        rng = seeds.rng_for(self.config.seed, seeds.EVALUATION, server_round)
+        rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
         phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)

@@ -50,7 +50,7 @@ COLUMNS = 1 << 14  # elements of each client worked on at once: 50 clients' floa
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Move each parameter tensor along the attended differences; average the buffers."""
     knobs, stacks = config.fedatt, reduced.arrays["arrays"]
-    rng = seeds.rng_for(config.seed, seeds.NOISE, reduced.round)
+    rng = seeds.rng_for(config.seeds.train, seeds.NOISE, reduced.round)
     arrays, largest = plain_mean({n: a for n, a in stacks.items() if n not in reduced.trainable}), 0.0
     for name in reduced.trainable:
         w, stack = state.arrays[name], stacks[name]

@@ -99,6 +99,6 @@ class FedFomo(Rule, algorithm="fedfomo", update=server_update, state=FedFomoStat
         given = {}
         for client in to:
             P_i = {j: p for j, p in affinities(state, client).items() if j in models and j != client}
-            rng = seeds.rng_for(self.config.seed, seeds.PEERS, context.round, client)
+            rng = seeds.rng_for(self.config.seeds.train, seeds.PEERS, context.round, client)
             given[client] = {j: models[j] for j in choose(P_i, knobs.download, knobs.epsilon, rng)}
         return {"models": given}

@@ -54,7 +54,7 @@ def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> Rou
     slow = round(server.stragglers * len(clients))
     if slow == 0:
         return RoundPlan(tuple(clients), {}, ())
-    rng = seeds.rng_for(config.seed, seeds.STRAGGLERS, server_round)
+    rng = seeds.rng_for(config.seeds.train, seeds.STRAGGLERS, server_round)
     late = sorted(clients[i] for i in rng.choice(len(clients), size=slow, replace=False).tolist())
     draws = rng.integers(1, config.train.local_epochs, size=slow, endpoint=True).tolist()
     if server.drop_stragglers:
@@ -68,7 +68,7 @@ class Cohorts:
     def __init__(self, config: Config, entry: Algorithm, rule: Rule, registry: ClientRegistry) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
         self.selector = SELECTORS[config.server.selection](config)
-        self.devices = Devices(config.devices, config.seed)
+        self.devices = Devices(config.devices, config.seeds.train)
         self.simulated_s = 0.0
         """What the round would take on the devices of the trace."""
 

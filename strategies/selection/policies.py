@@ -92,7 +92,7 @@ class Pool:
 
     def rng(self) -> np.random.Generator:
         """The round's generator of the draw, fresh."""
-        return seeds.rng_for(self.config.seed, seeds.SELECTION, self.round)
+        return seeds.rng_for(self.config.seeds.train, seeds.SELECTION, self.round)
 
     def pick(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> list[str]:
         """Return the names of clients by their number, sorted."""
@@ -217,7 +217,7 @@ class PowerOfChoice(Selector, name="power-of-choice"):
         if self.config.select.losses == "last":
             losses = {name: self.known.get(name, (math.inf,))[0] for name in self._drawn(pool)}
         names = sorted(losses)
-        lots = seeds.rng_for(self.config.seed, seeds.TIES, pool.round).permutation(len(names)).tolist()
+        lots = seeds.rng_for(self.config.seeds.train, seeds.TIES, pool.round).permutation(len(names)).tolist()
         order = sorted(range(len(names)), key=lambda i: (-losses[names[i]], lots[i]))
         return sorted(names[i] for i in order[: pool.size])
 

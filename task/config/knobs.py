@@ -6,6 +6,7 @@ holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys i
 
 import math
 from dataclasses import MISSING, dataclass, field, fields
+from typing import NamedTuple
 
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
@@ -229,6 +230,14 @@ class FedAMPConfig(Section):
     lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
 
 
+class Seeds(NamedTuple):
+    """The seeds of a run by what their random numbers decide (`task.numerics.seeds` has the roles)."""
+
+    model: int  # the initial parameters
+    data: int  # who owns which examples, and which of them: partition, splits, subsets, generated data
+    train: int  # all that happens in rounds: selection, batches, dropout, devices, noise, attacks
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, checked."""
@@ -241,6 +250,11 @@ class Config:
     )
     initial_model_strict: bool = knob(True, "refuse a file that does not fit whole; false names what did not")
     seed: int = knob(1, "every random number of the run comes from it", low=0)
+    model_seed: int = knob(-1, "the same of the initial parameters alone; -1 = seed", low=-1)
+    data_seed: int = knob(-1, "of partition, splits, subsets, generated data; -1 = seed", low=-1)
+    train_seed: int = knob(
+        -1, "of selection, batches, dropout, simulated devices, noise and attacks; -1 = seed", low=-1
+    )
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -272,6 +286,12 @@ class Config:
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
+
+    @property
+    def seeds(self) -> Seeds:
+        """The run's seeds by role."""
+        given = (self.model_seed, self.data_seed, self.train_seed)
+        return Seeds(*(self.seed if seed < 0 else seed for seed in given))
 
     @property
     def run_name(self) -> str:

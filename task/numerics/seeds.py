@@ -2,6 +2,9 @@
 
 There is no global generator. Two calls with the same arguments give the same stream on every
 machine, whatever ran before, in whichever process; two different roles never share a stream.
+
+The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's, PARTITION, SPLIT,
+VALIDATION, SYNTHETIC and HELDOUT have the data's, and all others the training's.
 """
 
 import hashlib
@@ -25,6 +28,7 @@ DEVICES: Final = "devices"  # a client's simulated speed
 TIES: Final = "ties"  # who comes first among clients of equal loss
 ATTACK: Final = "attack"  # who is malicious, and the noise that a malicious client sends
 SYNTHETIC: Final = "synthetic"  # the generated data set
+HELDOUT: Final = "heldout"  # which clients take no part in training
 
 
 def seed_for(seed: int, role: str, server_round: int = 0, client: str = "") -> int:

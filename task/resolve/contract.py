@@ -70,7 +70,7 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
         ConfigError: It cannot read such data.
     """
     twin = ALGORITHMS[config.algorithm].private == "twin"
-    return build_model(config.model, shape, classes, config.seed, _kind(config), twin)
+    return build_model(config.model, shape, classes, config.seeds.model, _kind(config), twin)
 
 
 def _kind(config: Config) -> str:
