@@ -87,7 +87,7 @@ def own_examples(taken: TakenModel) -> Input:
         config = taken.config
         if taken.card.kind == "":
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dataset(config.data, config.synthetic, config.seed)
+        data = load_dataset(config.data, config.synthetic, config.seeds.data)
         rows = np.arange(data.num_train, len(data.y))
     if not len(rows):
         raise ConfigError("--data: expected a file, since the run has no test set for this model")
