@@ -224,7 +224,8 @@ class _Merge:
             return wire.NodeReply(self.clients, {}, upload=self.first)
         counts = [int(s[wire.NUM_EXAMPLES]) for s in self.scalars]
         names = set.intersection(*(set(s) for s in self.scalars)) - {wire.NUM_EXAMPLES}
-        rules = {f.name for f in self.entry.up_scalars} if self.entry.weight == "uniform" else set()
+        by_client = self.entry.weight == "uniform" and self.entry.work == "train"
+        rules = {f.name for f in self.entry.up_scalars} if by_client else set()
         means: dict[str, float] = {}
         for k in sorted(names):
             weights = [1] * len(counts) if k in rules else counts

@@ -31,7 +31,7 @@ from task.numerics.arrays import Arrays, only, state_of
 from task.references import is_reference
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
-from task.tasks import task_of
+from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
 from task.wire import registration
 from task.wire.layouts import Forms
@@ -83,7 +83,7 @@ class Node:
     @property
     def task(self) -> Task:
         """What the run trains for."""
-        return _task(self.config, self.dataset.task)
+        return _task(self.config, self.dataset.task, self.dataset.num_classes)
 
     def check_task(self) -> None:
         """Refuse a model, a task or a loss that cannot be trained on the data of this node.
@@ -110,6 +110,7 @@ class Node:
         """Return what records look like under the run's model."""
         whole, parts = self.initial(), self.parts()
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
+        others["sums"] = self.task.measures.like
         return Forms(only(whole, parts.shared), parts.trainable, others=others)
 
     def store(self) -> StateStore:
@@ -155,9 +156,11 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
         own_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
         owned = load_owned(config.data, path, name, config.seeds.data)
+        config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
     partition = load_partition(dataset, config.data, config.seeds.data)
+    config = with_task(config, dataset.task)
     return Node(config, dataset, partition, _pool(config), share, device)
 
 
@@ -167,8 +170,8 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.d
 
 
 @lru_cache(maxsize=4)
-def _task(config: Config, found: str) -> Task:
-    return task_of(config, found)
+def _task(config: Config, found: str, classes: int) -> Task:
+    return task_of(config, found, classes)
 
 
 @lru_cache(maxsize=4)

@@ -23,10 +23,10 @@ from task.datasets import DATASETS
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import evaluate, measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
-from task.spec.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import messages as wire
 
 
@@ -225,20 +225,20 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     if not entry.personal:
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
-    def of(client: str) -> dict[str, float]:
+    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
         x, y = node.data(client, "test")
         if len(x) == 0:
             raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
-        if entry.personal:
-            return _own(node, entry, order, client, x, y)
-        return evaluate(model, x, y, task=node.task)
+        own = entry.personal
+        found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
+        return found, {SUMS.name: sums} if entry.metrics else {}
 
     return measured(order.clients, of)
 
 
 def _own(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
-) -> dict[str, float]:
+) -> tuple[dict[str, float], Arrays]:
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
     model, solver = own_model(node, entry, order, client)
     return solver.measure(model, x, y, node.task)

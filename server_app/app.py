@@ -34,7 +34,7 @@ from task.models.brought import find_maker
 from task.numerics.arrays import state_of
 from task.references import is_reference
 from task.resolve.contract import check_model, contract_of, model_of, parts_of
-from task.tasks import task_of
+from task.tasks import task_of, with_task
 from task.tasks.base import check_fits
 from task.text import logger
 from task.wire import messages as wire
@@ -99,15 +99,16 @@ def run(
 
 
 def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], object], overlap: bool) -> Path:
+    dataset, keys = _server_data(config), as_run_config(config)
+    config = with_task(config, dataset.task if dataset else natural_task(config.data))
     entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
-    dataset = _server_data(config)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like
         strategy.engine.register(grid, 0)
         shape, classes = strategy.registry.shape_of_data()
-    task = task_of(config, dataset.task if dataset else natural_task(config.data))
+    task = task_of(config, dataset.task if dataset else natural_task(config.data), classes)
     check_model(config, shape, classes, task.name)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
@@ -120,8 +121,8 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     )
     server, output = config.server, config.output
     if output.resume:
-        check_same_run(RunFolder(path), config)
-    record = {"run": as_run_config(config), "data": _data_card(config, dataset)}
+        check_same_run(RunFolder(path), keys, free_on_resume(config))
+    record = {"run": keys, "data": _data_card(config, dataset)}
     loaded = None
     if config.initial_model:
         resumed = RunFolder(path) if output.resume else None
@@ -144,12 +145,14 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
             journal=recorder,
             trainable=parts.trainable,
             overlap=overlap,
+            measures=task.measures,
         )
         rounds_over()
         recorder.close()
-    keys, arrays = as_run_config(config), wire.read_arrays(result.arrays)
     summary = _summary(folder, keys)
-    folder.finish(summary, arrays, card_of(config, shape, classes, dataset).metadata())
+    folder.finish(
+        summary, wire.read_arrays(result.arrays), card_of(config, shape, classes, dataset).metadata()
+    )
     _report(path)
     closing_table(summary, path.resolve())
     return path
@@ -190,19 +193,23 @@ def check_measured(config: Config) -> None:
         )
 
 
-# Keys that may differ when a run is resumed.
+# Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
 
 
-def check_same_run(folder: RunFolder, config: Config) -> None:
+def free_on_resume(config: Config) -> frozenset[str]:
+    """Return the keys that may differ when a run is resumed; a cosine's rates follow from the last round."""
+    return FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
+
+
+def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[str] = FREE_ON_RESUME) -> None:
     """Refuse to resume a run under other keys than it was started with.
 
     Raises:
         ConfigError: Naming the first key that differs, with both values.
     """
     before = folder.config()["run"]
-    free = FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
-    for key, value in as_run_config(config).items():
+    for key, value in keys.items():
         if key not in free and key in before and before[key] != value:
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '

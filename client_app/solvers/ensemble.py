@@ -37,8 +37,8 @@ class EnsembleSolver(OwnModelSolver, name="ensemble"):
 
     def measure(
         self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task
-    ) -> dict[str, float]:
-        """Return loss and accuracy of the members' vote."""
+    ) -> tuple[dict[str, float], Arrays]:
+        """Return loss, accuracy and sums for further metrics of the members' vote."""
         members = list(self.per_client[0]["models"].values())
         if not members:
             return super().measure(model, x, y, task)
@@ -49,7 +49,8 @@ class EnsembleSolver(OwnModelSolver, name="ensemble"):
         count = int((y >= 0).sum())
         loss = float(nll_loss(log_p, y, reduction="sum")) / max(count, 1)
         correct = int((log_p.argmax(1) == y).sum())
-        return {"loss": loss, "accuracy": correct / max(count, 1), wire.NUM_EXAMPLES: count}
+        found = {"loss": loss, "accuracy": correct / max(count, 1), wire.NUM_EXAMPLES: count}
+        return found, task.measures.sums(log_p, y, count)
 
 
 def _log_probabilities(model: torch.nn.Module, member: Arrays, x: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from client_app.training.loop import LocalTask, Terms, train
 from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, only
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from task.tasks.base import Task
 from task.wire import messages as wire
 
@@ -133,9 +133,9 @@ class Solver:
 
     def measure(
         self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task
-    ) -> dict[str, float]:
-        """Return loss, accuracy and number of examples of one client's own model on its test data."""
-        return evaluate(model, x, y, task=task)
+    ) -> tuple[dict[str, float], Arrays]:
+        """Return what `task.numerics.evaluate.measure` does, of one client's own model on its test data."""
+        return measure(model, x, y, task=task)
 
 
 def proximal(task: LocalTask, mu: float) -> Terms:

@@ -9,6 +9,7 @@ from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, measured
 from client_app.training.programs import Single
+from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
 from task.spec.entry import Algorithm
 from task.spec.selections import LOSS
@@ -44,9 +45,9 @@ def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
     model = received_model(node, order)
 
-    def of(client: str) -> dict[str, float]:
+    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
         found = losses(model, *node.data(client, "train"), task=node.task)
-        return {name: found[name] for name in names}
+        return {name: found[name] for name in names}, {}
 
     return measured(order.clients, of)
 

@@ -18,11 +18,14 @@ from task.wire import messages as wire
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
-def measured(clients: Iterable[str], measure: Callable[[str], dict[str, float]]) -> Iterator[Outcome]:
-    """Yield each client with the numbers that it sends, or with what went wrong."""
+def measured(
+    clients: Iterable[str], measure: Callable[[str], tuple[dict[str, float], dict[str, Arrays]]]
+) -> Iterator[Outcome]:
+    """Yield each client with the numbers and records that it sends, or with what went wrong."""
     for client in clients:
         try:
-            yield client, wire.ClientUpdate({}, measure(client))
+            numbers, records = measure(client)
+            yield client, wire.ClientUpdate(records, numbers)
         except Exception as err:
             yield client, err
 

@@ -6,7 +6,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from task.tasks.base import Task
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
@@ -35,6 +35,7 @@ def central_evaluation(
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(torch.from_numpy(received[name]))
-        return MetricRecord(dict(evaluate(model, x, y, threads=threads, task=task)))
+        found, sums = measure(model, x, y, threads=threads, task=task)
+        return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn

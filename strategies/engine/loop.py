@@ -21,6 +21,7 @@ from task.text import logger
 
 if TYPE_CHECKING:
     from strategies.engine.strategy import Strategy
+    from task.tasks.metrics import Measures
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -41,6 +42,7 @@ class Loop:
     evaluate_config: ConfigRecord
     evaluate_fn: EvaluateFn | None
     overlap: bool
+    measures: Measures | None = None
 
     def __post_init__(self) -> None:
         self.result = Result()
@@ -146,7 +148,8 @@ class Loop:
             central = self.evaluate_fn(log.round, arrays)
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central
-                log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+                further = self.measures.of_record(central) if self.measures else {}
+                log.values |= further | {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
         log.clock.lap("evaluate")
 
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:

@@ -5,10 +5,13 @@ is reduced, the rest quarantined). `run` does all three. Flower's verbs need the
 Registration, a question to nodes, is open in all phases; `register` waits for its answers.
 """
 
+from __future__ import annotations
+
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
@@ -29,6 +32,9 @@ from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
+
+if TYPE_CHECKING:  # it imports torch
+    from task.tasks.metrics import Measures
 
 Extra = dict[str, wire.ConfigValue]
 
@@ -55,6 +61,7 @@ class PhaseEngine:
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
         self.timeout_s = config.server.round_timeout
+        self.measures: Measures | None = None  # the run's further metrics
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
@@ -209,4 +216,5 @@ class PhaseEngine:
 
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
-        return Forms(self.model, self.trainable, len(self.registry.names)).of(contract.up)
+        others = {"sums": self.measures.like if self.measures else {}}
+        return Forms(self.model, self.trainable, len(self.registry.names), others).of(contract.up)

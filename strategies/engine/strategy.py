@@ -10,11 +10,13 @@ A subclass names its rule; nothing here is overridden. Flower's four verbs (``co
 model, that of its share of the clients (`strategies.membership.foreign`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -43,9 +45,12 @@ from task.population import listed
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
+from task.spec.entry import SUMS, Algorithm
 from task.text import logger
 from task.wire import messages as wire
+
+if TYPE_CHECKING:  # it imports torch
+    from task.tasks.metrics import Measures, Value
 
 FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
 
@@ -109,6 +114,7 @@ class Strategy(FlowerStrategy):
         self._in_start = False
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
+        self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
 
     # ------------------------------------------------------------------ Flower's verbs
@@ -244,10 +250,12 @@ class Strategy(FlowerStrategy):
         """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
         opened, self._opened = self._opened, None
         reduced = self.engine.close(opened, replies).reduced if opened else None
-        self.client_counts = {}
+        self.client_counts, self.client_metrics = {}, {}
         if reduced is None:
             return None
         self.client_counts = {k: sum(not math.isnan(v) for v in sent) for k, sent in reduced.scalars.items()}
+        if self.entry.metrics and self.engine.measures:
+            self.client_metrics = self.engine.measures.values(reduced.arrays[SUMS.name])
         return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
 
     # ------------------------------------------------------------------ the loop
@@ -265,8 +273,9 @@ class Strategy(FlowerStrategy):
         journal: Journal | None = None,
         trainable: tuple[str, ...] = (),
         overlap: bool = False,
+        measures: Measures | None = None,
     ) -> Result:
-        """Run the rounds; Flower's signature and result, with three arguments more.
+        """Run the rounds; Flower's signature and result, with four arguments more.
 
         Args:
             grid: Where the nodes are.
@@ -284,11 +293,16 @@ class Strategy(FlowerStrategy):
             overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
                 nodes' work leaves the server's cores idle. Without effect where the next round depends on
                 this one's accuracy (``target-accuracy``). The journal is always written so.
+            measures: The run's further metrics (run-config key ``metrics``).
 
         Raises:
             NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies.
+            ConfigError: The clients send sums for further metrics, and `measures` is missing.
         """
         engine = self.engine
+        engine.measures = measures or engine.measures
+        if self.entry.metrics and not engine.measures:
+            raise ConfigError('run-config key "metrics": expected start(measures=...), too; got none')
         engine.timeout_s = self.config.server.round_timeout if timeout is None else timeout
         engine.journal = journal or Journal()
         engine.run_id = engine.journal.run_id or engine.run_id
@@ -301,6 +315,7 @@ class Strategy(FlowerStrategy):
         try:
             server = self.config.server
             loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
+            loop.measures = engine.measures
             return loop.run()
         finally:
             self._in_start = False
@@ -332,6 +347,7 @@ class Strategy(FlowerStrategy):
         if seen is not None:
             names, counts = ("loss", "accuracy"), self.client_counts
             log.values |= {f"client_{k}": seen.get(k) for k in names}
+            log.values |= {f"client_{k}": v for k, v in self.client_metrics.items() if k not in names}
             log.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
         log.clock.lap("evaluate-clients")
         return seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
-from task.tasks import TASKS
+from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
@@ -25,7 +25,8 @@ if TYPE_CHECKING:  # torch costs seconds
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
     entry = with_selection(ALGORITHMS[config.algorithm], config.server.selection)
-    return with_stages(entry, stages_of(config))
+    entry = with_stages(entry, stages_of(config))
+    return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 
 
 def stages_of(config: Config) -> frozenset[str]:

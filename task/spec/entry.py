@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from task.spec.papers import Paper, paper
-from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Record, Scalar
+from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Layout, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
 
@@ -64,6 +64,7 @@ class Algorithm:
     evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
+    metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
 
     def __post_init__(self) -> None:
         """Name the rule, and let nobody change the mappings."""
@@ -93,6 +94,10 @@ TEST_EXAMPLES = Scalar(
 # Further common fields where the models are the clients' own (`Algorithm.personal`).
 TESTS = (TEST_LOSS, TEST_ACCURACY, TEST_EXAMPLES)
 COMMON = (NUM_EXAMPLES, TRAIN_LOSS, *TESTS)  # any reply may carry these too
+# Sums for the run's further metrics (`task.tasks.metrics`); a node adds up those of its clients.
+SUMS = Record(
+    "metric-sums", Layout("part", "sums"), "sums for the run's metrics, own test data", reduce="sum"
+)
 # What a client answers to an evaluation message, with the number of test examples as ``num-examples``.
 MEASURED = (
     Scalar("loss", "mean loss on the client's own test data", False, low=0),
@@ -108,4 +113,6 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
     asked = replace(entry, down=down, down_scalars=(), phases={}, work="evaluate")
-    return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
+    if not entry.metrics:
+        return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
+    return replace(asked, up=(SUMS,), up_scalars=MEASURED, keeps=keeps, weight="uniform")

@@ -18,17 +18,18 @@ A target of -100, or NaN among floats, does not count: it fills up a batch or a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
+from task.population import listed
 from task.references import is_reference, load_reference
 
 if TYPE_CHECKING:  # torch costs seconds
     from task.tasks.base import Task
 
-__all__ = ["TASKS", "TaskSpec", "check_goal", "check_loss_name", "classes_only", "task_of"]
+__all__ = ["TASKS", "TaskSpec", "check_goal", "check_loss_name", "metrics_of", "task_of", "with_task"]
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,44 @@ TASKS: dict[str, TaskSpec] = {
 }
 
 
-def task_of(config: Config, found: str) -> Task:
-    """Return the run's task with its loss.
+def task_of(config: Config, found: str, classes: int) -> Task:
+    """Return the run's task with its loss and its metrics.
 
     Args:
         config: The run.
         found: The task that the data are of by themselves (`task.datasets.base.Dataset.task`).
+        classes: Outputs of the model.
 
     Raises:
-        ConfigError: The task does not fit the data or the algorithm, or the loss does not fit the task.
+        ConfigError: The task does not fit the data or the algorithm, or loss or metrics do not fit the task.
     """
     from task.tasks.kinds import make_task
+    from task.tasks.metrics import Measures
 
     name = config.data.task if config.data.task != "auto" else found
     _check_data(config, name, found)
     check_goal(config, name)
-    losses = TASKS[name].losses
+    measures, losses = Measures(name, metrics_of(config, name), classes), TASKS[name].losses
     loss = config.loss or losses[0]
     if is_reference(loss):
-        return make_task(name, loss, load_reference("loss", loss))
+        return make_task(name, loss, load_reference("loss", loss), measures)
     if loss not in losses:
         raise ConfigError(
             choose_from(f'run-config key "loss": of task = "{name}", or package.module:name', loss, losses)
         )
-    return make_task(name, loss)
+    return make_task(name, loss, measures=measures)
+
+
+def metrics_of(config: Config, task: str) -> tuple[str, ...]:
+    """Return the names of a run's further metrics: those of the key, else the task's own."""
+    return tuple(listed(config.metrics)) or (TASKS[task].metrics if task in TASKS else ())
+
+
+def with_task(config: Config, found: str) -> Config:
+    """Return a run config whose task is no longer "auto"."""
+    if config.data.task != "auto":
+        return config
+    return replace(config, data=replace(config.data, task=found))
 
 
 def check_loss_name(loss: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from task.datasets.base import Dataset
+    from task.tasks.metrics import Measures
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 """Outputs of a model and targets of B examples -> loss of each of them [B]."""
@@ -45,16 +46,18 @@ class Task(ABC):
         name: In `task.tasks.TASKS`.
         loss: The loss; outputs and targets have the shapes of the table in `task.tasks`.
         title: What the run config calls the loss.
+        measures: The run's metrics.
     """
 
     takes_padding: ClassVar[bool] = False
     """Whether the loss may see targets that do not count, and gives 0 there."""
 
-    def __init__(self, name: str, loss: Loss, title: str) -> None:
+    def __init__(self, name: str, loss: Loss, title: str, measures: Measures) -> None:
         self.name = name
         self.spec = TASKS[name]
         self.loss = loss
         self.title = title
+        self.measures = measures
 
     @property
     def plain(self) -> bool:

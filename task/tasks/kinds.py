@@ -15,6 +15,7 @@ from torch.nn.functional import (
 
 from task.errors import ConfigError
 from task.tasks.base import Loss, Task
+from task.tasks.metrics import Measures
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,8 +77,8 @@ class Classes(Task):
 
     takes_padding: ClassVar[bool] = True
 
-    def __init__(self, name: str, loss: Loss, title: str) -> None:
-        super().__init__(name, loss, title)
+    def __init__(self, name: str, loss: Loss, title: str, measures: Measures) -> None:
+        super().__init__(name, loss, title, measures)
         self._ours = loss in _CLASSES.values()
 
     @property
@@ -117,7 +118,7 @@ class Classes(Task):
     def fits(self, outputs: torch.Tensor, y: torch.Tensor, classes: int) -> bool:
         """Return whether there is a logit for every class."""
         alike = (outputs.shape[:1], outputs.shape[2:]) == (y.shape[:1], y.shape[1:])
-        return alike and outputs.dim() > 1 and outputs.shape[1] >= max(classes, int(y.max()) + 1)
+        return alike and outputs.dim() > 1 and outputs.shape[1] == classes
 
 
 class Numbers(Task):
@@ -179,8 +180,8 @@ _KINDS: dict[str, type[Task]] = {
 }
 
 
-def make_task(name: str, title: str, own: Any = None) -> Task:
-    """Return a task with one of its losses by name, or with the user's `own`.
+def make_task(name: str, title: str, own: Any = None, measures: Measures | None = None) -> Task:
+    """Return a task with one of its losses by name, or with the user's `own`, and with the run's metrics.
 
     Raises:
         ConfigError: The user's own is not callable.
@@ -190,7 +191,7 @@ def make_task(name: str, title: str, own: Any = None) -> Task:
             f'run-config key "loss": expected "{title}" to be a callable (outputs, targets) -> loss of each '
             f"example; got {type(own).__name__}"
         )
-    return _KINDS[name](name, own or _LOSSES[name][title], title)
+    return _KINDS[name](name, own or _LOSSES[name][title], title, measures or Measures(name))
 
 
 CLASSIFICATION = make_task("classification", "cross-entropy")
