@@ -132,7 +132,8 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         (
             "class Net(Flat):\n    def __init__(self):\n        super().__init__(None, 10)\n"
             "        self.register_buffer('seen', torch.zeros(1), persistent=False)\n"
-            "    def forward(self, x):\n        self.seen += self.training\n        return super().forward(x)",
+            "    def forward(self, x):\n        self.seen += self.training\n"
+            "        return super().forward(x)",
             "'seen' with persistent=False, which would pass from one client to the next",
         ),
         (
