@@ -87,10 +87,11 @@ def metrics_of(config: Config, task: str) -> tuple[str, ...]:
 
 
 def with_task(config: Config, found: str) -> Config:
-    """Return a run config whose task is no longer "auto"."""
+    """Return a run config whose task is no longer "auto"; the run's name stays."""
     if config.data.task != "auto":
         return config
-    return replace(config, data=replace(config.data, task=found))
+    output = replace(config.output, run_name=config.run_name)
+    return replace(config, data=replace(config.data, task=found), output=output)
 
 
 def check_loss_name(loss: str) -> None:

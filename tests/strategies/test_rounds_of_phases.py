@@ -18,7 +18,6 @@ from strategies.rules.fedavg import FedAvg
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MODEL_DOWN, Algorithm
 from task.spec.selections import LOSS
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
@@ -62,7 +61,7 @@ def line_search(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
     base = ALGORITHMS["fedavg"]
-    query = Algorithm("losses", "", base.paper, "", "", (MODEL_DOWN,), (), up_scalars=(LOSS,), work="loss")
+    query = replace(base, name="losses", rule="", solver="", up=(), up_scalars=(LOSS,), work="loss")
     phases = MappingProxyType({"losses": query})
     monkeypatch.setitem(
         ALGORITHMS, "line-search", replace(base, name="line-search", rule="line-search", phases=phases)

@@ -187,7 +187,7 @@ def test_second_load_decodes_nothing_until_the_source_changes(tmp_path, monkeypa
 def test_a_second_process_imports_nothing_slow(tmp_path):
     load(dataset="digits")
     code = (
-        "import sys; from task.config.knobs import *; from task.datasets import load_dataset\n"
+        "import sys; from task.config.sections import *; from task.datasets import load_dataset\n"
         "load_dataset(DataConfig(dataset='digits'), SyntheticConfig(), 1)\n"
         "slow = ('torch', 'torchvision', 'sklearn', 'PIL', 'datasets', 'pandas')\n"
         "print([m for m in slow if m in sys.modules])"
