@@ -330,6 +330,6 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
 def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(superlink.runtime_handlers, "push_object")
-    with pytest.raises(ConfigError, match=r"push_object: expected .* Without it: a message is lost"):
+    monkeypatch.delattr(superlink.runtime_handlers, "pull_messages")
+    with pytest.raises(ConfigError, match=r"pull_messages: expected .* Without it: a message is lost"):
         superlink.patch(Limits(1, 1))

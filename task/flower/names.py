@@ -221,6 +221,8 @@ HELD = Use(
     "asking our link, through the grid's own client, which replies are there.",
     "a deployed run polls for replies: a round takes up to a quarter of a second more.",
     """
+        flwr.superlink.grid.http_grid
+            push_objects(objects, push_object_fn, *, ... 487ed947
         flwr.superlink.grid.http_grid.HttpGrid
             _runtime_client: property
         flwr.supercore.runtime.RuntimeHttpClient

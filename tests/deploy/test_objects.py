@@ -75,7 +75,7 @@ def test_it_leaves_what_flower_leaves(tmp_path: Path, seed: int) -> None:
             gone = random.choice(roots)
             before = {i for (i, *_) in tables(theirs)["objects"]}
             theirs.delete(gone)
-            assert set(remove(ours, gone)) == before - {i for (i, *_) in tables(theirs)["objects"]}
+            assert set(remove(ours, [gone])) == before - {i for (i, *_) in tables(theirs)["objects"]}
         assert tables(ours) == tables(theirs)
     assert any(tables(ours).values())
 
@@ -89,7 +89,7 @@ def test_it_does_so_whatever_the_number_at_once(tmp_path: Path, monkeypatch: pyt
     assert tables(ours) == tables(theirs)
     monkeypatch.setattr(objects, "MOST_OBJECTS", 3)
     assert register(ours, 1, wide) is None  # left to Flower's own
-    assert len(remove(ours, name(1000))) == 22
+    assert len(remove(ours, [name(1000)])) == 22
     assert not any(tables(ours).values())
 
 

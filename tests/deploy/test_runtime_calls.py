@@ -22,9 +22,9 @@ from flwr.superlink.main import create_app
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower import runtime_api
-from server_app.deploy.flower.delivery import confirm_reply, pull_replies
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import Limits
+from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.runtime_api import CALLS, RuntimeCalls
 from task import timing
 from task.flower.grid import ANSWERED, PARTS, parts

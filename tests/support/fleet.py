@@ -42,12 +42,13 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies
+from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.fleet_relay import Relay, serve
 from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
 from server_app.deploy.flower.limits import Limits, NodeNotes, RateLimiter
+from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.superlink import serve_fleet
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER, free_port
 from server_app.deploy.kits.certificates import (
@@ -229,6 +230,7 @@ class Served:
         confirm = confirm_reply(self.delivery, runtime_handlers.confirm_message_received)
         request = ConfirmMessageReceivedRequest(message_object_id=reply.metadata.message_id)
         confirm(request, self.state, self.task)
+        self.delivery.forget_confirmed()
 
 
 class _Recorder(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]

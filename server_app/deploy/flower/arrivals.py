@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -193,7 +193,7 @@ class Arrivals:
     """Watches a SuperLink's state for what arrives.
 
     Args:
-        state: Its methods that store messages and objects, and end nodes, also report here.
+        state: Its methods that store messages and end nodes also report here.
     """
 
     def __init__(self, state: SqlLinkState) -> None:
@@ -204,7 +204,6 @@ class Arrivals:
         self._free = HELD_CALLS
         vars(state).update(
             store_message_and_object_tree=self._store(state.store_message_and_object_tree),
-            store_object=self._put(state.store_object),
             delete_node=self._delete(state.delete_node),
             deactivate_node=self._deactivate(state.deactivate_node),
         )
@@ -283,21 +282,13 @@ class Arrivals:
 
         return store
 
-    def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
-        def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
-            stored = theirs(run_id, session_id, object_id, object_content)
-            if stored:
-                self._took(session_id, object_id)
-            return stored
-
-        return put
-
-    def _took(self, session: str, object_id: str) -> None:
+    def took(self, session: str, object_ids: Iterable[str]) -> None:
+        """Note objects that were stored in a session."""
         with self._lock:
             upload = self._uploads.get(session)
             whole = []
             for message, missing in upload.missing.items() if upload else ():
-                missing.discard(object_id)
+                missing.difference_update(object_ids)
                 whole += [] if missing else [message]
             for message in whole if upload else ():
                 assert upload is not None

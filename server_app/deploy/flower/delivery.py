@@ -37,8 +37,10 @@ from flwr.supercore.state.schema.objectstore_models import StoredObject
 from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
+from server_app.deploy.flower import objects
 from server_app.deploy.flower.arrivals import Arrivals, object_ids
 from task import timing
+from task.flower.parts import unpack
 
 logger = logging.getLogger("flwr")
 
@@ -56,7 +58,9 @@ class Delivery:
         self.state = state
         self.arrivals = Arrivals(state)
         self._orders: Counter[str] = Counter()  # how often each was handed out again
+        self._done: set[str] = set()  # replies that the ServerApp has and that are to be deleted
         self._lock = threading.Lock()
+        vars(state)["store_object"] = self._put(state.store_object)
 
     def survive(self) -> None:
         """Give whoever was alive when the SuperLink went the time to report to the new one."""
@@ -179,6 +183,11 @@ class Delivery:
             )
         return owner is not None and int64_to_uint64(owner) == node
 
+    def contents(self, object_ids: Iterable[str], most_bytes: int) -> dict[str, bytes]:
+        """Return the contents of those objects that are here and fit after those before them."""
+        store: Any = self.state.object_store
+        return objects.read(store, object_ids, most_bytes)
+
     def has(self, object_id: str) -> bool:
         """Return whether an object is here: the answer to whoever sends it may have been lost."""
         with self.state.session() as session:
@@ -186,6 +195,25 @@ class Delivery:
                 select(StoredObject.is_available).where(StoredObject.object_id == object_id)
             )
         return bool(found)
+
+    def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
+        """Return `store_object` that also takes several objects, packed, and an object twice.
+
+        It comes again if its answer was lost.
+        """
+
+        def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
+            parts = unpack(object_content)
+            if parts is None:
+                parts = {object_id: object_content}
+            if objects.put(self.state, run_id, session_id, parts):
+                self.arrivals.took(session_id, parts)
+                return True
+            stored = {name for name, part in parts.items() if theirs(run_id, session_id, name, part)}
+            self.arrivals.took(session_id, stored)
+            return all(name in stored or self.has(name) for name in parts)
+
+        return put
 
     def whole(self, orders: Iterable[str]) -> set[str]:
         """Return the orders without those to which a reply is on its way and not all here.
@@ -231,35 +259,57 @@ class Delivery:
 
     def reopen_replies(self, orders: Iterable[str]) -> None:
         """Hand out again the replies that the ServerApp asks for although it was given them."""
-        given = MessageRes.reply_to_message_id.in_(set(orders)) & (MessageRes.delivered_at != "")
-        with self.state.session() as session:
-            if session.scalar(select(MessageRes.message_id).where(given).limit(1)):  # else nothing is written
-                session.execute(update(MessageRes).where(given).values(delivered_at=""))
+        given = f"reply_to_message_id IN {objects.THESE} AND delivered_at != ''"
+        with objects.sql(self.state) as run:
+            these = objects.these(orders)
+            if run(
+                f"SELECT 1 FROM message_res WHERE {given} LIMIT 1", these
+            ).all():  # else nothing is written
+                run(f"UPDATE message_res SET delivered_at = '' WHERE {given}", these)
 
     def forget(self, orders: set[str]) -> None:
         """Delete orders and their objects, and the replies to them."""
-        self.state.delete_messages(orders)
+        self._delete(orders, orders)
+
+    def _delete(self, orders: set[str], roots: set[str]) -> None:
+        delete: Any = self.state.object_store.delete  # takes several, see economy.py
+        with self.state.session():
+            self.state.delete_messages(orders)
+            delete(*roots)
         for order in orders:
-            self.state.object_store.delete(order)
             self._orders.pop(order, None)
 
     def confirmed(self, reply: str) -> None:
-        """Delete a reply that the ServerApp has, and what it replies to."""
-        with self.state.session() as session:
-            order = session.scalar(
-                select(MessageRes.reply_to_message_id).where(MessageRes.message_id == reply)
-            )
-        if order:
-            self.forget({order})
+        """Delete a reply that the ServerApp has, and what it replies to: soon, with others."""
+        with self._lock:
+            if not self._done:
+                timer = threading.Timer(timing.FORGET_S, self.forget_confirmed)
+                timer.daemon = True
+                timer.start()
+            self._done.add(reply)
+
+    def forget_confirmed(self) -> None:
+        """Delete now what the ServerApp has; what a SuperLink that is killed leaves, a sweep deletes."""
+        with self._lock:
+            done, self._done = self._done, set()
+        if not done:
+            return
+        try:
+            found = f"SELECT reply_to_message_id FROM message_res WHERE message_id IN {objects.THESE}"
+            with objects.sql(self.state) as run:
+                orders = {order for (order,) in run(found, objects.these(done))}
+            self._delete(orders, orders | done)
+        except Exception as err:  # such as a locked database: the sweep's turn
+            logger.warning("cannot delete messages that were answered: %s", err)
 
     def addressee(self, order: str) -> tuple[int | None, bool]:
         """Return the node that an order is for, None if there is none, and whether a reply is stored."""
-        with self.state.session() as session:
-            row = session.execute(
-                select(MessageIns.dst_node_id, MessageRes.message_id)
-                .join(MessageRes, MessageRes.reply_to_message_id == MessageIns.message_id, isouter=True)
-                .where(MessageIns.message_id == order)
-            ).first()
+        found = (
+            "SELECT i.dst_node_id, r.message_id FROM message_ins i LEFT JOIN message_res r "
+            "ON r.reply_to_message_id = i.message_id WHERE i.message_id = ?"
+        )
+        with objects.sql(self.state) as run:
+            row = run(found, (order,)).first()
         return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def recall(self, node: int) -> None:
@@ -271,11 +321,9 @@ class Delivery:
 
     def answered(self, orders: set[str]) -> set[str]:
         """Return those orders to which a reply is stored."""
-        with self.state.session() as session:
-            found = session.scalars(
-                select(MessageRes.reply_to_message_id).where(MessageRes.reply_to_message_id.in_(orders))
-            ).all()
-        return {order for order in found if order}
+        found = f"SELECT reply_to_message_id FROM message_res WHERE reply_to_message_id IN {objects.THESE}"
+        with objects.sql(self.state) as run:
+            return {order for (order,) in run(found, objects.these(orders))}
 
     def sweep(self) -> None:
         """Delete what nobody will ask for any more: orders whose time is up, replies to them, objects.
@@ -307,73 +355,3 @@ class Delivery:
             session.execute(update(Node).where(Node.online_until > online + 1).values(online_until=online))
             late = upload.expires_at > latest + timedelta(seconds=1)
             session.execute(update(upload).where(late).values(expires_at=latest))
-
-
-class KeepingState:
-    """A link state from which only unanswered messages are deleted; for Flower's own handlers."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._delivery.state, name)
-
-    def delete_messages(self, message_ins_ids: set[str]) -> None:
-        """Delete the messages to which there is no reply from a node."""
-        self._delivery.forget(message_ins_ids - self._delivery.answered(message_ins_ids))
-
-
-class KeepingStore:
-    """An object store that keeps what it has, and its own factory; for Flower's own handlers."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._delivery.state.object_store, name)
-
-    def store(self) -> "KeepingStore":
-        """Return the store."""
-        return self
-
-    def delete(self, object_id: str) -> None:
-        """Keep it."""
-
-
-Handler = Callable[[Any, Any, Any], Any]
-
-
-def pull_replies(delivery: Delivery, theirs: Handler) -> Handler:
-    """Return the Runtime API's PullMessages that gives a reply until it is confirmed, and only when whole."""
-
-    def pull(request: Any, state: Any, task: Any) -> Any:
-        whole = delivery.whole(request.message_ids)
-        del request.message_ids[:]
-        request.message_ids.extend(whole)
-        delivery.reopen_replies(whole)
-        return theirs(request, KeepingState(delivery), task)
-
-    return pull
-
-
-def confirm_reply(delivery: Delivery, theirs: Handler) -> Handler:
-    """Return the Runtime API's ConfirmMessageReceived that also deletes the message."""
-
-    def confirm(request: Any, state: Any, task: Any) -> Any:
-        response = theirs(request, state, task)
-        delivery.confirmed(request.message_object_id)
-        return response
-
-    return confirm
-
-
-def push_part(delivery: Delivery, theirs: Handler) -> Handler:
-    """Return the Runtime API's PushObject that takes a part twice: it comes again if its answer was lost."""
-
-    def push(request: Any, state: Any, task: Any) -> Any:
-        response = theirs(request, state, task)
-        if not response.stored and delivery.has(request.object_id):
-            response.stored = True
-        return response
-
-    return push

@@ -129,12 +129,16 @@ class Traffic:
 
 
 def economise(state: SqlLinkState) -> Traffic:
-    """Let a state ask its database less; return what is to be written when the SuperLink ends."""
+    """Let a state ask its database less; return what is to be written when the SuperLink ends.
+
+    Its object store's `delete` then takes several ids.
+    """
     node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)
     statuses, store, trees = state.get_run_status, state.object_store, _Trees()
     assert isinstance(store, SqlObjectStore)  # as the state is in a database
     preregister, find_tree = store.preregister, store.get_object_tree
+    preregister_missing = state.preregister_object_tree
 
     def running(run_id: int) -> Any:
         status = statuses({run_id}).get(run_id)
@@ -164,18 +168,23 @@ def economise(state: SqlLinkState) -> Traffic:
         trees.keep(object_tree)
         return missing
 
+    def register_missing(object_tree: ObjectTree, session_id: str) -> list[str]:
+        missing = objects.expect(state, object_tree, session_id)
+        return preregister_missing(object_tree, session_id) if missing is None else missing
+
     def get_object_tree(object_id: str) -> ObjectTree:
         return trees.get(object_id) or find_tree(object_id)
 
-    def forget_object(object_id: str) -> None:
-        for gone in objects.remove(store, object_id):
+    def forget_objects(*object_ids: str) -> None:
+        for gone in objects.remove(store, object_ids):
             trees.drop(gone)
 
     traffic = Traffic(state.store_traffic)
     vars(state).update(
         get_node_id_by_public_key=node_of, get_task_by_token=task_of, get_run_status=get_run_status,
+        preregister_object_tree=register_missing,
         delete_node=changing(state.delete_node, node_of),
         finish_task=changing(state.finish_task, task_of, status_of), store_traffic=traffic,
     )  # fmt: skip
-    vars(store).update(preregister=register, get_object_tree=get_object_tree, delete=forget_object)
+    vars(store).update(preregister=register, get_object_tree=get_object_tree, delete=forget_objects)
     return traffic

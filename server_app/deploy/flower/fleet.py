@@ -27,12 +27,13 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.arrivals import Inbox
-from server_app.deploy.flower.delivery import Delivery, KeepingStore
+from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
-from server_app.deploy.flower.parts import MOST, PARTS_HEADER, pack, unpack
+from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, read_app
 from task import timing
+from task.flower.parts import MOST, PARTS_HEADER, pack
 
 logger = logging.getLogger("flwr")
 
@@ -192,13 +193,10 @@ class Fleet(FleetServicer):
         if not self._delivery.owns(request.node.node_id, request.session_id):
             # The whole of it may be here: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
-        if _in_parts(context):
-            return PushObjectResponse(stored=all(self._push(part, context) for part in _unpacked(request)))
-        return PushObjectResponse(stored=self._push(request, context))
-
-    def _push(self, request: PushObjectRequest, context: grpc.ServicerContext) -> bool:
-        response = super().PushObject(request, context)
-        return bool(response.stored) or self._delivery.has(request.object_id)
+        try:
+            return super().PushObject(request, context)
+        except ValueError as err:  # of several that cannot be taken apart
+            raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node a part of a message that it must answer; any other part counts as missing.
@@ -220,13 +218,9 @@ class Fleet(FleetServicer):
                 raise
             return PullObjectResponse(object_found=False, object_available=False)
         if response.object_available and _in_parts(context) and (names := inbox.parts(request.object_id)):
-            parts, left = [], MOST
-            for name in (request.object_id, *sorted(names - {request.object_id})):  # whatever fits after it
-                content = self._delivery.state.get_object(request.run_id, name) or b""
-                if 0 < len(content) <= left:
-                    parts.append((name, content))
-                    left -= len(content)
-            response.object_content = pack(parts)
+            rest = sorted(names - {request.object_id})  # whatever fits after it
+            contents = self._delivery.contents((request.object_id, *rest), MOST)
+            response.object_content = pack(contents.items())
         return response
 
     def ConfirmMessageReceived(  # noqa: N802
@@ -244,25 +238,6 @@ class Fleet(FleetServicer):
 def _in_parts(context: grpc.ServicerContext) -> bool:
     """Return whether a call is for several objects."""
     return bool(get_metadata_str(context.invocation_metadata(), PARTS_HEADER))
-
-
-def _unpacked(request: PushObjectRequest) -> list[PushObjectRequest]:
-    """Return the calls, one for each object, in whose place a call is.
-
-    Raises:
-        RefusedCallError: It cannot be taken apart.
-    """
-    try:
-        parts = unpack(request.object_content) or {}
-    except ValueError as err:
-        raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
-    return [
-        PushObjectRequest(
-            node=request.node, run_id=request.run_id, session_id=request.session_id,
-            object_id=name, object_content=content,
-        )
-        for name, content in parts.items()
-    ]  # fmt: skip
 
 
 def _hold(context: grpc.ServicerContext) -> float:

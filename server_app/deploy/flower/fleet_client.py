@@ -52,10 +52,10 @@ from flwr.proto.run_pb2 import GetRunRequest, Run
 from google.protobuf.message import DecodeError
 
 from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
-from server_app.deploy.flower.parts import PARTS_HEADER, batches, pack, unpack
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
+from task.flower.parts import PARTS_HEADER, batches, pack, unpack
 
 WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 AT_ONCE = 2  # objects that are fetched or sent at a time

@@ -35,7 +35,6 @@ DELIVERY = Use(
         flwr.superlink.servicer.runtime.runtime_handlers
             pull_messages(request, state, task)
             confirm_message_received(request, state, task)
-            push_object(request, state, task)
         flwr.server.superlink.linkstate.sql_linkstate
             SqlLinkState(database_path, federation_manager, object_store)
         flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
@@ -98,17 +97,15 @@ ECONOMY = Use(
             get_run_status(self, run_ids)
             finish_task(self, task_id, sub_status, details)
             store_traffic(self, run_id, *, bytes_sent, bytes_recv)
+            preregister_object_tree(self, object_tree, session_id)
         flwr.supercore.object_store.ObjectStore
             preregister(self, run_id, object_tree)
         flwr.supercore.object_store.sql_object_store
             SqlObjectStore: _MUTATION_LOCK_ID=mutation
-        flwr.supercore.object_store.sql_object_store.SqlObjectStore
-            _mutation_session(self)
-            dialect_insert(self, table)
-        flwr.supercore.state.schema.objectstore_models
-            StoredObject: object_id content is_available ref_count
-            ObjectChild: parent_id child_id
-            RunObject: run_id object_id
+        flwr.supercore.inflatable.inflatable_object
+            get_object_id(object_content)
+        flwr.supercore.inflatable.inflatable_utils
+            validate_object_content(content)
     """,
 )
 
@@ -118,6 +115,7 @@ RUNTIME = Use(
     """
         flwr.superlink.servicer.runtime.runtime_handlers
             push_messages(request, state, task)
+            push_object(request, state, task)
             pull_object(request, state, task)
             get_nodes(request, state, task)
         flwr.proto.runtime_pb2

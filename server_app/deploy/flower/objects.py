@@ -1,18 +1,46 @@
-"""Trees of objects, registered and deleted in a few statements; Flower's store takes five for each object."""
+"""Trees of objects, registered, stored, read and deleted in a few statements; Flower takes five for each.
 
+The statements are SQL of their own: building one of SQLAlchemy's costs fifty times what SQLite then does.
+"""
+
+import json
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from flwr.supercore.state.schema.objectstore_models import ObjectChild, RunObject, StoredObject
-from flwr.supercore.utils import uint64_to_int64
-from sqlalchemy import delete, insert, select, update
+from flwr.supercore.state.schema.corestate_models import ObjectPushSession
+from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
+from sqlalchemy import select, update
 
-MOST_OBJECTS = 10_000  # at once; a statement has at most 32,766 values
+MOST_OBJECTS = 10_000  # of a tree
 NAME = re.compile("[0-9a-f]{64}")
+THESE = "(SELECT value FROM json_each(?))"
+Run = Callable[..., Any]
+
+
+@contextmanager
+def sql(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
+    """Yield what executes SQL in one transaction."""
+    with database.session() as session:
+        yield session.connection().exec_driver_sql
+
+
+@contextmanager
+def _changing(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
+    """Yield what executes SQL in one transaction, during which nothing else writes."""
+    with sql(database) as run:
+        run("UPDATE objectstore_locks SET lock_value = lock_value")  # from here on SQLite's own lock is held
+        yield run
 
 
 def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] | None:
@@ -25,59 +53,139 @@ def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] 
         return None
     if any(len(set(names)) < len(names) for names in children.values()):
         return None
-    with store._mutation_session() as session:
-        known = select(StoredObject.object_id, StoredObject.is_available)
-        rows: Any = session.execute(known.where(StoredObject.object_id.in_(children)))
-        here: dict[str, int] = dict(rows.all())
-        listed: dict[str | None, set[str | None]] = defaultdict(set)
+    with _changing(store) as run:
+        known = f"SELECT object_id, is_available FROM objects WHERE object_id IN {THESE}"
+        here: dict[str, int] = dict(map(tuple, run(known, these(children))))
         if here:
-            pairs = select(ObjectChild.parent_id, ObjectChild.child_id)
-            for parent, child in session.execute(pairs.where(ObjectChild.parent_id.in_(here))):
+            listed = defaultdict[str, set[str]](set)
+            pairs = f"SELECT parent_id, child_id FROM object_children WHERE parent_id IN {THESE}"
+            for parent, child in run(pairs, these(here)):
                 listed[parent].add(child)
-        if any(listed[i] != set(children[i]) for i in here):
+            if any(listed[i] != set(children[i]) for i in here):
+                return None
+        new = [(i,) for i in children if i not in here]
+        links = [(i, child) for (i,) in new for child in children[i]]
+        _each(
+            run,
+            "INSERT INTO objects (object_id, content, is_available, ref_count) VALUES (?, x'', 0, 0)",
+            new,
+        )
+        _each(run, "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)", links)
+        _refer(run, Counter(child for _, child in links), 1)
+        rows = [(uint64_to_int64(run_id), i) for i in children]
+        _each(run, "INSERT OR IGNORE INTO run_objects (run_id, object_id) VALUES (?, ?)", rows)
+    return [i for i in children if not here.get(i)]
+
+
+def expect(state: SqlLinkState, tree: ObjectTree, session_id: str) -> list[str] | None:
+    """Register a tree and note what is missing, as `SqlLinkState.preregister_object_tree` does; return that.
+
+    None: nothing was done, as the upload is unknown or the tree is part of an older one.
+    """
+    with _changing(state) as run:
+        upload = run(
+            "SELECT run_id FROM object_push_sessions WHERE session_id = ?", (session_id,)
+        ).one_or_none()
+        older = run(
+            "SELECT 1 FROM object_push_session_roots WHERE root_object_id = ?", (tree.object_id,)
+        ).all()
+        if upload is None or older:
             return None
-        new = [i for i in children if i not in here]
-        links = [{"parent_id": i, "child_id": child} for i in new for child in children[i]]
-        if new:
-            blank: dict[str, Any] = {"content": b"", "is_available": 0, "ref_count": 0}
-            session.execute(insert(StoredObject), [blank | {"object_id": i} for i in new])
-        if links:
-            session.execute(insert(ObjectChild), links)
-        _count(session, Counter(link["child_id"] for link in links), 1)
-        of_run = [{"run_id": uint64_to_int64(run_id), "object_id": i} for i in children]
-        run_objects: Any = store.dialect_insert(RunObject).values(of_run)
-        session.execute(run_objects.on_conflict_do_nothing())
-        return [i for i in children if not here.get(i)]
+        missing: list[str] = state.object_store.preregister(int64_to_uint64(upload[0]), tree)
+        rows = [(session_id, i) for i in missing]
+        root = "INSERT INTO object_push_session_roots (session_id, root_object_id) VALUES (?, ?)"
+        run(root, (session_id, tree.object_id))
+        pending = "INSERT OR IGNORE INTO object_push_session_pending (session_id, object_id) VALUES (?, ?)"
+        _each(run, pending, rows)
+        count = "(SELECT COUNT(*) FROM object_push_session_pending WHERE session_id = ?)"
+        left = f"UPDATE object_push_sessions SET pending_count = {count} WHERE session_id = ?"
+        run(left, (session_id, session_id))
+    return missing
 
 
-def remove(store: SqlObjectStore, root: str) -> list[str]:
-    """Delete an object and what only it refers to, as `SqlObjectStore.delete` does; return what that was."""
+def put(state: SqlLinkState, run_id: int, session_id: str, contents: Mapping[str, bytes]) -> bool:
+    """Store objects of an upload, together, as `SqlLinkState.store_object` stores one; return whether.
+
+    If not, nothing was done: one is not what its id says, or not awaited. One by one they show which.
+    """
+    try:
+        for name, content in contents.items():
+            if get_object_id(content) != name:
+                return False
+            validate_object_content(content)
+        with state.session() as session:
+            run = session.connection().exec_driver_sql
+            awaited = f"DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id IN {THESE}"
+            _expect(run(awaited, (session_id, *these(contents))).rowcount == len(contents))
+            columns = ObjectPushSession.run_id, ObjectPushSession.expires_at, ObjectPushSession.pending_count
+            mine = ObjectPushSession.session_id == session_id
+            upload = session.execute(select(*columns).where(mine)).one_or_none()
+            assert upload is not None  # or nothing of it were pending
+            _expect(upload.run_id == uint64_to_int64(run_id) and upload.expires_at > now())
+            store = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ?"
+            stored = run(store, [(content, name) for name, content in contents.items()])
+            _expect(stored.rowcount == len(contents))
+            if left := upload.pending_count - len(contents):
+                later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+                session.execute(
+                    update(ObjectPushSession).where(mine).values(pending_count=left, expires_at=later)
+                )
+            else:
+                run("DELETE FROM object_push_sessions WHERE session_id = ?", (session_id,))
+    except ValueError:
+        return False
+    return True
+
+
+def read(store: SqlObjectStore, names: Iterable[str], most_bytes: int) -> dict[str, bytes]:
+    """Return the contents of objects, without those that are not there or do not fit after others."""
+    chosen, left = [], most_bytes
+    names = list(names)
+    with sql(store) as run:
+        size_of = f"SELECT object_id, length(content) FROM objects WHERE object_id IN {THESE}"
+        sizes: dict[str, int] = dict(map(tuple, run(size_of, these(names))))
+        for name in names:
+            if 0 < (size := sizes.get(name, 0)) <= left:
+                chosen.append(name)
+                left -= size
+        found = f"SELECT object_id, content FROM objects WHERE object_id IN {THESE}"
+        contents: dict[str, bytes] = dict(map(tuple, run(found, these(chosen))))
+    return {name: contents[name] for name in chosen}
+
+
+def remove(store: SqlObjectStore, roots: Iterable[str]) -> list[str]:
+    """Delete objects and what only they refer to, as `SqlObjectStore.delete` does; return what that was."""
     deleted: list[str] = []
-    with store._mutation_session() as session:
-        level = [root]
+    with _changing(store) as run:
+        level = list(roots)
         while level:
-            free = select(StoredObject.object_id).where(
-                StoredObject.object_id.in_(level[:MOST_OBJECTS]), StoredObject.ref_count == 0
-            )
-            gone = [name for name in session.scalars(free) if name]
-            level = level[MOST_OBJECTS:]
-            if gone:
-                links = select(ObjectChild.child_id).where(ObjectChild.parent_id.in_(gone))
-                children = Counter(session.scalars(links))
-                session.execute(delete(StoredObject).where(StoredObject.object_id.in_(gone)))
-                _count(session, children, -1)
-                level += children
-                deleted += gone
+            free = f"SELECT object_id FROM objects WHERE ref_count = 0 AND object_id IN {THESE}"
+            gone = [name for (name,) in run(free, these(level))]
+            links = f"SELECT child_id FROM object_children WHERE parent_id IN {THESE}"
+            children = Counter(name for (name,) in run(links, these(gone)))
+            run(f"DELETE FROM objects WHERE object_id IN {THESE}", these(gone))
+            _refer(run, children, -1)
+            level = list(children)
+            deleted += gone
     return deleted
 
 
-def _count(session: Any, references: Counter[str], sign: int) -> None:
+def these(names: Iterable[str]) -> tuple[str]:
+    """Return the one value of a statement that has `THESE`: SQLite takes no more than 32,766 values."""
+    return (json.dumps(list(names)),)
+
+
+def _each(run: Run, statement: str, rows: list[Any]) -> None:
+    if rows:
+        run(statement, rows)
+
+
+def _refer(run: Run, references: Counter[str], sign: int) -> None:
     """Add references to objects, or take them away."""
-    by_number = defaultdict(list)
-    for name, number in references.items():
-        by_number[number].append(name)
-    for number, names in by_number.items():
-        for at in range(0, len(names), MOST_OBJECTS):
-            some = StoredObject.object_id.in_(names[at : at + MOST_OBJECTS])
-            counted = StoredObject.ref_count + sign * number
-            session.execute(update(StoredObject).where(some).values(ref_count=counted))
+    rows = [(sign * number, name) for name, number in references.items()]
+    _each(run, "UPDATE objects SET ref_count = ref_count + ? WHERE object_id = ?", rows)
+
+
+def _expect(holds: bool) -> None:
+    if not holds:
+        raise ValueError("the upload is another than this one")  # and nothing of it is stored

@@ -8,7 +8,7 @@ caller is not checked again: it was when it acquired its task.
 And there are two of ours. `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
 whose reply, or an error in its place, is there to be pulled. It marks nothing as delivered. It is held until
 there is one; it waits in the event loop and takes no thread. `PARTS` with ids of objects gives the contents
-of the first few megabytes of them, each after its length; Flower's grid asks for one after the other.
+of the first few megabytes of them, packed; Flower's grid asks for one after the other.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from starlette.types import Receive, Scope, Send
 from server_app.deploy.flower.arrivals import Question
 from server_app.deploy.flower.delivery import Delivery
 from task import timing
-from task.flower.grid import ANSWERED, LENGTH, PARTS
+from task.flower.grid import ANSWERED, PARTS
+from task.flower.parts import pack
 
 THREADS = 32
 PARTS_BYTES = 8 * 1024**2  # given at once
@@ -85,15 +86,9 @@ class RuntimeCalls:
         return bytes(answer.SerializeToString())
 
     def _parts(self, request: Request, body: bytes) -> bytes:
-        run, answer, state = self._task(request).run_id, bytearray(), self._delivery().state
-        with state.session():  # of which all the parts are one transaction
-            for object_id in _parse(PullAppMessagesRequest, body).message_ids:
-                if len(answer) > PARTS_BYTES:
-                    break
-                content = state.get_object(run, object_id) or b""
-                fits = len(answer) + len(content) <= PARTS_BYTES
-                answer += LENGTH.pack(len(content) * fits) + (content if fits else b"")
-        return bytes(answer)
+        self._task(request)
+        names = _parse(PullAppMessagesRequest, body).message_ids
+        return pack(self._delivery().contents(names, PARTS_BYTES).items())
 
     async def _which(self, request: Request, body: bytes) -> PullAppMessagesRequest:
         task = await self._in_thread(self._task, request)

@@ -28,7 +28,7 @@ from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.superlink.servicer.runtime import runtime_handlers
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from server_app.deploy.flower.delivery import Delivery, confirm_reply, pull_replies, push_part
+from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import Fleet
 from server_app.deploy.flower.fleet_relay import FirstRequest
@@ -42,6 +42,7 @@ from server_app.deploy.flower.limits import (
     raise_files,
 )
 from server_app.deploy.flower.names import LINK
+from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.node.app_integrity import APPS, differs
@@ -108,7 +109,6 @@ def patch(limits: Limits, code: str = "") -> None:
             vars(runtime_handlers).update(
                 pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
                 confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
-                push_object=push_part(delivery, runtime_handlers.push_object),
             )
             threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
             super().startup()
@@ -118,6 +118,7 @@ def patch(limits: Limits, code: str = "") -> None:
         def shutdown(self) -> None:
             for delivery in deliveries:
                 delivery.arrivals.close()
+                delivery.forget_confirmed()
                 self.traffic.write()
             super().shutdown()
 
