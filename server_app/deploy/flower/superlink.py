@@ -7,6 +7,7 @@ its end, and it ends with the process that started it.
 """
 
 import argparse
+import asyncio
 import gc
 import importlib
 import logging
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +23,13 @@ from types import ModuleType
 from typing import Any
 
 import grpc
+import uvicorn
 from alembic.util import CommandError
 from fastapi import FastAPI
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn.main import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server_app.deploy.flower.delivery import Delivery
@@ -170,6 +174,15 @@ class _NodeNames:
         return (found[0].name if found else "") or str(node)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's server, but it does not check ten times a second whether it is to end."""
+
+    async def main_loop(self) -> None:
+        """Return when it is to end."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(timing.HTTP_LOOK_S)
+
+
 class _Http(FirstRequest, HttpToolsProtocol):
     """A connection to the Control and Runtime APIs."""
 
@@ -183,7 +196,12 @@ class _Uvicorn:
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
-        self._theirs.run(app=Gate(app, self._calls), http=_Http, ws="none", **options)
+        config = self._theirs.Config(Gate(app, self._calls), http=_Http, ws="none", **options)
+        server = _Server(config)
+        with suppress(KeyboardInterrupt):
+            server.run()
+        if not server.started:
+            sys.exit(STARTUP_FAILURE)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -63,6 +63,7 @@ class Runner:
         app: str = "",
     ) -> None:
         self.jobs, self.control, self._tell, self._clock = jobs, control, tell, clock
+        self.busy = False  # whether there is a job that has not ended
         self._fab, self._most, self._started, self._app = fab, most, started, app
         self._attempts: dict[str, _Attempt] = {}  # by job id
 
@@ -74,6 +75,7 @@ class Runner:
             OSError: A job could not be written down, such as on a full disk; the others went on.
         """
         jobs = [job for job in self.jobs.all() if not job.ended]
+        self.busy = bool(jobs)
         queue, failed = waiting(jobs, self._most), None
         for job in jobs:
             try:

@@ -50,7 +50,7 @@ class Keeper:
         self.jobs = Jobs(kit.jobs, kit.runs)
         app = str(own_app(PACKAGES))
         self._runner = Runner(self.jobs, self.control, fab, say, kit.max_runs, started, app=app)
-        self._looked_at = -timing.NODES_LOOK_S
+        self._looked_at = -timing.NODES_CALM_S
         self._told: set[str] = set()
         self._wrong: list[str] = []  # about the kit's keys
 
@@ -65,7 +65,7 @@ class Keeper:
     def look(self) -> None:
         """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
         try:
-            if time.monotonic() - self._looked_at >= timing.NODES_LOOK_S:
+            if self._is_due():
                 check_database(self.kit.database)
                 self.seen.nodes, self.seen.apps = self._register(), node_apps(self.kit)
                 self.seen.answered = self._looked_at = time.monotonic()
@@ -73,6 +73,14 @@ class Keeper:
             self._runner.look(self.seen.nodes)
         except (LinkError, sqlite3.Error) as err:
             self.seen.trouble = str(err)
+
+    def _is_due(self) -> bool:
+        """Return whether to look now; seldom while all nodes are online and there is no job."""
+        silent_s = time.monotonic() - self._looked_at
+        if timing.NODES_LOOK_S <= silent_s < timing.NODES_CALM_S:
+            online = {node.name for node in self.seen.nodes if node.online}
+            return self._runner.busy or online != {path.stem for path in self.kit.nodes.glob("[!.]*.pub")}
+        return silent_s >= timing.NODES_CALM_S
 
     def _register(self) -> list[NodeState]:
         """Register the nodes of the kit, unregister the revoked ones; return all that are registered."""
