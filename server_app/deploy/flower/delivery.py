@@ -269,7 +269,8 @@ class Delivery:
 
     def forget(self, orders: set[str]) -> None:
         """Delete orders and their objects, and the replies to them."""
-        self._delete(orders, orders)
+        if orders:
+            self._delete(orders, orders)
 
     def _delete(self, orders: set[str], roots: set[str]) -> None:
         delete: Any = self.state.object_store.delete  # takes several, see economy.py
