@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.columns import sum_columns, with_columns
 from client_app.node import Node, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.stages.loss import query_clients
@@ -18,6 +19,7 @@ from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
+from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.selections import SELECTIONS, with_selection
 from task.wire import checks, registration
@@ -30,7 +32,8 @@ from task.wire.packing import is_packed, packed, unpacked
 def phases() -> dict[str, str]:
     """Return what clients do in each phase other than training and evaluation, by the phase's name."""
     entries = [with_selection(e, s) for e in ALGORITHMS.values() for s in SELECTIONS]
-    return {name: phase.work for entry in entries for name, phase in entry.phases.items()}
+    found = {name: phase.work for entry in entries for name, phase in entry.phases.items()}
+    return {**found, COLUMNS: "columns"}
 
 
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
@@ -106,7 +109,12 @@ def answer_in_kind(
 
 
 Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
-WORK: dict[str, Work] = {"train": train_clients, "evaluate": evaluate_clients, "loss": query_clients}
+WORK: dict[str, Work] = {
+    "train": train_clients,
+    "evaluate": evaluate_clients,
+    "loss": query_clients,
+    "columns": sum_columns,
+}
 
 
 def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
@@ -123,6 +131,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
+    node = with_columns(node, content)
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
     trainable = frozenset(parts.trainable)

@@ -6,6 +6,7 @@ the data; nodes with one state folder therefore form a pool and stand in for eac
 """
 
 import contextlib
+import math
 import os
 import tempfile
 import uuid
@@ -111,7 +112,8 @@ class Node:
         whole, parts = self.initial(), self.parts()
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
-        return Forms(only(whole, parts.shared), parts.trainable, others=others)
+        columns = math.prod(self.dataset.input_shape)
+        return Forms(only(whole, parts.shared), parts.trainable, others=others, columns=columns)
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""

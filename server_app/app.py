@@ -28,12 +28,15 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
 from task.config.run_name import LENGTHEN
 from task.datasets import DATASETS, Dataset, load_dataset, natural_task
+from task.datasets.columns import column_names, with_moments
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
 from task.numerics.arrays import state_of
+from task.numerics.moments import from_dict
 from task.references import is_reference
 from task.resolve.contract import check_model, contract_of, model_of, parts_of
+from task.spec.columns import COLUMNS
 from task.tasks import task_of, with_task
 from task.tasks.base import check_fits
 from task.text import logger
@@ -108,8 +111,15 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     else:  # the nodes know what an example is like
         strategy.engine.register(grid, 0)
         shape, classes = strategy.registry.shape_of_data()
+    server, output = config.server, config.output
+    if output.resume:
+        check_same_run(RunFolder(path), keys, free_on_resume(config))
     task = task_of(config, dataset.task if dataset else natural_task(config.data), classes)
     check_model(config, shape, classes, task.name)
+    kept = RunFolder(path).config().get(COLUMNS) if output.resume else None
+    moments = strategy.learn_columns(grid, from_dict(kept) if kept else None)
+    if dataset is not None and moments is not None:
+        dataset = with_moments(dataset, moments)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     if dataset and (not task.plain or is_reference(config.model)):
@@ -119,10 +129,9 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     evaluate_fn = (
         central_evaluation(model, dataset, torch.device("cpu"), task) if central and dataset else None
     )
-    server, output = config.server, config.output
-    if output.resume:
-        check_same_run(RunFolder(path), keys, free_on_resume(config))
     record = {"run": keys, "data": _data_card(config, dataset)}
+    if moments is not None:
+        record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
     loaded = None
     if config.initial_model:
         resumed = RunFolder(path) if output.resume else None

@@ -119,6 +119,8 @@ class Loop:
     def _round(self, server_round: int) -> RoundLog:
         """Do one round but for its end; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
+        if server_round == 0:
+            log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
             if trained is not None:

@@ -28,6 +28,7 @@ from task import timing
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.numerics.arrays import Arrays
+from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import Forms
@@ -65,6 +66,9 @@ class PhaseEngine:
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
+        self.columns = 0  # of a table, as a model reads them; 0 = not known
+        self.moments: Arrays = {}
+        """Means and deviations of a table's columns, which go with every message; empty = none."""
 
         self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
         self.begin(0)
@@ -123,6 +127,8 @@ class PhaseEngine:
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
+        if self.moments:
+            records[COLUMNS] = self.record(self.moments, COLUMNS)
         route = self._packed_route(phase)
         requests = []
         for node, clients in by_node.items():
@@ -217,4 +223,5 @@ class PhaseEngine:
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
-        return Forms(self.model, self.trainable, len(self.registry.names), others).of(contract.up)
+        clients = len(self.registry.names)
+        return Forms(self.model, self.trainable, clients, others, self.columns).of(contract.up)

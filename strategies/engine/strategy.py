@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from strategies.engine.columns_phase import learn_columns
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
@@ -41,6 +42,7 @@ from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
+from task.numerics.moments import ColumnMoments
 from task.population import listed
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
@@ -111,6 +113,7 @@ class Strategy(FlowerStrategy):
         self._plan = RoundPlan((), {}, ())
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
+        self.moments: ColumnMoments | None = None  # of the clients' columns, once they are known
         self._in_start = False
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
@@ -313,6 +316,7 @@ class Strategy(FlowerStrategy):
         self.registry.membership.count_whole_nodes(False)
         self._in_start = True
         try:
+            self.learn_columns(grid)
             server = self.config.server
             loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
             loop.measures = engine.measures
@@ -363,6 +367,13 @@ class Strategy(FlowerStrategy):
         kept, memory = self.last_good.kept, self.cohorts.selector.dump() | self.last_good.dump()
         good = Snapshot.of(kept.round, kept.state) if kept else None
         return Snapshot.of(server_round, self.state, memory, good)
+
+    def learn_columns(self, grid: Grid, known: ColumnMoments | None = None) -> ColumnMoments | None:
+        """Learn the moments of the clients' columns, unless they are `known`; None if the run needs none."""
+        if self.moments is None and self.config.data.learns_columns:
+            learnt = known or learn_columns(self.config, self.entry, self.engine, self.registry, grid)
+            self.moments, self.engine.moments = learnt, learnt.arrays()
+        return self.moments
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot."""

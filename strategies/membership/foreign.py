@@ -27,6 +27,8 @@ PLAIN_SOLVERS = ("sgd", "fedprox")
 
 def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
+    if config.data.standardise or config.data.missing != "refuse":
+        return "cannot fill and standardise columns as the run says"
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:

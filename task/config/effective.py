@@ -46,6 +46,7 @@ def _selection(name: str) -> When:
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
+_TABLE = When("dataset", ("csv", "npz"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
@@ -68,6 +69,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
     "num-classes": (_OWN_DATA,),
+    "missing": (_TABLE,),
+    "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
+    "standardise": (_TABLE,),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),

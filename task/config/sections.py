@@ -65,7 +65,17 @@ class DataConfig(Section):
         0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
     )
     max_examples: int = knob(0, "use only so many training examples, drawn by seed; 0 = all", low=0)
+    missing: str = knob(
+        "refuse", "missing values of csv and npz: how they are filled", choices=("refuse", "mean", "zero")
+    )
+    missing_indicator: bool = knob(False, "a further input for each column: 1 where the value is missing")
+    standardise: bool = knob(False, "columns of csv and npz less all clients' mean, by their deviation")
     pool_test: bool = knob(False, "deal the test set's examples too, as PFLlib does: no global test set")
+
+    @property
+    def learns_columns(self) -> bool:
+        """Whether the means and deviations of the columns are needed (`task.datasets.columns`)."""
+        return self.standardise or self.missing == "mean"
 
 
 class SyntheticConfig(Section):

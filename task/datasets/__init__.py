@@ -15,6 +15,7 @@ from task.config.paths import cache_dir, data_dir
 from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
+from task.datasets.columns import prepared
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
@@ -36,7 +37,7 @@ DATASETS: dict[str, DatasetSpec] = {
         "cnn", images.locate_cifar, images.decode_cifar,
     ),
     "csv": DatasetSpec(
-        'your own table: numbers and a "label", optionally "client" and "split"; or a folder of them',
+        "your own table: numbers, categories and a label, optionally client and split; or a folder of them",
         "data-path", "mlp", tables.locate_csv, tables.decode_csv, own=True,
     ),
     "digits": DatasetSpec(
@@ -102,14 +103,15 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     if config.pool_test:
         dataset = _pooled(dataset)
     if not 0 < config.max_examples < dataset.num_train:
-        return dataset
+        return prepared(dataset, config)
     if dataset.owners:
         raise ConfigError(
             f'run-config key "max-examples": data set "{config.dataset}" has natural owners, whose data a '
             "random subset would distort; expected 0. Use fewer owners instead (num-clients with "
             "partition=natural)."
         )
-    return _cached(request, source, max_examples=config.max_examples, pool_test=config.pool_test)
+    subset = _cached(request, source, max_examples=config.max_examples, pool_test=config.pool_test)
+    return prepared(subset, config)
 
 
 def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) -> Dataset:
@@ -148,7 +150,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             f'run-config key "task": a node brings its own data, whose targets are those of {owned.task}; '
             f'expected task = "{owned.task}", because nodes and server must agree before round 1; got "auto"'
         )
-    return owned
+    return prepared(owned, config)
 
 
 def natural_task(config: DataConfig) -> str:
@@ -162,14 +164,15 @@ def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
     """Read a node's own data before there is a run, and return one line that describes them.
 
     The form is found from the absolute path `data_path`, and what is read is kept in `folder`, the cache of
-    the node's runs. The number of classes is not checked: only a run says it.
+    the node's runs. What only a run says is not checked: the number of classes, and how missing values are
+    filled.
 
     Raises:
         DataError: The data are missing, damaged or not of a form that a node can bring.
     """
     request = Request(
         name=_form(data_path), data_dir=data_path.parent, cache_dir=folder, data_path=str(data_path),
-        owner=client_name,
+        owner=client_name, keep_missing=True,
     )  # fmt: skip
     return f"{request.name}, {_cached(request, _spec(request.name).locate(request)).description}"
 
@@ -203,6 +206,7 @@ def _request(
         seed=seed,
         synthetic=synthetic,
         owner=owner,
+        keep_missing=config.missing != "refuse",
         local_test_fraction=config.local_test_fraction if owner else 0.0,
     )
 
@@ -231,15 +235,17 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
 
 def _owned(request: Request, source: Source) -> Decoded:
     """Read a node's own data, whose files are decoded once for all runs."""
-    as_read = replace(request, num_classes=0, seed=0, local_test_fraction=0.0)
+    as_read = replace(request, num_classes=0, seed=0, keep_missing=True, local_test_fraction=0.0)
     if request == as_read:
         return _decode(request, source)
     whole = _cached(as_read, _spec(request.name).locate(as_read))
     expected = len(whole.classes) or request.num_classes  # only folders name their classes
+    if not request.keep_missing and whole.x.dtype.kind == "f" and np.isnan(whole.x).any():
+        return _decode(request, source)  # which says where
     if whole.y.dtype.kind == "f" and request.num_classes in (0, whole.num_classes):
         return cut(request, whole)
     if request.num_classes != expected or whole.num_classes > request.num_classes:
-        return _decode(request, source)  # which says where
+        return _decode(request, source)
     return cut(request, whole)
 
 

@@ -19,6 +19,8 @@ from task.config.sections import SyntheticConfig
 if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
 
+    from task.datasets.columns import Preparation
+
 Rows = npt.NDArray[np.int64]
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
 
@@ -113,7 +115,9 @@ class Decoded:
     mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel;
     std: tuple[float, ...] = (1.0,)  # then they are divided by this, per channel
     classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
-    columns: tuple[str, ...] = ()  # of a table: names of the features in their order, then of the label
+    # Of a table: names of the features in their order, then of the label; of a category with its values
+    # (`task.datasets.header.TypedColumn`).
+    columns: tuple[str, ...] = ()
     owners: Owners | None = None  # the natural ones
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
@@ -126,6 +130,8 @@ class Decoded:
             digest.update(np.ascontiguousarray(array).data)
         fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
         digest.update(repr((*fields, self.std, self.classes)).encode())
+        if any(":category(" in name for name in self.columns[:-1]):  # by names alone no model differs
+            digest.update(repr(self.columns).encode())
         if owners := self.owners:
             digest.update("\x1f".join(owners.names).encode())
             for rows in owners.arrays().values():
@@ -153,6 +159,7 @@ class Dataset(Decoded):
 
     name: str  # in `DATASETS`
     fingerprint: str = ""  # hash of the content: equal on two machines that hold the same data
+    preparation: Preparation | None = None  # of a table's columns; None = a model reads them as they are
 
     @property
     def test_rows(self) -> slice:
@@ -168,6 +175,8 @@ class Dataset(Decoded):
             return picked.long()
         # One pass over bytes: division of integers gives float32.
         picked = picked / self.scale if self.kind == "image" else picked.float()
+        if self.preparation:
+            return self.preparation(picked)
         picked = picked.float().reshape(len(picked), *self.input_shape)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
             shift, divisor = self._normalisation
@@ -217,6 +226,7 @@ class Request:
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     owner: str = ""  # the one client who owns all rows; "" for pooled data
+    keep_missing: bool = False  # whether missing values become NaN instead of an error
     local_test_fraction: float = 0.0  # the owner's own test set; of pooled data the partition takes care
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Names, Owners, Request, Rows
+from task.datasets.columns import layout_of
 from task.errors import DataError, local
 from task.numerics import seeds
 
@@ -41,7 +42,7 @@ def keys_of(request: Request) -> dict[str, Any]:
     """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
-    return keys | {"fraction": request.local_test_fraction} | task
+    return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task
 
 
 def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
@@ -98,6 +99,7 @@ def assemble(
     x = np.ascontiguousarray(channels_first(x)[order])
     image = x.dtype == np.uint8
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
+    missing = 0 if image else int(np.isnan(x[:, layout_of(columns, x.shape[1])[1]]).sum())
     return Decoded(
         x=x,
         y=y[order],
@@ -110,7 +112,8 @@ def assemble(
         classes=classes,
         columns=columns,
         owners=_owners(labels, num_train) if len(labels) else None,
-        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}",
+        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
+        + (f", {missing} values missing" if missing else ""),
         source=where,
     )
 

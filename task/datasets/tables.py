@@ -1,17 +1,17 @@
 """csv and npz: data in the user's own files, pooled or of one node.
 
-csv: a header; the column ``label`` (else the last one) is the class, all others are numbers. Two further
-columns are optional: ``client`` (natural owner) and ``split`` ("train" or "test"). A folder of csv files has
-one owner per file. npz: arrays ``x``, ``y``, and optionally ``x_test``, ``y_test`` and ``client`` (one owner
-name per training example). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1
-[N, C].
+csv: the header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
+file. npz: arrays ``x``, ``y``, and optionally ``x_test``, ``y_test`` and ``client`` (one owner name per
+training example). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1 [N, C].
 
-The labels of a node's own file must be whole numbers 0 .. num-classes - 1: nodes have no other way to agree
-on the classes.
+A missing value (in csv an empty cell, NA or NaN; in npz NaN) is refused, or kept as NaN where the run says
+how it is filled (`task.datasets.columns`). A missing category is NaN in each of its columns.
+
+The labels of a node's own file must be whole numbers 0 .. num-classes - 1, unless the header lists the
+classes: nodes have no other way to agree on them.
 """
 
 import csv
-import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
+from task.datasets.encode import CellError, Encoder
+from task.datasets.header import TypedColumn, parse_header, target_of
 from task.datasets.own import assemble, data_path, keys_of
 from task.errors import DataError, local, reason
 
@@ -33,7 +35,7 @@ def locate_csv(request: Request) -> Source:
     files = tuple(sorted(path.glob("*.csv"))) if path.is_dir() else (path,)
     if not files:
         raise DataError(f"{local(path)}: expected csv files in this folder; got none")
-    return Source(files, keys_of(request) | {"folder": path.is_dir(), "names of columns": True})
+    return Source(files, keys_of(request) | {"folder": path.is_dir(), "typed": True})
 
 
 def locate_npz(request: Request) -> Source:
@@ -49,117 +51,111 @@ class _Row(NamedTuple):
 
     path: Path
     line: int
-    x: list[float]
+    x: list[float]  # numbers, and of categories the value's place; NaN = missing
     label: str
     owner: str | None  # None: the file does not say
     test: bool | None
 
 
+class _Table:
+    """The rows of one or several csv files with one header."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.header: list[str] = []
+        self.columns: tuple[TypedColumn, ...] = ()
+        self.rows: list[_Row] = []
+
+    def read(self, path: Path, owner: str | None) -> None:
+        """Append the rows of one file."""
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                reader = csv.reader(file)
+                self._take_header(path, [name.strip() for name in next(reader, [])])
+                self.rows += [self._row(path, reader.line_num, cells, owner) for cells in reader if cells]
+        except (OSError, UnicodeDecodeError, csv.Error) as err:
+            raise DataError(
+                f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
+            ) from err
+
+    def _take_header(self, path: Path, header: list[str]) -> None:
+        if self.header and header != self.header:
+            raise DataError(
+                f"{local(path)}, line 1: expected the header of the files before it, {local(self.header)}; "
+                f"got {local(header)}. Give all files the same columns."
+            )
+        if self.header:
+            return
+        self.header, self.columns = header, parse_header(path, header)
+        self.target = target_of(path, self.columns)
+        features = [c for c in self.columns if c.feature and c != self.target]
+        self.encoder = Encoder(features, keep_missing=self.request.keep_missing)
+        for i, column in enumerate(self.columns, 1):
+            if column.type == "category" and self.request.owner and not column.values:
+                raise DataError(
+                    f"{local(path)}, line 1, column {i}: expected the list of values, as in "
+                    "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
+                )
+
+    def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> _Row:
+        if len(cells) != len(self.columns):
+            raise DataError(
+                f"{local(path)}, line {line}: expected {len(self.columns)} cells as in the header; got "
+                f"{len(cells)}. Repair or remove the line."
+            )
+        row = {c.name: cell.strip() for c, cell in zip(self.columns, cells, strict=True)}
+        label, split = row[self.target.name], row.get("split")
+        if not label:
+            todo = "a label; the cell is empty. Fill it in or remove the line."
+            raise self._refused(path, line, self.target, todo)
+        if owner is None and row.get("client") == "":
+            todo = "a name; the cell is empty. Fill it in or remove the line."
+            raise self._refused(path, line, TypedColumn("client"), todo)
+        if split not in ("train", "test", None):
+            raise self._refused(path, line, TypedColumn("split"), f'train or test; got "{local(split)}"')
+        x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
+        test = None if split is None else split == "test"
+        return _Row(path, line, x, label, row.get("client") if owner is None else owner, test)
+
+    def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
+        try:
+            return self.encoder.code(column, cell)
+        except CellError as err:
+            raise self._refused(path, line, column, str(err.args[0])) from None
+
+    def _refused(self, path: Path, line: int, column: TypedColumn, words: str) -> DataError:
+        number = [c.name for c in self.columns].index(column.name) + 1
+        name = local(f' "{column.name}"')
+        return DataError(f"{local(path)}, line {line}, column {number}{name}: expected {words}")
+
+
 def decode_csv(request: Request, source: Source) -> Decoded:
     """Read all files; they must have the same header."""
-    rows: list[_Row] = []
-    header: list[str] = []
+    table = _Table(request)
     for path in source.files:
-        header = _read_csv(path, header, rows, path.stem if source.keys["folder"] else None)
+        table.read(path, path.stem if source.keys["folder"] else None)
+    rows = table.rows
     if not rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
-    y, classes = _numbers(rows, _label_column(header), request)
+    y, classes = _numbers(rows, table.target, request)
     tests = [row.test for row in rows if row.test is not None]
-    label = _label_column(header)
-    features = [name for name in header if name not in (label, "client", "split")]
     return assemble(
         request,
-        x=np.array([row.x for row in rows], dtype=np.float32),
+        x=table.encoder.encoded([row.x for row in rows]),
         y=y,
         test=np.array(tests) if tests else None,
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
-        columns=(*features, label),
+        columns=(*map(str, table.encoder.known()), table.target.name),
     )
 
 
-def _read_csv(path: Path, header: list[str], rows: list[_Row], owner: str | None) -> list[str]:
-    """Append the rows of one file and return its header."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            own = [name.strip() for name in next(reader, [])]
-            _check_header(path, own, header)
-            rows += [_row(path, reader.line_num, own, cells, owner) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as err:
-        raise DataError(
-            f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
-        ) from err
-    return own
-
-
-def _check_header(path: Path, own: list[str], expected: list[str]) -> None:
-    if expected and own != expected:
-        raise DataError(
-            f"{local(path)}, line 1: expected the header of the files before it, {local(expected)}; got "
-            f"{local(own)}. Give all files the same columns."
-        )
-    if len(own) < 2 or len(set(own)) != len(own):
-        raise DataError(
-            f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
-            f"once; got {local(own)}. Put the column names into the first line."
-        )
-    special = {_label_column(own), "client", "split"}
-    if not [name for name in own if name not in special]:
-        raise DataError(
-            f"{local(path)}, line 1: expected at least one feature column besides {local(own)}; got none"
-        )
-
-
-def _label_column(header: list[str]) -> str:
-    return (
-        "label" if "label" in header else ([n for n in header if n not in ("client", "split")] or header)[-1]
-    )
-
-
-def _row(path: Path, line: int, header: list[str], cells: list[str], owner: str | None) -> _Row:
-    if len(cells) != len(header):
-        raise DataError(
-            f"{local(path)}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}. "
-            "Repair or remove the line."
-        )
-
-    def refused(column: str, words: str) -> DataError:
-        name = local(f' "{column}"')
-        place = f"{local(path)}, line {line}, column {header.index(column) + 1}{name}"
-        return DataError(f"{place}: expected {words}")
-
-    row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-    label, split = _label_column(header), row.get("split")
-    if not row[label]:
-        raise refused(label, "a label; the cell is empty. Fill it in or remove the line.")
-    if owner is None and row.get("client") == "":
-        raise refused("client", "a name; the cell is empty. Fill it in or remove the line.")
-    if split not in ("train", "test", None):
-        raise refused("split", f'train or test; got "{local(split)}"')
-    x = []
-    for name, cell in row.items():
-        if name not in (label, "client", "split"):
-            x.append(_number(cell))
-            if not math.isfinite(x[-1]):
-                words = (
-                    f'a number; got "{local(cell)}". Fill it in, code it as a number, or remove the line or'
-                )
-                raise refused(name, f"{words} column.")
-    test = None if split is None else split == "test"
-    return _Row(path, line, x, row[label], row.get("client") if owner is None else owner, test)
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _numbers(rows: list[_Row], column: str, request: Request) -> tuple[Ints, tuple[str, ...]]:
+def _numbers(rows: list[_Row], target: TypedColumn, request: Request) -> tuple[Ints, tuple[str, ...]]:
     """Return class numbers and class names; pooled labels are numbered in sorted order."""
+    if target.values:
+        return _listed(rows, target, request), target.values
+    column = target.name
     values: list[int] = []
     with suppress(ValueError):
         for row in rows:
@@ -170,7 +166,8 @@ def _numbers(rows: list[_Row], column: str, request: Request) -> tuple[Ints, tup
         raise DataError(
             f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
             f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-            f'"{local(row.label)}". Replace the names by the numbers that all nodes agreed on.'
+            f'"{local(row.label)}". Replace the names by the numbers that all nodes agreed on, or list the '
+            "classes in the header, name:target(a|b)."
         )
     if whole and (request.owner or request.num_classes):
         most = request.num_classes or MOST_CLASSES
@@ -189,6 +186,24 @@ def _numbers(rows: list[_Row], column: str, request: Request) -> tuple[Ints, tup
             f'different labels; got {len(classes)}. Raise the run-config key "num-classes" or set it to 0.'
         )
     return y.astype(np.int64), tuple(map(str, classes))
+
+
+def _listed(rows: list[_Row], target: TypedColumn, request: Request) -> Ints:
+    """Return the places of the labels in the header's list of classes."""
+    if request.num_classes not in (0, len(target.values)):
+        raise DataError(
+            f"{local(rows[0].path)}, line 1: expected num-classes = {request.num_classes} names of classes "
+            f"after target; got {len(target.values)}. Correct the list or the run-config key."
+        )
+    places = {value: place for place, value in enumerate(target.values)}
+    for row in rows:
+        if row.label not in places:
+            raise DataError(
+                f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
+                f'{local(", ".join(target.values))}; got "{local(row.label)}". Correct the cell or the '
+                "header."
+            )
+    return np.array([places[row.label] for row in rows], dtype=np.int64)
 
 
 def _range(request: Request) -> str:
@@ -217,9 +232,10 @@ def decode_npz(request: Request, source: Source) -> Decoded:
             f"{local(path)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
             f"0 and 1 [N, C]; got x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
         )
-    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
+    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not _fits(x, request.keep_missing)):
         raise DataError(
-            f"{local(path)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects"
+            f"{local(path)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. Mend "
+            'them; where NaN stands for a missing value, set the run-config key "missing"'
         )
     owners = [str(name) for name in arrays.get("client", [])]
     if owners and len(owners) != len(arrays["x"]):
@@ -284,6 +300,11 @@ def _npz_classes(request: Request, path: Path, y: npt.NDArray[Any]) -> tuple[Int
         )
     known = request.num_classes or request.owner
     return y.astype(np.int64), () if known else tuple(str(i) for i in range(num_classes))
+
+
+def _fits(x: npt.NDArray[Any], keep_missing: bool) -> bool:
+    """Return whether all values are finite, or NaN where missing ones are kept."""
+    return bool((np.isfinite(x) | (np.isnan(x) & keep_missing)).all())
 
 
 def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:

@@ -13,6 +13,7 @@ from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
+from task.spec.columns import COLUMNS, columns_phase
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
@@ -25,6 +26,9 @@ if TYPE_CHECKING:  # torch costs seconds
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
     entry = with_selection(ALGORITHMS[config.algorithm], config.server.selection)
+    if config.data.learns_columns:
+        phase = columns_phase(squares=config.data.standardise)
+        entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 

@@ -33,8 +33,9 @@ class Algorithm:
     keeps: tuple[Record, ...] = ()
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
-    # What clients do to answer: train, measure on test data, or take the loss on training data.
-    work: Literal["train", "evaluate", "loss"] = "train"
+    # What clients do to answer: train, measure on test data, take the loss on training data, or sum up the
+    # columns of their tables.
+    work: Literal["train", "evaluate", "loss", "columns"] = "train"
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True

@@ -22,9 +22,9 @@ class Layout:
     """Which arrays a record has."""
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
-    # something; ``free``, arrays that only the client knows.
-    kind: Literal["part", "vector", "free"]
-    of: str = ""  # the part of the model; or what the vector has a number for
+    # something; ``table``, integers for each column of a table; ``free``, arrays that only the client knows.
+    kind: Literal["part", "vector", "table", "free"]
+    of: str = ""  # the part of the model; what the vector has a number for; or what the integers are
 
 
 # The model as the server knows it: parameters and buffers, without what stays at the clients.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from task.numerics.arrays import Arrays, NamedArrays, only
+from task.numerics.moments import columns_like
 from task.spec.record import Layout, Record
 
 
@@ -16,6 +17,7 @@ class Forms:
     shared: Arrays  # the model's shared part: parameters and buffers
     parameters: tuple[str, ...]  # names of its parameters, in the model's order
     clients: int = 0  # number of clients that are online
+    columns: int = 0  # number of columns of a table, as a model reads them
     # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
 
@@ -25,6 +27,8 @@ class Forms:
         Raises:
             KeyError: The layout is free, or a part that is unknown here.
         """
+        if layout.kind == "table":
+            return columns_like(layout.of, self.columns)
         if layout.kind == "vector":
             size = self._columns() if layout.of == "columns" else self.clients
             return {layout.of: np.zeros(size, np.float32)} if size is not None else {}

@@ -32,6 +32,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
@@ -216,6 +217,20 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
         each[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
     void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, each, population, void, whole)
+
+
+def read_columns(content: RecordDict, columns: int) -> Arrays | None:
+    """Return the moments that a message brings (`task.numerics.moments.Moments.arrays`); None if none.
+
+    Raises:
+        FieldError: They are not of so many columns.
+    """
+    record = records_of(content, ArrayRecord).get(COLUMNS)
+    if record is None:
+        return None
+    arrays, floats = read_arrays(record), np.zeros(columns)
+    check_arrays(COLUMNS, arrays, {"count": np.zeros(columns, np.int64), "mean": floats, "std": floats})
+    return arrays
 
 
 def as_ours(arrays: Arrays, like: NamedArrays) -> Arrays:

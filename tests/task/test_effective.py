@@ -167,6 +167,7 @@ SETTINGS = {
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes",
+    "missing", "missing-indicator", "standardise",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
     "attack.fraction", "attack.scale", "per-fedavg.delta", "drop-stragglers",
 }  # fmt: skip

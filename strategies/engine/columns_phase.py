@@ -1,0 +1,48 @@
+"""The phase before round 1 in which the server learns means and deviations of the clients' columns.
+
+All clients that are online are asked once (`task.spec.columns`). What comes of it goes down with every later
+message, so that a node that joins late, or starts again, works with the same numbers; a run that is resumed
+takes them from its folder.
+"""
+
+from flwr.serverapp import Grid
+
+from strategies.engine.phases import PhaseEngine
+from strategies.engine.rule import Phase
+from strategies.membership.client_registry import ClientRegistry
+from task.config.knobs import Config
+from task.errors import NodesError
+from task.numerics.moments import ColumnMoments, moments_of
+from task.spec.columns import COLUMNS, SQUARES, SUMS
+from task.spec.entry import Algorithm
+from task.text import logger
+
+
+def learn_columns(
+    config: Config, entry: Algorithm, engine: PhaseEngine, registry: ClientRegistry, grid: Grid
+) -> ColumnMoments:
+    """Ask all clients for the sums of their columns; return what the sums come to.
+
+    Raises:
+        NodesError: Fewer than ``min-replies`` clients answered.
+        ConfigError: It is not clear which shape the nodes' data have.
+    """
+    least = max(config.server.min_replies, 1)
+    engine.register(grid, 0, least)
+    shape, _ = registry.shape_of_data()
+    engine.columns = shape[0]
+    phase = Phase(COLUMNS, entry.phases[COLUMNS], tuple(sorted(registry.names)), least=least)
+    folded = engine.run(phase, grid)
+    reduced = folded.reduced
+    if reduced is None or len(reduced.clients) < least:
+        raise NodesError(
+            f"sums of the columns, before round 1: expected those of at least {least} clients (run-config "
+            f'key "min-replies"); got {len(reduced.clients) if reduced else 0} of {len(phase.to)}. The lines '
+            "on quarantined replies say why. Mend the nodes, or leave out standardise and missing"
+        )
+    moments = moments_of(reduced.arrays[SUMS.name], reduced.arrays.get(SQUARES.name))
+    logger.info(
+        "columns: means of %d numeric columns over %d clients", int((moments.count > 0).sum()),
+        len(reduced.clients),
+    )  # fmt: skip
+    return moments

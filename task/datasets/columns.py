@@ -1,0 +1,186 @@
+"""What happens to the columns of a table before a model reads them: filled gaps, standardisation.
+
+Both go by the means and deviations of all clients' values, which the server has the clients sum up before
+round 1 and sends with every message (`strategies.engine.columns_phase`); nodes keep none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from task.config.sections import DataConfig
+from task.datasets.header import read_column
+from task.errors import ConfigError, DataError
+from task.numerics.moments import ColumnMoments
+
+if TYPE_CHECKING:  # torch costs seconds
+    import torch
+
+    from task.datasets.base import Dataset, Decoded
+
+
+def layout_of(
+    columns: Sequence[str], d: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], tuple[str, ...]]:
+    """Return what the d columns of x are, given `Decoded.columns`.
+
+    Returns:
+        Which of them are numbers, not of a category; the first one of each feature; and their names, if any.
+    """
+    if not columns:
+        return np.ones(d, bool), np.arange(d), ()
+    features = [read_column(name) for name in columns[:-1]]
+    widths = [len(feature.inputs) for feature in features]
+    numbers = np.repeat([feature.type != "category" for feature in features], widths)
+    names = tuple(name for feature in features for name in feature.inputs)
+    return numbers, np.cumsum([0, *widths])[:-1], names
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """How a run prepares the columns of x [N, d]."""
+
+    numbers: npt.NDArray[np.bool_]  # which of the d columns are numbers, not of a category
+    firsts: npt.NDArray[np.int64]  # the first column of each of f features
+    missing: str  # how a missing number is filled: ``mean`` or ``zero``; ``refuse`` = there is none
+    indicator: bool  # whether a model also reads, by feature, whether it is missing
+    standardise: bool
+    moments: ColumnMoments | None = None  # by column that a model reads; None = not known yet
+
+    @property
+    def learns(self) -> bool:
+        """Whether it needs the moments."""
+        return self.standardise or self.missing == "mean"
+
+    @property
+    def numeric(self) -> npt.NDArray[np.bool_]:
+        """Which of the columns that a model reads are numbers."""
+        return np.concatenate([self.numbers, np.zeros(len(self.firsts) * self.indicator, bool)])
+
+    def with_moments(self, moments: ColumnMoments) -> Preparation:
+        """Return the preparation by these moments.
+
+        Raises:
+            DataError: They are of numbers in a column that is of a category here.
+        """
+        odd = np.flatnonzero(~self.numeric & (moments.count > 0)) + 1
+        if len(odd):
+            raise DataError(
+                f"column {odd[0]} of the {len(self.numeric)} that a model reads: expected numbers, as the "
+                "other clients have; got a category. Give all nodes' files the same header"
+            )
+        return replace(self, moments=moments)
+
+    def values(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return x [N, d] as a client sums it up, [N, columns that a model reads]; what is missing is NaN."""
+        if not self.indicator:
+            return x
+        return np.concatenate([x, np.isnan(x[:, self.firsts]).astype(np.float32)], axis=1)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x, float32 [N, d], as a model reads it, float32.
+
+        Raises:
+            ConfigError: The moments are needed and not known.
+        """
+        import torch
+
+        if self.learns and self.moments is None:
+            raise ConfigError(
+                'run-config keys "standardise" and "missing": expected the means of all clients from the '
+                "server; got none. Drive the run by a strategy of Bouquet's"
+            )
+        d = x.shape[1]
+        gone = torch.isnan(x)
+        mean = torch.from_numpy(self.moments.mean[:d]) if self.moments else torch.zeros(d).double()
+        fill = mean if self.missing == "mean" else torch.zeros_like(mean)
+        # In float64, so that a large offset costs no digits.
+        wide = torch.where(gone, fill, x.double())
+        if self.standardise and self.moments:
+            wide = (wide - mean) / torch.from_numpy(self.moments.std[:d])
+            wide[gone & ~torch.from_numpy(self.numbers)] = 0.0
+        parts = [wide.float(), gone[:, torch.from_numpy(self.firsts)].float()]
+        return torch.cat(parts, dim=1) if self.indicator else parts[0]
+
+
+def prepared(dataset: Dataset, config: DataConfig) -> Dataset:
+    """Return a data set whose columns are prepared as the run says; one that needs nothing stays as it is.
+
+    Raises:
+        ConfigError: It is no table of columns.
+    """
+    if config.missing == "refuse" and not config.standardise:
+        return dataset
+    if dataset.kind != "features" or len(dataset.input_shape) != 1:
+        raise ConfigError(
+            'run-config keys "standardise" and "missing": expected a table, examples of shape (columns,); '
+            f"got {dataset.kind} of shape {dataset.input_shape}. Leave the keys out."
+        )
+    preparation = _preparation(dataset, config)
+    return replace(dataset, preparation=preparation, input_shape=preparation.numeric.shape)
+
+
+def _preparation(table: Decoded, config: DataConfig) -> Preparation:
+    (d,) = table.input_shape
+    numbers, firsts, _ = layout_of(table.columns, d)
+    indicator = config.missing_indicator and config.missing != "refuse"
+    return Preparation(numbers, firsts, config.missing, indicator, config.standardise)
+
+
+def with_moments(dataset: Dataset, moments: ColumnMoments) -> Dataset:
+    """Return a data set whose columns are prepared by these moments.
+
+    Raises:
+        DataError: They do not fit its columns.
+    """
+    assert dataset.preparation is not None
+    return replace(dataset, preparation=dataset.preparation.with_moments(moments))
+
+
+def column_names(dataset: Dataset) -> tuple[str, ...]:
+    """Return the names of the columns that a model reads; () if the data have none."""
+    _, firsts, names = layout_of(dataset.columns, dataset.x.shape[1])
+    indicator = names and dataset.preparation is not None and dataset.preparation.indicator
+    return (*names, *(f"{names[j]} missing" for j in firsts)) if indicator else names
+
+
+LARGE, UNLIKE = 1e3, 100  # a column whose values are larger, or so many times as large as another's
+_SAMPLE, _NAMED = 20_000, 3
+
+
+def unscaled(dataset: Dataset, config: DataConfig) -> str:
+    """Return a warning that names columns that are too large to train on as they are; "" if none is.
+
+    It is private where the data are: it has names and numbers of columns. Of many rows a part is looked at.
+    """
+    table = dataset.kind == "features" and len(dataset.input_shape) == 1
+    if config.standardise or not table or config.dataset not in ("csv", "npz"):
+        return ""
+    x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])
+    are_numbers, _, names = layout_of(dataset.columns, x.shape[1])
+    numbers = np.flatnonzero(are_numbers)
+    # Of what is not missing; a column without a value counts as zeros.
+    size = np.nan_to_num(x[:, numbers]).max(axis=0, initial=0.0)
+    if not (size > 0).any():
+        return ""
+    small = numbers[np.argmin(np.where(size > 0, size, np.inf))]
+    least = size[size > 0].min()
+    large = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > min(LARGE, UNLIKE * least)]
+    if not large:
+        return ""
+
+    def named(j: int) -> str:
+        return f'"{names[j]}"' if names else f"{j + 1}"
+
+    most = ", ".join(f"{named(numbers[j])} (up to {size[j]:.4g})" for j in large[:_NAMED])
+    more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+    beside = f", where {named(small)} is at most {least:.4g}" if numbers[large[0]] != small else ""
+    return (
+        f"column{'s' * (len(large) > 1)} {most}{more}: large to train on as they are{beside}, so that the "
+        'loss may be huge or NaN. Set the run-config key "standardise" to true, or scale the columns'
+    )

@@ -1,0 +1,87 @@
+"""Cells of a csv file as what a model reads: numbers, and of a category an input for each of its values."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.header import MISSING, TypedColumn
+from task.errors import local
+
+Floats = npt.NDArray[np.float32]
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class CellError(ValueError):
+    """A cell is not what its column has; the text says what was expected and what was got."""
+
+
+class Encoder:
+    """Encodes the features of a table, row by row; the values of a category may be those that it meets.
+
+    With `keep_missing` a cell without a value becomes NaN, in each of the columns of a category.
+    """
+
+    def __init__(self, features: Sequence[TypedColumn], *, keep_missing: bool) -> None:
+        self.features, self.keep_missing = tuple(features), keep_missing
+        self._places = {
+            c.name: {value: place for place, value in enumerate(c.values)}
+            for c in features
+            if c.type == "category"
+        }
+
+    def code(self, column: TypedColumn, cell: str) -> float:
+        """Return a number, or the place of a category's value among those so far.
+
+        Raises:
+            CellError: The cell is neither, or empty.
+        """
+        places = self._places.get(column.name)
+        if places is None:
+            try:
+                value = float(cell)
+            except ValueError:
+                value = math.nan
+            if abs(value) <= LARGEST:
+                return value
+        elif cell in places:
+            return places[cell]
+        missing = cell.lower() in MISSING
+        if missing and self.keep_missing:
+            return math.nan
+        expected = "a number"
+        if places is not None:
+            if not missing and not column.values and "|" not in cell:
+                return places.setdefault(cell, len(places))
+            expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
+        todo = "Fill it in, remove the line or column, or give the column another type (name:category(a|b))"
+        if missing:
+            todo = 'Fill it in, remove the line or column, or set the run-config key "missing"'
+        raise CellError(f'{expected}; got "{local(cell)}". {todo}.')
+
+    def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
+        """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""
+        raw = np.array(codes, dtype=np.float64)
+        parts: list[Floats] = []
+        for j, column in enumerate(self.known()):
+            places = self._places.get(column.name)
+            if places is None:
+                parts.append(raw[:, j : j + 1].astype(np.float32))
+            else:
+                parts.append(_one_hot(raw[:, j], [places[value] for value in column.values]))
+        return np.concatenate(parts, axis=1)
+
+    def known(self) -> tuple[TypedColumn, ...]:
+        """Return the features, each category with its values: those listed, else those met, sorted."""
+        return tuple(
+            TypedColumn(c.name, c.type, c.values or tuple(sorted(self._places.get(c.name, ()))))
+            for c in self.features
+        )
+
+
+def _one_hot(codes: npt.NDArray[np.float64], places: Sequence[int]) -> Floats:
+    """Return a column for each place, 1 where the code is that place, and NaN where it is NaN."""
+    hot: Floats = (codes[:, None] == np.asarray(places, dtype=np.float64)).astype(np.float32)
+    hot[np.isnan(codes)] = np.nan
+    return hot

@@ -1,0 +1,127 @@
+"""The header of a csv file: the names of its columns and, after a colon, their types.
+
+==================================  =====================================================================
+header                              cells
+==================================  =====================================================================
+``age``, ``age:number``             a number
+``job:category(clerk|nurse)``       one of the values; a model reads a 1 in the value's column, 0 in others
+``job:category``                    the same with the values that the file has; of pooled data only
+``income:target``                   what is predicted; without it the column ``label``, else the last one
+``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
+``patient:ignore``                  anything; nobody reads them
+``client``, ``split``               the owner's name; "train" or "test"
+==================================  =====================================================================
+
+A list of values makes all nodes encode a column alike. A colon before any other word is a part of the name.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from task.errors import DataError, local
+
+TYPES = ("category", "ignore", "number", "target")
+RESERVED = ("client", "split")
+MISSING = frozenset({"", "na", "n/a", "nan", "null"})  # cells without a value, in lower case
+_TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
+
+
+@dataclass(frozen=True)
+class TypedColumn:
+    """One column of a csv file."""
+
+    name: str  # without the type
+    type: str = ""  # one of `TYPES`; "" = the header does not say
+    values: tuple[str, ...] = ()  # of a category, or the names of the classes; () = the header does not say
+
+    def __str__(self) -> str:
+        listed = f"({'|'.join(self.values)})" if self.values else ""
+        return f"{self.name}:{self.type}{listed}" if self.type == "category" else self.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what a model reads of it."""
+        listed = self.type == "category"
+        return tuple(f"{self.name}={value}" for value in self.values) if listed else (self.name,)
+
+    @property
+    def feature(self) -> bool:
+        """Whether a model reads it, unless it is the target."""
+        return self.name not in RESERVED and self.type not in ("ignore", "target")
+
+
+def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
+    """Return the columns of a header.
+
+    Raises:
+        DataError: A type or a list of values is wrong, or a name is there twice.
+    """
+    columns = tuple(_column(path, i, cell.strip()) for i, cell in enumerate(cells, 1))
+    names = [column.name for column in columns]
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise DataError(
+            f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
+            f"once; got {local(list(cells))}. Put the column names into the first line."
+        )
+    target_of(path, columns)
+    return columns
+
+
+def target_of(path: Path, columns: Sequence[TypedColumn]) -> TypedColumn:
+    """Return the column that is predicted.
+
+    Raises:
+        DataError: There are several, or none can be taken for it, or no feature is left.
+    """
+    targets = [c for c in columns if c.type == "target"]
+    if not targets:
+        usable = [c for c in columns if c.feature]
+        targets = [c for c in usable if c.name == "label"] or usable[-1:]
+    if len(targets) != 1 or targets[0].type not in ("", "target"):
+        raise DataError(
+            f"{local(path)}, line 1: expected one column to predict, named label or typed NAME:target; got "
+            f"{local([c.name for c in targets])}"
+        )
+    if not [c for c in columns if c.feature and c != targets[0]]:
+        names = local([c.name for c in columns])
+        raise DataError(
+            f"{local(path)}, line 1: expected at least one feature column besides {names}; got none"
+        )
+    return targets[0]
+
+
+def read_column(text: str) -> TypedColumn:
+    """Return the column whose `str` this is."""
+    found = _TYPED.fullmatch(text)
+    if found and found["type"] == "category" and found["values"]:
+        return TypedColumn(found["name"], "category", tuple(found["values"].split("|")))
+    return TypedColumn(text)
+
+
+def _column(path: Path, number: int, cell: str) -> TypedColumn:
+    found = _TYPED.fullmatch(cell)
+    word = found["type"].lower() if found else ""
+    if found is None or word not in TYPES:
+        near = difflib.get_close_matches(word, TYPES, n=1, cutoff=0.75) if word else []
+        if near:
+            raise _wrong(path, number, f"a type among {', '.join(TYPES)}", cell, f'Write ":{near[0]}".')
+        return TypedColumn(cell)
+    if found["name"] in RESERVED:
+        raise _wrong(path, number, f'no type after "{found["name"]}"', cell, "Leave it out.")
+    if not found["list"]:
+        return TypedColumn(found["name"], word)
+    values = tuple(value.strip() for value in found["values"].split("|"))
+    listed = word in ("category", "target") and len(values) > 1 and "" not in values
+    if not listed or len(set(values)) < len(values):
+        expected = "two or more values, each once, after category or target, as in job:category(clerk|nurse)"
+        raise _wrong(path, number, expected, cell, "Correct the list.")
+    return TypedColumn(found["name"], word, values)
+
+
+def _wrong(path: Path, number: int, expected: str, cell: str, todo: str) -> DataError:
+    return DataError(
+        f"{local(path)}, line 1, column {number}: expected {expected}; got {local(repr(cell))}. {todo}"
+    )

@@ -1,0 +1,150 @@
+"""Types in the header of a csv file, and missing values."""
+
+import numpy as np
+import pytest
+
+from task.config.sections import DataConfig
+from task.datasets import check_owned, load_owned
+from task.datasets.columns import column_names
+from task.datasets.header import parse_header
+from task.errors import ConfigError, DataError
+from task.numerics.moments import ColumnMoments
+from tests.task.helpers import load
+
+TYPED = """patient:ignore,age:number,job:category(clerk|nurse),ill:target(no|yes),split
+7f3,30,nurse,yes,train
+7f4,,clerk,no,train
+7f5,50,NA,no,train
+7f6,60,clerk,yes,test
+"""
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text, name="t.csv"):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def moments(*rows):
+    count, mean, std = zip(*rows, strict=True)
+    return ColumnMoments(np.array(count), np.array(mean, float), np.array(std, float))
+
+
+def test_columns_are_encoded_as_the_header_says(table):
+    data = load(dataset="csv", data_path=table(TYPED), missing="zero")
+    assert data.columns == ("age", "job:category(clerk|nurse)", "ill")
+    assert (data.input_shape, data.classes) == ((3,), ("no", "yes"))
+    assert data.y.tolist() == [1, 0, 0, 1]
+    assert data.description.endswith("of shape (3,), 2 values missing")
+    assert data.inputs(slice(0, 4)).tolist() == [[30, 0, 1], [0, 1, 0], [50, 0, 0], [60, 1, 0]]
+
+
+def test_an_indicator_says_which_feature_was_missing(table):
+    data = load(dataset="csv", data_path=table(TYPED), missing="zero", missing_indicator=True)
+    assert data.input_shape == (5,)
+    assert column_names(data)[3:] == ("age missing", "job=clerk missing")
+    assert data.inputs(slice(0, 3)).tolist() == [[30, 0, 1, 0, 0], [0, 1, 0, 1, 0], [50, 0, 0, 0, 1]]
+
+
+def test_standardised_numbers_and_filled_gaps_by_hand(table):
+    """Mean 40, deviation 10: 30 is -1, a gap is the mean, so 0; categories stay 0 and 1."""
+    data = load(dataset="csv", data_path=table(TYPED), missing="mean", standardise=True)
+    with pytest.raises(ConfigError, match="expected the means of all clients from the server"):
+        data.inputs(slice(0, 4))
+    by = data.preparation.with_moments(moments((2, 40, 10), (0, 0, 1), (0, 0, 1)))
+    import torch
+
+    x = torch.from_numpy(np.array(data.x))
+    assert by(x).tolist() == [[-1, 0, 1], [0, 1, 0], [1, 0, 0], [2, 1, 0]]
+    data = load(dataset="csv", data_path=table(TYPED), missing="zero", standardise=True)
+    by = data.preparation.with_moments(moments((2, 40, 10), (0, 0, 1), (0, 0, 1)))
+    assert by(x)[1].tolist() == [-4, 1, 0]  # the gap is a zero, and that is standardised
+    data = load(dataset="csv", data_path=table(TYPED), missing="mean")
+    by = data.preparation.with_moments(moments((2, 40, 1), (0, 0, 1), (0, 0, 1)))
+    assert by(x)[:2].tolist() == [[30, 0, 1], [40, 1, 0]]
+
+
+def test_moments_of_another_header_are_refused(table):
+    data = load(dataset="csv", data_path=table(TYPED), missing="mean")
+    with pytest.raises(DataError, match=r"column 2 of the 3 .*expected numbers.*got a category"):
+        data.preparation.with_moments(moments((2, 40, 1), (3, 0, 1), (0, 0, 1)))
+
+
+def test_a_category_without_a_list_has_the_values_of_the_pooled_file(table, tmp_path):
+    text = "job:category,ill\n" + "".join(f"{job},{i % 2}\n" for i, job in enumerate("cabcab"))
+    data = load(dataset="csv", data_path=table(text))
+    assert column_names(data) == ("job=a", "job=b", "job=c")
+    assert sorted(data.x.argmax(axis=1).tolist()) == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(DataError, match=r"line 1, column 1: expected the list of values.*alike; got none"):
+        check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+
+
+def test_a_category_named_like_a_missing_value_is_a_value(table):
+    """Namibia's code is NA."""
+    data = load(dataset="csv", data_path=table("land:category(DE|NA),y\nNA,0\nDE,1\n"))
+    assert data.x.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key "missing"'),
+        ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a number; got "NaN"'),
+        ("x,y\n1e39,0\n", r'expected a number; got "1e39"'),  # it is none that a float32 can be
+        ("x:category(a|b),y\nc,0\n", r'column 1 "x": expected one of a, b; got "c"'),
+        ("x:category(a|b),y\n,0\n", r'expected one of a, b; got "".*"missing"'),
+        ("x:category(a|a),y\na,0\n", r"line 1, column 1: expected two or more values, each once"),
+        ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
+        ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
+        ("x,client:number,y\n1,a,0\n", r'column 2: expected no type after "client"'),
+        ("x:target,y:target\n1,0\n", r"expected one column to predict.*got \['x', 'y'\]"),
+        ("x:number,y:category(a|b)\n1,a\n", r"expected one column to predict"),
+        ("x:ignore,y\n1,0\n", "at least one feature"),
+        ("x,x:number,y\n1,1,0\n", "each name once"),
+        ("x,y:target(a|b)\n1,c\n", r'line 2, column "y": expected one of a, b; got "c"'),
+    ],
+)
+def test_a_wrong_header_or_cell_is_named(table, text, says):
+    with pytest.raises(DataError, match=says):
+        load(dataset="csv", data_path=table(text))
+
+
+def test_a_colon_may_be_a_part_of_a_name(tmp_path):
+    """Headers that had no types read as before."""
+    names = [c.name for c in parse_header(tmp_path, ["a:b", "ratio 1:2", "time: s", "label"])]
+    assert names == ["a:b", "ratio 1:2", "time: s", "label"]
+
+
+def test_a_node_starts_with_gaps_and_the_run_says_what_becomes_of_them(table, tmp_path):
+    path = table(TYPED)
+    assert check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache").endswith("2 values missing")
+    config = DataConfig(dataset="csv", num_classes=2)
+    with pytest.raises(DataError, match=r't.csv, line 3, column 2 "age": expected a number; got ""'):
+        load_owned(config, path, "ward", 1)
+    got = load_owned(DataConfig(dataset="csv", num_classes=2, missing="zero"), path, "ward", 1)
+    assert got.inputs(slice(0, 2)).tolist() == [[30, 0, 1], [0, 1, 0]]
+    with pytest.raises(DataError, match=r"expected num-classes = 3 names of classes after target; got 2"):
+        load_owned(DataConfig(dataset="csv", num_classes=3, missing="zero"), path, "ward", 1)
+
+
+def test_gaps_of_arrays(tmp_path):
+    np.savez(tmp_path / "t.npz", x=[[1.0, np.nan], [3.0, 4.0]], y=[0, 1], x_test=[[0.0, 0.0]], y_test=[0])
+    with pytest.raises(DataError, match=r'finite numbers.*set the run-config key "missing"'):
+        load(dataset="npz", data_path=str(tmp_path / "t.npz"))
+    data = load(dataset="npz", data_path=str(tmp_path / "t.npz"), missing="zero", missing_indicator=True)
+    assert data.inputs(slice(0, 2)).tolist() == [[1, 0, 0, 1], [3, 4, 0, 0]]
+
+
+def test_pictures_have_no_columns(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.zeros((9, 4, 4), np.uint8), y=[0] * 9)
+    with pytest.raises(ConfigError, match=r"expected a table, examples of shape \(columns,\); got image"):
+        load(dataset="npz", data_path=str(tmp_path / "t.npz"), standardise=True)
