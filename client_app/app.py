@@ -9,12 +9,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.columns import sum_columns, with_columns
-from client_app.node import Node, open_node
+from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.work import check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
+from task.datasets.columns import unscaled
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
@@ -22,6 +23,7 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.selections import SELECTIONS, with_selection
+from task.text import logger
 from task.wire import checks, registration
 from task.wire import messages as wire
 from task.wire.folding import Folding
@@ -71,7 +73,11 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     @made.query(registration.REGISTER)
     def on_registration(message: Message, context: Context) -> Message:
         try:
-            content = registration.registration_content(node_of(context).registration())
+            node = node_of(context)
+            own = isinstance(node.clients, OneClient) and not node.owner.simulation
+            if own and (warning := unscaled(node.dataset, node.config.data)):
+                logger.warning("%s", warning)  # for the owner alone: it names columns
+            content = registration.registration_content(node.registration())
         except BouquetError as err:
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)

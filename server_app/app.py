@@ -28,7 +28,7 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
 from task.config.run_name import LENGTHEN
 from task.datasets import DATASETS, Dataset, load_dataset, natural_task
-from task.datasets.columns import column_names, with_moments
+from task.datasets.columns import column_names, unscaled, with_moments
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
@@ -144,6 +144,8 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
             progress.message(note)
         for line in loaded.lines() if loaded else ():
             progress.message(line)
+        if dataset is not None and not output.resume and (warning := unscaled(dataset, config.data)):
+            progress.message(f"warning: {warning}")
         recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume)
         result = strategy.start(
             grid,

@@ -206,3 +206,15 @@ def test_another_loop_or_app_is_refused() -> None:
     config = read_config(KEYS | {"num-classes": 2})
     assert "cannot fill and standardise" in lost_on_foreign_clients(contract_of(config), config)
     assert FedAvg(config).entry.phases.keys() == {"columns"}
+
+
+def test_a_node_warns_its_owner_alone_of_unscaled_columns(
+    tmp_path: Path, wards: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names of columns stay in the node's own log; of pooled data whoever starts the run reads them."""
+    _, _, grid = deployed(tmp_path, wards, standardise=False)
+    assert caplog.text.count('"area" (up to 1e+06)') == 3  # each node, before round 1
+    assert not any("area" in str(reply.content) for _, reply in grid.up)
+    caplog.clear()
+    deployed(tmp_path, wards, runs="scaled")
+    assert "large to train on" not in caplog.text

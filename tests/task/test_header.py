@@ -5,7 +5,7 @@ import pytest
 
 from task.config.sections import DataConfig
 from task.datasets import check_owned, load_owned
-from task.datasets.columns import column_names
+from task.datasets.columns import column_names, unscaled
 from task.datasets.header import parse_header
 from task.errors import ConfigError, DataError
 from task.numerics.moments import ColumnMoments
@@ -148,3 +148,30 @@ def test_pictures_have_no_columns(tmp_path):
     np.savez(tmp_path / "t.npz", x=np.zeros((9, 4, 4), np.uint8), y=[0] * 9)
     with pytest.raises(ConfigError, match=r"expected a table, examples of shape \(columns,\); got image"):
         load(dataset="npz", data_path=str(tmp_path / "t.npz"), standardise=True)
+
+
+def sized(table, *columns, **keys):
+    """Return the warning for columns of a file, given by name and values."""
+    names, values = zip(*columns, strict=True)
+    lines = [
+        "".join(f"{value}," for value in row) + str(i % 2) for i, row in enumerate(zip(*values, strict=True))
+    ]
+    path = table(",".join([*names, "y"]) + "\n" + "\n".join(lines * 5) + "\n")
+    data = load(dataset="csv", data_path=path, **keys)
+    return unscaled(data, DataConfig(dataset="csv", **keys))
+
+
+def test_a_large_column_is_named_once_and_standardisation_offered(table):
+    """Raw areas of some thousands made a loss of 7e3 without a word."""
+    small, area, year = ("smooth", [0.01, 0.03]), ("area", [143.5, -4254]), ("year", [2001, 2002])
+    got = sized(table, small, area, year)
+    assert got.startswith('columns "area" (up to 4254), "year" (up to 2002): large to train on as they are')
+    assert 'where "smooth" is at most 0.03' in got
+    assert '"standardise"' in got
+    assert sized(table, small, area, year, standardise=True) == ""
+    assert sized(table, ("years", [20, 70]), ("share", [0.5, 1])) == ""  # 70 times as large
+    assert sized(table, ("years", [20, 70]), ("share", [0.1, 0.5])).startswith('column "years" (up to 70)')
+    assert sized(table, ("year", [2001, 2002])).startswith('column "year" (up to 2002): large to train on')
+    one_hot = ("job:category(a|b)", ["a", "b"])
+    assert sized(table, one_hot, ("dose", [0.001, 0.002]), ("none", [0, 0])) == ""
+    assert sized(table, small, ("area", ["", 4254]), missing="zero").startswith('column "area"')
