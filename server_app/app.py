@@ -22,6 +22,7 @@ from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from strategies import STRATEGIES
+from strategies.engine.columns_phase import learn_columns
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import CHANGE_NO_RESULT, Config
@@ -117,7 +118,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     task = task_of(config, dataset.task if dataset else natural_task(config.data), classes)
     check_model(config, shape, classes, task.name)
     kept = RunFolder(path).config().get(COLUMNS) if output.resume else None
-    moments = strategy.learn_columns(grid, from_dict(kept) if kept else None)
+    moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
     model = model_of(config, shape, classes)

@@ -9,8 +9,6 @@ from flwr.serverapp import Grid
 
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
-from strategies.membership.client_registry import ClientRegistry
-from task.config.knobs import Config
 from task.errors import NodesError
 from task.numerics.moments import ColumnMoments, moments_of
 from task.spec.columns import COLUMNS, SQUARES, SUMS
@@ -19,14 +17,22 @@ from task.text import logger
 
 
 def learn_columns(
-    config: Config, entry: Algorithm, engine: PhaseEngine, registry: ClientRegistry, grid: Grid
-) -> ColumnMoments:
-    """Ask all clients for the sums of their columns; return what the sums come to.
+    engine: PhaseEngine, entry: Algorithm, grid: Grid, known: ColumnMoments | None = None
+) -> ColumnMoments | None:
+    """Have the engine send moments of the clients' columns from now on; return them, None if none are needed.
+
+    They are those that it has or that are `known`; else all clients are asked for their sums.
 
     Raises:
         NodesError: Fewer than ``min-replies`` clients answered.
         ConfigError: It is not clear which shape the nodes' data have.
     """
+    config, registry = engine.config, engine.registry
+    if not config.data.learns_columns:
+        return None
+    engine.moments = engine.moments or known
+    if engine.moments is not None:
+        return engine.moments
     least = max(config.server.min_replies, 1)
     engine.register(grid, 0, least)
     shape, _ = registry.shape_of_data()
@@ -45,4 +51,5 @@ def learn_columns(
         "columns: means of %d numeric columns over %d clients", int((moments.count > 0).sum()),
         len(reduced.clients),
     )  # fmt: skip
+    engine.moments = moments
     return moments

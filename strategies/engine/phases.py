@@ -28,6 +28,7 @@ from task import timing
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.numerics.arrays import Arrays
+from task.numerics.moments import ColumnMoments
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
@@ -67,8 +68,8 @@ class PhaseEngine:
         self.model: Arrays = {}
         """The model whose form the replies must have."""
         self.columns = 0  # of a table, as a model reads them; 0 = not known
-        self.moments: Arrays = {}
-        """Means and deviations of a table's columns, which go with every message; empty = none."""
+        self.moments: ColumnMoments | None = None
+        """Of a table's columns; they go with every message."""
 
         self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
         self.begin(0)
@@ -128,7 +129,7 @@ class PhaseEngine:
         void = self.last_good.void if phase.contract.keeps else ()
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
-            records[COLUMNS] = self.record(self.moments, COLUMNS)
+            records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
         route = self._packed_route(phase)
         requests = []
         for node, clients in by_node.items():
@@ -224,4 +225,4 @@ class PhaseEngine:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
         clients = len(self.registry.names)
-        return Forms(self.model, self.trainable, clients, others, self.columns).of(contract.up)
+        return Forms(self.model, self.trainable, clients, self.columns, others).of(contract.up)

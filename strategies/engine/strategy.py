@@ -42,7 +42,6 @@ from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
-from task.numerics.moments import ColumnMoments
 from task.population import listed
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
@@ -113,7 +112,6 @@ class Strategy(FlowerStrategy):
         self._plan = RoundPlan((), {}, ())
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
-        self.moments: ColumnMoments | None = None  # of the clients' columns, once they are known
         self._in_start = False
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
@@ -316,7 +314,7 @@ class Strategy(FlowerStrategy):
         self.registry.membership.count_whole_nodes(False)
         self._in_start = True
         try:
-            self.learn_columns(grid)
+            learn_columns(engine, self.entry, grid)
             server = self.config.server
             loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
             loop.measures = engine.measures
@@ -367,13 +365,6 @@ class Strategy(FlowerStrategy):
         kept, memory = self.last_good.kept, self.cohorts.selector.dump() | self.last_good.dump()
         good = Snapshot.of(kept.round, kept.state) if kept else None
         return Snapshot.of(server_round, self.state, memory, good)
-
-    def learn_columns(self, grid: Grid, known: ColumnMoments | None = None) -> ColumnMoments | None:
-        """Learn the moments of the clients' columns, unless they are `known`; None if the run needs none."""
-        if self.moments is None and self.config.data.learns_columns:
-            learnt = known or learn_columns(self.config, self.entry, self.engine, self.registry, grid)
-            self.moments, self.engine.moments = learnt, learnt.arrays()
-        return self.moments
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot."""

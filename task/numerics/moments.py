@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,13 +96,14 @@ class ColumnMoments:
     mean: npt.NDArray[np.float64]  # [d]
     std: npt.NDArray[np.float64]  # of the population (ddof 0), [d]; 1 of a column of equal values
 
+    @cached_property
     def arrays(self) -> Arrays:
         """Return the three arrays by name."""
         return {"count": self.count, "mean": self.mean, "std": self.std}
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `from_dict` reads back bit for bit, also through JSON."""
-        return {name: a.tolist() for name, a in self.arrays().items()}
+        return {name: a.tolist() for name, a in self.arrays.items()}
 
 
 def from_dict(kept: Mapping[str, Any]) -> ColumnMoments:

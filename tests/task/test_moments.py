@@ -66,7 +66,7 @@ def test_moments_by_hand():
     assert got.std.tolist() == [3.5**0.5, 1, 1]  # equal values stay finite, a category stays as it is
     assert moments_of(sums["column-sums"]).std.tolist() == [1, 1, 1]
     again = from_dict(got.as_dict())
-    assert all(np.array_equal(a, again.arrays()[name]) for name, a in got.arrays().items())
+    assert all(np.array_equal(a, again.arrays[name]) for name, a in got.arrays.items())
 
 
 def test_a_large_offset_costs_no_digit():
@@ -102,7 +102,7 @@ def test_sums_do_not_depend_on_how_rows_are_spread():
             for name, arrays in sums_of(x[part], numbers).items():
                 folds[name].add(arrays, 1, "a client")
         got = moments_of(folds["column-sums"].result(), folds["column-squares"].result())
-        assert all(np.array_equal(a, got.arrays()[name]) for name, a in want.arrays().items())
+        assert all(np.array_equal(a, got.arrays[name]) for name, a in want.arrays.items())
 
 
 def test_a_client_whose_digits_are_none_is_refused():
