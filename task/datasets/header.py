@@ -6,7 +6,8 @@ header                              cells
 ``age``, ``age:number``             a number
 ``job:category(clerk|nurse)``       one of the values; a model reads a 1 in the value's column, 0 in others
 ``job:category``                    the same with the values that the file has; of pooled data only
-``income:target``                   what is predicted; without it the column ``label``, else the last one
+``income:target``                   what is predicted; without it the column ``label``, else the last one;
+                                    several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
 ``patient:ignore``                  anything; nobody reads them
 ``client``, ``split``               the owner's name; "train" or "test"
@@ -66,31 +67,31 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
             f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
             f"once; got {local(list(cells))}. Put the column names into the first line."
         )
-    target_of(path, columns)
+    targets_of(path, columns)
     return columns
 
 
-def target_of(path: Path, columns: Sequence[TypedColumn]) -> TypedColumn:
-    """Return the column that is predicted.
+def targets_of(path: Path, columns: Sequence[TypedColumn]) -> tuple[TypedColumn, ...]:
+    """Return the columns that are predicted; several only if they are typed so.
 
     Raises:
-        DataError: There are several, or none can be taken for it, or no feature is left.
+        DataError: None can be taken for one, or no feature is left.
     """
     targets = [c for c in columns if c.type == "target"]
     if not targets:
         usable = [c for c in columns if c.feature]
         targets = [c for c in usable if c.name == "label"] or usable[-1:]
-    if len(targets) != 1 or targets[0].type not in ("", "target"):
+    if not targets or targets[0].type not in ("", "target"):
         raise DataError(
-            f"{local(path)}, line 1: expected one column to predict, named label or typed NAME:target; got "
+            f"{local(path)}, line 1: expected a column to predict, named label or typed NAME:target; got "
             f"{local([c.name for c in targets])}"
         )
-    if not [c for c in columns if c.feature and c != targets[0]]:
+    if not [c for c in columns if c.feature and c not in targets]:
         names = local([c.name for c in columns])
         raise DataError(
             f"{local(path)}, line 1: expected at least one feature column besides {names}; got none"
         )
-    return targets[0]
+    return tuple(targets)
 
 
 def read_column(text: str) -> TypedColumn:

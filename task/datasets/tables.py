@@ -12,21 +12,20 @@ classes: nodes have no other way to agree on them.
 """
 
 import csv
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.encode import CellError, Encoder
-from task.datasets.header import TypedColumn, parse_header, target_of
+from task.datasets.header import TypedColumn, parse_header, targets_of
 from task.datasets.own import assemble, data_path, keys_of
+from task.datasets.targets import Row, targets
 from task.errors import DataError, local, reason
 
 Ints = npt.NDArray[np.int64]
-MOST_CLASSES = 2**31  # while no run has said how many there are
 
 
 def locate_csv(request: Request) -> Source:
@@ -46,17 +45,6 @@ def locate_npz(request: Request) -> Source:
     return Source((path,), keys_of(request))
 
 
-class _Row(NamedTuple):
-    """A row of a csv file."""
-
-    path: Path
-    line: int
-    x: list[float]  # numbers, and of categories the value's place; NaN = missing
-    label: str
-    owner: str | None  # None: the file does not say
-    test: bool | None
-
-
 class _Table:
     """The rows of one or several csv files with one header."""
 
@@ -64,7 +52,7 @@ class _Table:
         self.request = request
         self.header: list[str] = []
         self.columns: tuple[TypedColumn, ...] = ()
-        self.rows: list[_Row] = []
+        self.rows: list[Row] = []
 
     def read(self, path: Path, owner: str | None) -> None:
         """Append the rows of one file."""
@@ -87,8 +75,8 @@ class _Table:
         if self.header:
             return
         self.header, self.columns = header, parse_header(path, header)
-        self.target = target_of(path, self.columns)
-        features = [c for c in self.columns if c.feature and c != self.target]
+        self.targets = targets_of(path, self.columns)
+        features = [c for c in self.columns if c.feature and c not in self.targets]
         self.encoder = Encoder(features, keep_missing=self.request.keep_missing)
         for i, column in enumerate(self.columns, 1):
             if column.type == "category" and self.request.owner and not column.values:
@@ -97,17 +85,17 @@ class _Table:
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
 
-    def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> _Row:
+    def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
         if len(cells) != len(self.columns):
             raise DataError(
                 f"{local(path)}, line {line}: expected {len(self.columns)} cells as in the header; got "
                 f"{len(cells)}. Repair or remove the line."
             )
         row = {c.name: cell.strip() for c, cell in zip(self.columns, cells, strict=True)}
-        label, split = row[self.target.name], row.get("split")
-        if not label:
+        labels, split = tuple(row[c.name] for c in self.targets), row.get("split")
+        if "" in labels:
             todo = "a label; the cell is empty. Fill it in or remove the line."
-            raise self._refused(path, line, self.target, todo)
+            raise self._refused(path, line, self.targets[labels.index("")], todo)
         if owner is None and row.get("client") == "":
             todo = "a name; the cell is empty. Fill it in or remove the line."
             raise self._refused(path, line, TypedColumn("client"), todo)
@@ -115,7 +103,7 @@ class _Table:
             raise self._refused(path, line, TypedColumn("split"), f'train or test; got "{local(split)}"')
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
         test = None if split is None else split == "test"
-        return _Row(path, line, x, label, row.get("client") if owner is None else owner, test)
+        return Row(path, line, x, labels, row.get("client") if owner is None else owner, test)
 
     def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
         try:
@@ -137,7 +125,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     rows = table.rows
     if not rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
-    y, classes = _numbers(rows, table.target, request)
+    y, classes = targets(rows, table.targets, request)
     tests = [row.test for row in rows if row.test is not None]
     return assemble(
         request,
@@ -147,70 +135,8 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
-        columns=(*map(str, table.encoder.known()), table.target.name),
+        columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
     )
-
-
-def _numbers(rows: list[_Row], target: TypedColumn, request: Request) -> tuple[Ints, tuple[str, ...]]:
-    """Return class numbers and class names; pooled labels are numbered in sorted order."""
-    if target.values:
-        return _listed(rows, target, request), target.values
-    column = target.name
-    values: list[int] = []
-    with suppress(ValueError):
-        for row in rows:
-            values.append(int(row.label))
-    whole = len(values) == len(rows)
-    if request.owner and not whole:
-        row = rows[len(values)]
-        raise DataError(
-            f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
-            f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-            f'"{local(row.label)}". Replace the names by the numbers that all nodes agreed on, or list the '
-            "classes in the header, name:target(a|b)."
-        )
-    if whole and (request.owner or request.num_classes):
-        most = request.num_classes or MOST_CLASSES
-        for value, row in zip(values, rows, strict=True):
-            if not 0 <= value < most:
-                raise DataError(
-                    f'{local(row.path)}, line {row.line}, column "{local(column)}": expected a label '
-                    f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
-                )
-        return np.array(values, dtype=np.int64), ()
-    labels = np.array(values if whole else [row.label for row in rows], dtype=object)
-    classes, y = np.unique(labels, return_inverse=True)
-    if 0 < request.num_classes < len(classes):
-        raise DataError(
-            f"{local(rows[0].path)}: expected at most num-classes = {request.num_classes} "
-            f'different labels; got {len(classes)}. Raise the run-config key "num-classes" or set it to 0.'
-        )
-    return y.astype(np.int64), tuple(map(str, classes))
-
-
-def _listed(rows: list[_Row], target: TypedColumn, request: Request) -> Ints:
-    """Return the places of the labels in the header's list of classes."""
-    if request.num_classes not in (0, len(target.values)):
-        raise DataError(
-            f"{local(rows[0].path)}, line 1: expected num-classes = {request.num_classes} names of classes "
-            f"after target; got {len(target.values)}. Correct the list or the run-config key."
-        )
-    places = {value: place for place, value in enumerate(target.values)}
-    for row in rows:
-        if row.label not in places:
-            raise DataError(
-                f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
-                f'{local(", ".join(target.values))}; got "{local(row.label)}". Correct the cell or the '
-                "header."
-            )
-    return np.array([places[row.label] for row in rows], dtype=np.int64)
-
-
-def _range(request: Request) -> str:
-    """Say which class numbers are good; a node reads its own data before a run says how many there are."""
-    if not request.num_classes:
-        return "from 0 to the run's num-classes - 1"
-    return f"0..{request.num_classes - 1} (num-classes = {request.num_classes})"
 
 
 def decode_npz(request: Request, source: Source) -> Decoded:

@@ -106,8 +106,10 @@ def test_a_category_named_like_a_missing_value_is_a_value(table):
         ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
         ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
         ("x,client:number,y\n1,a,0\n", r'column 2: expected no type after "client"'),
-        ("x:target,y:target\n1,0\n", r"expected one column to predict.*got \['x', 'y'\]"),
-        ("x:number,y:category(a|b)\n1,a\n", r"expected one column to predict"),
+        ("x:target,y:target\n1,0\n", "at least one feature"),
+        ("x,a:target,b:target(u|v)\n1,0,u\n", "without a list of classes"),
+        ("x,y:target\n1,0.5\n2,inf\n", r'line 3, column "y": expected a number to predict; got "inf"'),
+        ("x:number,y:category(a|b)\n1,a\n", r"expected a column to predict"),
         ("x:ignore,y\n1,0\n", "at least one feature"),
         ("x,x:number,y\n1,1,0\n", "each name once"),
         ("x,y:target(a|b)\n1,c\n", r'line 2, column "y": expected one of a, b; got "c"'),
@@ -175,3 +177,36 @@ def test_a_large_column_is_named_once_and_standardisation_offered(table):
     one_hot = ("job:category(a|b)", ["a", "b"])
     assert sized(table, one_hot, ("dose", [0.001, 0.002]), ("none", [0, 0])) == ""
     assert sized(table, small, ("area", ["", 4254]), missing="zero").startswith('column "area"')
+
+
+def test_targets_are_numbers_where_header_or_run_say_so(table, tmp_path):
+    """Prices are no classes; whole ones need the run's word."""
+    whole, broken = "x,price:target\n1,7\n2,9\n", "x,price:target\n1,7\n2,9.5\n"
+    path = table(broken)
+    data = load(dataset="csv", data_path=path)
+    assert (data.task, data.num_classes, data.y.dtype) == ("regression", 1, np.float32)
+    assert sorted(data.y.tolist()) == [7, 9.5]
+    assert check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache").startswith("csv, 2 training")
+    assert load_owned(DataConfig(dataset="csv", task="regression"), path, "ward", 1).num_classes == 1
+    with pytest.raises(ConfigError, match='expected task = "regression"'):
+        load_owned(DataConfig(dataset="csv", num_classes=1), path, "ward", 1)
+    path = table(whole)
+    assert load(dataset="csv", data_path=path).task == "classification"
+    assert load(dataset="csv", data_path=path, task="regression").y.dtype == np.float32
+    assert load_owned(DataConfig(dataset="csv", task="regression"), path, "ward", 1).task == "regression"
+    plain = table("x,label\n1,7.5\n2,9.5\n", "plain.csv")
+    assert load(dataset="csv", data_path=plain).classes == ("7.5", "9.5")  # as ever
+    assert load(dataset="csv", data_path=plain, task="regression").task == "regression"
+
+
+def test_several_targets_are_numbers_or_labels(table):
+    path = table("a:target,x,b:target\n0,5,1\n1,6,1\n")
+    data = load(dataset="csv", data_path=path, task="multi-label")
+    assert (data.task, data.num_classes, sorted(data.y.tolist())) == ("multi-label", 2, [[0, 1], [1, 1]])
+    assert load(dataset="csv", data_path=path, task="regression").y.shape == (2, 2)
+    with pytest.raises(DataError, match=r'"classification" expects one column to predict; got 2'):
+        load(dataset="csv", data_path=path, task="classification")
+    with pytest.raises(DataError, match='line 3, column "b": expected a label 0 or 1 to predict; got "2"'):
+        load(dataset="csv", data_path=table("a:target,x,b:target\n0,5,1\n1,6,2\n"), task="multi-label")
+    with pytest.raises(DataError, match=r'"num-classes": expected 2, the number of columns to predict, or 0'):
+        load(dataset="csv", data_path=path, task="regression", num_classes=3)

@@ -1,0 +1,158 @@
+"""The targets of a csv file: class numbers, numbers to predict, or labels 0 and 1.
+
+One column of class numbers or names, or of numbers; or several columns typed ``target``, which are numbers
+[N, d], or with ``task = "multi-label"`` labels [N, C]. Where the run leaves the task open, one column typed
+``target`` has numbers if one of them is negative or has a fraction; any other column has classes.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.base import Request
+from task.datasets.encode import LARGEST
+from task.datasets.header import TypedColumn
+from task.errors import DataError, local
+
+Ints = npt.NDArray[np.int64]
+MOST_CLASSES = 2**31  # while no run has said how many there are
+
+
+class Row(NamedTuple):
+    """A row of a csv file."""
+
+    path: Path
+    line: int
+    x: list[float]  # numbers, and of categories the value's place; NaN = missing
+    labels: tuple[str, ...]  # the cells of the targets
+    owner: str | None  # None: the file does not say
+    test: bool | None
+
+
+def targets(
+    rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request
+) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Return the targets as of `task.datasets.base.Decoded.y`, and the classes' names, if they have any.
+
+    Raises:
+        DataError: Naming line and column of a cell that is no target of the run's task.
+    """
+    first = columns[0]
+    if request.task in ("regression", "multi-label"):
+        return _numbers(rows, columns, request), ()
+    if len(columns) > 1 and request.task == "classification":
+        raise DataError(
+            f'{local(rows[0].path)}, line 1: task = "classification" expects one column to predict; got '
+            f'{len(columns)}. Choose "regression" or "multi-label", or type the others NAME:ignore.'
+        )
+    if len(columns) > 1 or (request.task == "auto" and first.type == "target" and _are_numbers(rows, first)):
+        return _numbers(rows, columns, request), ()
+    return _classes(rows, first, request)
+
+
+def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
+    """Return whether a column has numbers, at least one of which is no class number."""
+    if column.values:
+        return False
+    try:
+        values = [float(row.labels[0]) for row in rows]
+    except ValueError:
+        return False
+    return any(value < 0 or not value.is_integer() for value in values)
+
+
+def _numbers(
+    rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request
+) -> npt.NDArray[np.float32]:
+    """Return numbers or labels as float32, [N] of one column, else [N, d]."""
+    labels = request.task == "multi-label"
+    if (labels and len(columns) < 2) or any(column.values for column in columns):
+        expected = "several columns typed NAME:target" if labels else "NAME:target without a list of classes"
+        raise DataError(
+            f'{local(rows[0].path)}, line 1: task = "{request.task}" expects {expected}; got '
+            f"{local([c.name for c in columns])}. Correct the header or choose another task."
+        )
+    if request.num_classes not in (0, len(columns)):
+        raise DataError(
+            f'{local(rows[0].path)}: run-config key "num-classes": expected {len(columns)}, the number of '
+            f"columns to predict, or 0; got {request.num_classes}"
+        )
+    expected = "a label 0 or 1" if labels else "a number"
+    y = np.empty((len(rows), len(columns)), np.float64)
+    for i, row in enumerate(rows):
+        for j, cell in enumerate(row.labels):
+            y[i, j] = np.nan
+            with suppress(ValueError):
+                y[i, j] = float(cell)
+            if not abs(y[i, j]) <= LARGEST or (labels and y[i, j] not in (0, 1)):
+                raise DataError(
+                    f'{local(row.path)}, line {row.line}, column "{local(columns[j].name)}": expected '
+                    f'{expected} to predict; got "{local(cell)}". Correct the cell or remove the line.'
+                )
+    return y.astype(np.float32) if len(columns) > 1 else y[:, 0].astype(np.float32)
+
+
+def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tuple[Ints, tuple[str, ...]]:
+    """Return class numbers and class names; pooled labels are numbered in sorted order."""
+    if target.values:
+        return _listed(rows, target, request), target.values
+    column = target.name
+    values: list[int] = []
+    with suppress(ValueError):
+        for row in rows:
+            values.append(int(row.labels[0]))
+    whole = len(values) == len(rows)
+    if request.owner and not whole:
+        row = rows[len(values)]
+        raise DataError(
+            f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
+            f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
+            f'"{local(row.labels[0])}". Replace the names by the numbers that all nodes agreed on, or list '
+            "the classes in the header, name:target(a|b); a number to predict is name:target."
+        )
+    if whole and (request.owner or request.num_classes):
+        most = request.num_classes or MOST_CLASSES
+        for value, row in zip(values, rows, strict=True):
+            if not 0 <= value < most:
+                raise DataError(
+                    f'{local(row.path)}, line {row.line}, column "{local(column)}": expected a label '
+                    f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
+                )
+        return np.array(values, dtype=np.int64), ()
+    labels = np.array(values if whole else [row.labels[0] for row in rows], dtype=object)
+    classes, y = np.unique(labels, return_inverse=True)
+    if 0 < request.num_classes < len(classes):
+        raise DataError(
+            f"{local(rows[0].path)}: expected at most num-classes = {request.num_classes} "
+            f'different labels; got {len(classes)}. Raise the run-config key "num-classes" or set it to 0.'
+        )
+    return y.astype(np.int64), tuple(map(str, classes))
+
+
+def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
+    """Return the places of the labels in the header's list of classes."""
+    if request.num_classes not in (0, len(target.values)):
+        raise DataError(
+            f"{local(rows[0].path)}, line 1: expected num-classes = {request.num_classes} names of classes "
+            f"after target; got {len(target.values)}. Correct the list or the run-config key."
+        )
+    places = {value: place for place, value in enumerate(target.values)}
+    for row in rows:
+        if row.labels[0] not in places:
+            raise DataError(
+                f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
+                f'{local(", ".join(target.values))}; got "{local(row.labels[0])}". Correct the cell or the '
+                "header."
+            )
+    return np.array([places[row.labels[0]] for row in rows], dtype=np.int64)
+
+
+def _range(request: Request) -> str:
+    """Say which class numbers are good; a node reads its own data before a run says how many there are."""
+    if not request.num_classes:
+        return "from 0 to the run's num-classes - 1"
+    return f"0..{request.num_classes - 1} (num-classes = {request.num_classes})"
