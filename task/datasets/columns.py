@@ -142,6 +142,15 @@ def with_moments(dataset: Dataset, moments: ColumnMoments) -> Dataset:
     return replace(dataset, preparation=dataset.preparation.with_moments(moments))
 
 
+def readable(dataset: Dataset) -> Dataset:
+    """Return a data set that can be read while its moments are not known, as it is; to check shapes alone."""
+    preparation = dataset.preparation
+    if preparation is None or preparation.moments is not None or not preparation.learns:
+        return dataset
+    d = len(preparation.numeric)
+    return with_moments(dataset, ColumnMoments(np.zeros(d, np.int64), np.zeros(d), np.ones(d)))
+
+
 def column_names(dataset: Dataset) -> tuple[str, ...]:
     """Return the names of the columns that a model reads; () if the data have none."""
     _, firsts, names = layout_of(dataset.columns, dataset.x.shape[1])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from task.datasets.base import PADDING
+from task.datasets.columns import readable
 from task.errors import ConfigError, local
 from task.tasks import TASKS
 
@@ -179,7 +180,7 @@ def _shapes(outputs: Any) -> str:
 
 def check_fits(task: Task, model: torch.nn.Module, dataset: Dataset) -> None:
     """Check a model and a loss on a data set's first two training examples, see `Task.check`."""
-    rows = slice(0, min(2, dataset.num_train))
+    rows, dataset = slice(0, min(2, dataset.num_train)), readable(dataset)
     device = next(model.parameters()).device
     x, y = dataset.inputs(rows).to(device), task.targets(dataset, rows).to(device)
     task.check(model, x, y, dataset.num_classes)
