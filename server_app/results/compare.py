@@ -13,7 +13,15 @@ from rich.text import Text
 
 from server_app.results.groups import Groups, Run
 from server_app.results.lines import Row
-from server_app.results.summary import MEASURED, has_accuracy, measured_on, scale_bytes, summarise
+from server_app.results.summary import (
+    MEASURED,
+    has_accuracy,
+    has_measure,
+    measured_on,
+    scalars_of,
+    scale_bytes,
+    summarise,
+)
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.storage.files import make_folder
@@ -49,7 +57,7 @@ def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
             f"with evaluate-every or fraction-evaluate > 0"
         )
     wanted = on or ("server" if list(by_place) == ["server"] else "clients")
-    lacking = next((run.path for run in runs if not has_accuracy(run.rounds, wanted)), None)
+    lacking = next((run.path for run in runs if not has_measure(run.rounds, wanted)), None)
     if lacking and on:
         other = "clients" if on == "server" else "server"
         raise ConfigError(
@@ -90,10 +98,14 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
     moved = [result["bytes_to_target"][goal] for result in every]
     size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
+    nats = any(result["accuracy"] is not None for result in every)
+    names = dict.fromkeys(name for r in every for name in scalars_of(r[_measures(on)]))
     columns = [
         Column("final accuracy (%)", lambda r: r["accuracy"], 100, 2),
         Column("best accuracy (%)", lambda r: r["best_accuracy"], 100, 2),
-        Column("final loss (nats)", lambda r: r["loss"]),
+        Column("final loss (nats)" if nats else "final loss", lambda r: r["loss"]),
+        *([] if nats else [Column("lowest loss", lambda r: r["best_loss"])]),
+        *(Column(name, _measure(name, on)) for name in names),
         Column("mean over clients (%)", lambda r: r["clients"]["mean"], 100, 2),
         Column("worst tenth of clients (%)", lambda r: r["clients"]["worst_decile"], 100, 2),
         Column("Jain index", lambda r: r["clients"]["jain"]),
@@ -111,9 +123,18 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     remarks = [f"Accuracy and loss: {WHERE[on]}."]
     if len(every) > len(found):
         remarks.append("± is the sample standard deviation over seeds.")
-    if not any(m is not None for m in moved):
+    if nats and not any(m is not None for m in moved):
         remarks.append(f"No run reached {percent}; --target sets another accuracy.")
     return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves)
+
+
+def _measures(on: str) -> str:
+    return "measures" if on == "server" else "client_measures"
+
+
+def _measure(name: str, on: str) -> Callable[[Row], float | None]:
+    """Return what gives a further metric of a run's summary."""
+    return lambda result: scalars_of(result[_measures(on)]).get(name)
 
 
 def _rounds(results: Sequence[Row]) -> str:
@@ -192,7 +213,7 @@ def plot(curves: Groups, on: str, path: Path) -> None:
 
 
 def figure(curves: Groups, on: str) -> Figure:
-    """Return accuracy and loss by round, and the sorted accuracies of single clients where there are any.
+    """Return accuracy, if there is one, and loss by round, and the sorted accuracies of single clients.
 
     By round: the mean over seeds at the rounds that all of them measured, and the range as a band; a seed
     with more rounds goes on as a thin line. Clients: those of the last evaluation, of all seeds together.
@@ -201,24 +222,29 @@ def figure(curves: Groups, on: str) -> Figure:
 
     accuracy, loss = MEASURED[on]
     single = any(run.clients.before for runs in curves.values() for run in runs)
+    rated = any(has_accuracy(run.rounds, on) for runs in curves.values() for run in runs)
     out = Figure(figsize=(15 if single else 10, 4.4), layout="constrained")
-    panels = out.subplots(1, 3 if single else 2)
+    panels: Any = out.subplots(1, 3 if single else 2) if rated else [None, out.subplots(1, 1)]
     styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
     where = "server's test set" if on == "server" else "clients' own test data"
     for i, (name, runs) in enumerate(curves.items()):
         colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
         label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
-        _by_round(panels[0], runs, accuracy, 100, style | {"label": label})
-        _by_round(panels[1], runs, loss, 1, style)
+        if rated:
+            _by_round(panels[0], runs, accuracy, 100, style)
+        _by_round(panels[1], runs, loss, 1, style | {"label": label})
         seen = [run.clients.before for run in runs if run.clients.before]
-        if seen:
+        if seen and rated:
             values = 100 * np.sort(np.concatenate([rounds[max(rounds)].accuracy for rounds in seen]))
             share = 100 * (np.arange(len(values)) + 0.5) / len(values)
             panels[2].plot(share, values, **style)
-    titles = [("round", f"accuracy (%), {where}"), ("round", f"loss (nats), {where}")]
+    unit = " (nats)" if rated else ""
+    titles = [("round", f"accuracy (%), {where}"), ("round", f"loss{unit}, {where}")]
     titles.append(("clients, sorted (% of them)", "accuracy (%) of single clients, own test data"))
     for axes, (x, y) in zip(panels, titles, strict=False):
+        if axes is None:  # the task has no accuracy
+            continue
         axes.set(xlabel=x, ylabel=y)
         axes.grid(alpha=0.3)
     out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)

@@ -15,10 +15,13 @@ from server_app.results.summary import (
     MEASURED,
     ClientHistory,
     Scores,
+    has_accuracy,
     human_bytes,
     human_seconds,
     last_evaluation,
     measured_on,
+    measures_of,
+    scalars_of,
     short,
 )
 from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Plot, Point, Series
@@ -30,6 +33,7 @@ MOST_CLIENTS = 400  # of more, each bar is the lowest of neighbours
 MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
 MOST_PHASES = 14
 MOST_READOUTS = 120
+MOST_MEASURES = 8  # lines in the plot of further metrics
 
 CENTRAL, OWN = "central test set", "clients' own test data"
 
@@ -44,8 +48,9 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory 
     """
     rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
     trained = [row for row in rows if row.get("asked") != 0]
+    unit = "cross-entropy, nats" if any(has_accuracy(rows, on) for on in MEASURED) else "of an example"
     loss = _curves(
-        "loss", "Loss", "cross-entropy, nats", rows,
+        "loss", "Loss", unit, rows,
         [(CENTRAL, BLUE, "loss"), ("training", GREEN, "train_loss"), (OWN, ORANGE, "client_loss")],
         note="Mean over the examples. A round without a finite loss has no point.",
     )  # fmt: skip
@@ -66,12 +71,23 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory 
         lambda y: f"{y:,.0f}", zero=True, note="A quarantined reply is dropped before it reaches the model.",
     )  # fmt: skip
     seconds = _seconds([row for row in rows if row.get("seconds")])
-    return [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
+    plots = [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
+    measures = _further(rows)
+    return plots[:2] + ([measures] if measures.series else []) + plots[2:]
 
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
     """Return how the clients differ in the last round that measured them, and how often each took part."""
     return [_clients(lines), _participation(participation)]
+
+
+def _further(rows: Sequence[Row]) -> Plot:
+    """Return the run's further metrics that are numbers, on the server's data or else on the clients'."""
+    on = measured_on(rows) or "server"
+    prefix, where = ("", CENTRAL) if on == "server" else ("client_", OWN)
+    names = dict.fromkeys(name for row in rows for name in scalars_of(measures_of([row], prefix)))
+    columns: list[Column] = [(n, k, f"{prefix}{n}") for k, n in enumerate(list(names)[:MOST_MEASURES])]
+    return _curves("metrics", "Further metrics", where, rows, columns, note=f"On the {where}.")
 
 
 def _accuracy(rows: Sequence[Row], target: float, clients: ClientHistory) -> Plot:

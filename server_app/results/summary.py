@@ -37,9 +37,36 @@ def has_accuracy(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
     return any(number(row.get(MEASURED[on][0])) is not None for row in rounds)
 
 
+def has_measure(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
+    """Return whether any round has an accuracy or a loss measured there."""
+    return any(number(row.get(key)) is not None for row in rounds for key in MEASURED[on])
+
+
 def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return where the headline accuracy of these rounds was measured: THE rule; None if nowhere."""
-    return next((on for on in MEASURED if has_accuracy(rounds, on)), None)
+    """Return where the headline accuracy of these rounds was measured: THE rule; None if nowhere.
+
+    Where the task has no accuracy, as regression, it is where the loss was measured.
+    """
+    found = (on for has in (has_accuracy, has_measure) for on in MEASURED if has(rounds, on))
+    return next(found, None)
+
+
+def measures_of(rounds: Sequence[Mapping[str, Any]], prefix: str = "") -> Row:
+    """Return the run's further metrics by name, those of the last round that measured them.
+
+    `prefix` is "client_" for those on the clients' own test data.
+    """
+    for row in reversed(rounds):
+        found = {k: row[f"{prefix}{k}"] for k in row.get("measures") or () if f"{prefix}{k}" in row}
+        if found:
+            return found
+    return {}
+
+
+def scalars_of(measures: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that are one number, without AUROC's error."""
+    known = {k: number(v) for k, v in measures.items() if k != "auroc-error" and not isinstance(v, list)}
+    return {k: v for k, v in known.items() if v is not None}
 
 
 @dataclass
@@ -97,7 +124,8 @@ def summarise(
     """Return what result.json holds.
 
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
-    from all; "measured_on" says whose evaluations these are. "clients" and "clients_after" say how the
+    from all; "measured_on" says whose evaluations these are. Without an accuracy the best round is that of
+    the lowest loss. "clients" and "clients_after" say how the
     clients differ, before and after local training. The x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
     and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
@@ -122,6 +150,10 @@ def summarise(
     simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
     measured = [(a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None]
     best = max(measured, default=None)  # the first round that reached the best
+    losses = [
+        (loss, r) for row, r in zip(rounds, at, strict=True) if (loss := number(row.get(keys[1]))) is not None
+    ]
+    lowest = min(losses, default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
         **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
@@ -131,10 +163,13 @@ def summarise(
         "accuracy": number(final.get(keys[0])),
         "loss": number(final.get(keys[1])),
         "best_accuracy": best[0] if best else None,
-        "best_round": -best[1] if best else None,
+        "best_round": -best[1] if best else lowest[1] if lowest else None,
+        "best_loss": lowest[0] if lowest else None,
         "train_loss": number(_last(rounds, "train_loss").get("train_loss")),
         "client_accuracy": number(local.get("client_accuracy")),
         "client_loss": number(local.get("client_loss")),
+        "measures": measures_of(rounds),
+        "client_measures": measures_of(rounds, "client_"),
         "rounds_to_target": {str(t): crossing(at, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
         "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
@@ -239,12 +274,16 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     remarks = ", ".join(part for part in (ended, f"{skipped} skipped" if skipped else "") if part)
     took = result.get("participation") or {}
     chosen = result.get("selection") not in (None, "uniform")
+    measures = scalars_of(result.get("client_measures" if personal else "measures") or {})
+    lowest = "" if result.get("accuracy") is not None else short(result.get("best_loss"))
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
         ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
         ("Loss, final", _add(short(result.get("loss")), where)),
+        ("Loss, lowest", _add(lowest, f" (round {result.get('best_round')})")),
+        *((name, _add(short(value), where)) for name, value in measures.items()),
         ("Client accuracy, final", "" if personal else short(result.get("client_accuracy"))),
         ("Train loss, final", short(result.get("train_loss"))),
         ("Rounds to accuracy", ", ".join(reached)),

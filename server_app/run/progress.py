@@ -19,10 +19,19 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-from server_app.results.summary import MEASURED, headline, measured_on, short
+from server_app.results.summary import (
+    MEASURED,
+    headline,
+    measured_on,
+    measures_of,
+    scalars_of,
+    short,
+)
 from server_app.terminal import Terminal
 
 GLUE = "\N{NO-BREAK SPACE}"
+
+MOST_MEASURES = 2  # in the line of a round
 
 
 class _TimeLeft(ProgressColumn):
@@ -165,7 +174,12 @@ def _measured(row: Mapping[str, Any]) -> list[str]:
         return [] if row.get("train_loss") is None else [f"train loss {short(row['train_loss'])}"]
     accuracy, loss = (row.get(key) for key in MEASURED[on])
     parts = [] if loss is None else [f"loss {short(loss)}"]
-    return [*parts, f"accuracy {short(accuracy)}" + (" (clients)" if on == "clients" else "")]
+    if accuracy is not None:
+        parts.append(f"accuracy {short(accuracy)}")
+    else:
+        measures = scalars_of(measures_of([row], "client_" if on == "clients" else ""))
+        parts += [f"{name} {short(value)}" for name, value in list(measures.items())[:MOST_MEASURES]]
+    return [*parts[:-1], parts[-1] + (" (clients)" if on == "clients" else "")]
 
 
 def _replies(row: Mapping[str, Any]) -> list[str]:

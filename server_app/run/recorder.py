@@ -1,6 +1,7 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -28,7 +29,7 @@ class Recorder(Journal):
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
-        self.best = -1.0
+        self.best = -math.inf
         self.nodes: list[list[dict[str, Any]]] = [[], []]
 
     def restore(self) -> Snapshot | None:
@@ -51,7 +52,7 @@ class Recorder(Journal):
                 f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
                 f"checkpoint does; got {got}. Restore both from one backup."
             )
-        self.best = max((r["accuracy"] for r in rounds if r["accuracy"] is not None), default=-1.0)
+        self.best = max(map(_score, rounds), default=-math.inf)
         self.snapshot = snapshot
         self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
@@ -97,9 +98,8 @@ class Recorder(Journal):
         """
         self.folder.append_clients(clients)
         self.snapshot = snapshot
-        accuracy = row["accuracy"]
-        if accuracy is not None and accuracy > self.best:
-            self.best = accuracy
+        if (score := _score(row)) > self.best:
+            self.best = score
             model = {
                 k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")
             }
@@ -117,3 +117,11 @@ class Recorder(Journal):
         if self.snapshot is not None:
             path = self.checkpoint.write_arrays(self.snapshot)
             self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets()})
+
+
+def _score(row: Mapping[str, Any]) -> float:
+    """Return the accuracy of a round, or where the task has none the loss with its sign turned."""
+    if row["accuracy"] is not None:
+        return float(row["accuracy"])
+    loss = row["loss"]
+    return -math.inf if loss is None or math.isnan(loss) else -float(loss)

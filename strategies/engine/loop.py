@@ -151,7 +151,8 @@ class Loop:
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central
                 further = self.measures.of_record(central) if self.measures else {}
-                log.values |= further | {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
+                log.measured(further)
+                log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
         log.clock.lap("evaluate")
 
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:

@@ -1,7 +1,7 @@
 """What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,12 @@ class RoundLog:
         self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
         self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
+
+    def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:
+        """Take over further metrics; ``measures`` lists them, as only some runs have any."""
+        if further:
+            self.values["measures"] = list(further)
+            self.values |= {f"{prefix}{k}": v for k, v in further.items() if k not in ("loss", "accuracy")}
 
     def row(self, model: Arrays) -> dict[str, Any]:
         """Return the round's row; its ``seconds`` go on until the journal has written it."""

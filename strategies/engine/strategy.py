@@ -349,7 +349,7 @@ class Strategy(FlowerStrategy):
         if seen is not None:
             names, counts = ("loss", "accuracy"), self.client_counts
             log.values |= {f"client_{k}": seen.get(k) for k in names}
-            log.values |= {f"client_{k}": v for k, v in self.client_metrics.items() if k not in names}
+            log.measured(self.client_metrics, "client_")
             log.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
         log.clock.lap("evaluate-clients")
         return seen

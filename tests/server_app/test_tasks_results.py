@@ -1,0 +1,57 @@
+"""Results of tasks without an accuracy: the loss leads, further metrics are columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server_app.results.plots import by_round
+from server_app.results.summary import headline, measured_on, summarise
+from server_app.run.progress import _measured
+from server_app.run.recorder import _score
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"round": number, "asked": 2, "answered": 2, "seconds": {"train": 1.0, "total": 1.0}}
+
+
+def rows(*losses: float | None) -> list[dict[str, Any]]:
+    """Return rounds of a regression."""
+    made = []
+    for i, loss in enumerate(losses):
+        further = {"measures": ["mae", "r2"], "mae": 2 * (loss or 0.0), "r2": 0.5, "client_r2": 0.25}
+        made.append({**row(i), "accuracy": None, "client_accuracy": None, "loss": loss, **further})
+    return made
+
+
+def test_without_an_accuracy_the_lowest_loss_is_best() -> None:
+    found = summarise(rows(3.0, 1.0, 2.0), [], {})
+    assert (found["measured_on"], found["accuracy"], found["best_accuracy"]) == ("server", None, None)
+    assert (found["loss"], found["best_loss"], found["best_round"]) == (2.0, 1.0, 1)
+    assert found["measures"] == {"mae": 4.0, "r2": 0.5}
+    assert found["client_measures"] == {"r2": 0.25}
+    said = dict(headline(found))
+    assert (said["Loss, lowest"], said["mae"], said["r2"]) == ("1.000 (round 1)", "4.000", "0.500")
+    assert not [label for label in said if "ccuracy" in label]
+
+
+def test_an_accuracy_goes_before_a_loss_measured_elsewhere() -> None:
+    """Else a personalised run would be judged by the server's loss."""
+    both = [{**row(1), "loss": 0.5, "accuracy": None, "client_accuracy": 0.9, "client_loss": 0.4}]
+    assert measured_on(both) == "clients"
+
+
+def test_the_line_of_a_round_has_loss_and_metrics() -> None:
+    assert _measured(rows(3.0)[0]) == ["loss 3.000", "mae 6.000", "r2 0.500"]
+
+
+def test_the_best_model_is_that_of_the_lowest_loss() -> None:
+    """With the accuracy alone none would be written."""
+    assert [_score(r) for r in rows(3.0, None)] == [-3.0, float("-inf")]
+    assert _score({"accuracy": 0.2, "loss": 9.0}) == 0.2
+
+
+def test_further_metrics_have_a_plot_of_their_own() -> None:
+    names = [plot.name for plot in by_round(rows(3.0, 1.0))]
+    assert names == ["accuracy", "loss", "metrics", "seconds", "bytes", "replies"]
+    plain = [{k: v for k, v in r.items() if k != "measures"} for r in rows(3.0)]
+    assert "metrics" not in [plot.name for plot in by_round(plain)]
