@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from server_app.cli.main import app
+from server_app.sweep.points import read_axes
 from task.config.read import flatten, knobs, recipes
 from tests.pages import with_table
 
@@ -40,7 +41,9 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
     if "--recipe" in words:
         assert words[words.index("--recipe") + 1] in recipes()
     if "-c" in words:
-        assert keys_of(words[words.index("-c") + 1]) <= {k.key for k in knobs()}
+        pairs = words[words.index("-c") + 1]
+        keys = set(read_axes("", [pairs])[0]) if words[1] == "sweep" else keys_of(pairs)
+        assert keys <= {k.key for k in knobs()}
 
 
 @pytest.mark.parametrize("line", commands("flwr"))

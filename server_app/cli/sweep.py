@@ -19,7 +19,7 @@ from task.text import plain
 
 if TYPE_CHECKING:
     from server_app.sweep.points import Plan
-    from server_app.sweep.queue import Queue
+    from server_app.sweep.queue import SweepQueue
 
 STOPPED_BY_USER = 130
 MOST_LISTED = 40  # points of --dry-run
@@ -114,7 +114,7 @@ def _list(planned: Plan | None, folder: Path) -> None:
         typer.echo(f"  ... and {rest} more") if rest > 0 else None
 
 
-def _work(queue: Queue, jobs: int, warm_up: int | None) -> None:
+def _work(queue: SweepQueue, jobs: int, warm_up: int | None) -> None:
     """Run what waits; the imports, which take seconds, only if something does."""
     from server_app.sweep.queue import WAITING
 
@@ -141,7 +141,7 @@ def _work(queue: Queue, jobs: int, warm_up: int | None) -> None:
     typer.echo(f"sweep: {waiting} runs in {time.monotonic() - began:.1f} s", err=True)
 
 
-def _results(queue: Queue, on: str | None, target: float, markdown: bool) -> None:
+def _results(queue: SweepQueue, on: str | None, target: float, markdown: bool) -> None:
     """Write sweep.csv and sweep.html, and print the table."""
     from server_app.results import compare as side_by_side
     from server_app.results.report import write_report

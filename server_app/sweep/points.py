@@ -27,7 +27,7 @@ Axes = dict[str, list[Value]]
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One run of a sweep."""
 
     name: str  # of its folder
@@ -38,7 +38,7 @@ class Point:
 class Plan:
     """The runs of a sweep, in the order in which they start."""
 
-    points: list[Point]
+    points: list[SweepPoint]
     swept: Axes  # keys with several values, in the order given, seeds last
     remarks: list[str] = field(default_factory=list)
 
@@ -165,7 +165,7 @@ def _combination(
 
 
 def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own: frozenset[str]) -> Plan:
-    points, seen = list[Point](), set[str]()
+    points, seen = list[SweepPoint](), set[str]()
     dropped, reasons = Counter[str](), dict[str, str]()
     for label, keys in combined:
         kept, unread = fuse(keys, {})
@@ -175,7 +175,7 @@ def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own
         whole = {k: v for k, v in as_run_config(config).items() if k not in CHANGE_NO_RESULT}
         if repr(whole) not in seen:
             seen.add(repr(whole))
-            points.append(Point(_name(label, {key: kept[key] for key in swept if key in kept}), kept))
+            points.append(SweepPoint(_name(label, {key: kept[key] for key in swept if key in kept}), kept))
     for key, times in dropped.items():
         if times == len(combined) and key in own:  # nothing reads it: the error says what would
             read_config(combined[0][1])
@@ -194,10 +194,10 @@ def _name(label: str, values: Mapping[str, Value]) -> str:
     return re.sub(r"[^\w.=+-]+", "_", "-".join(words))[:LONGEST_NAME].strip("._") or "run"
 
 
-def _named_apart(points: Sequence[Point]) -> list[Point]:
+def _named_apart(points: Sequence[SweepPoint]) -> list[SweepPoint]:
     """Number the points whose names are alike but for what a file name cannot hold."""
     shared = {name for name, n in Counter(point.name for point in points).items() if n > 1}
     return [
-        Point(f"{point.name}_{i}", point.keys) if point.name in shared else point
+        SweepPoint(f"{point.name}_{i}", point.keys) if point.name in shared else point
         for i, point in enumerate(points, start=1)
     ]

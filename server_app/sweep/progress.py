@@ -15,7 +15,7 @@ from rich.progress import (
 from rich.text import Text
 
 from server_app.results.summary import human_seconds, short
-from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, Queue
+from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
 from server_app.terminal import Terminal
 from task.config.read import read_config
 
@@ -29,7 +29,7 @@ class Shown:
     It has no thread, since the process forks: the bar moves when `looked` is called.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: SweepQueue) -> None:
         self._queue = queue
         self._console = Terminal(stderr=True)
         self._rounds = {e.name: read_config(e.keys).server.num_server_rounds for e in queue.entries}

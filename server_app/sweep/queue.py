@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass
-class Queue:
+class SweepQueue:
     """The runs of a sweep and how each of them stands; `save` after a change."""
 
     folder: Path
@@ -76,7 +76,7 @@ class Queue:
         return sum(entry.state == state for entry in self.entries)
 
 
-def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[Queue, list[str]]:
+def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueue, list[str]]:
     """Return the queue of a folder, made or continued, and remarks; hold the folder meanwhile, see `holding`.
 
     A plan with further runs is added to the queue; None goes on with what is there. Failed runs wait again.
@@ -100,12 +100,12 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[Queue, li
                 f"sweep --name: expected a new folder or that of a sweep; got {folder}, which has no {SWEEP}"
             )
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        queue = Queue(folder, [Entry(p.name, p.keys) for p in plan.points], plan.swept, command, now)
+        queue = SweepQueue(folder, [Entry(p.name, p.keys) for p in plan.points], plan.swept, command, now)
         queue.save()
         return queue, []
     try:
         entries = [Entry(**entry) for entry in record["points"]]
-        queue = Queue(folder, entries, record["swept"], record["command"], record["started"])
+        queue = SweepQueue(folder, entries, record["swept"], record["command"], record["started"])
     except (KeyError, TypeError) as err:
         raise StateError(f"{folder / SWEEP}: damaged, or of another version: {err!r}") from None
     remarks = _extended(queue, plan, command) if plan is not None else []
@@ -124,7 +124,7 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[Queue, li
     return queue, remarks
 
 
-def _extended(queue: Queue, plan: Plan, command: str) -> list[str]:
+def _extended(queue: SweepQueue, plan: Plan, command: str) -> list[str]:
     known = {entry.name: entry for entry in queue.entries}
     wanted = {point.name: point for point in plan.points}
     clash = [name for name, point in wanted.items() if name in known and known[name].keys != point.keys]

@@ -14,7 +14,7 @@ from server_app.results.paired import Difference
 from server_app.results.report import STYLE
 from server_app.results.summary import MEASURED, human_bytes, human_seconds, short
 from server_app.results.svg import Plot, Point, Series, element
-from server_app.sweep.queue import Queue
+from server_app.sweep.queue import SweepQueue
 from server_app.sweep.results import PERCENT, Outcome, best_words, matched, rows_of_runs
 from task.numerics.metrics import mean_and_std
 from task.storage.files import write_text
@@ -28,7 +28,7 @@ td.heat { text-align: right; background: color-mix(in srgb, var(--c0) var(--shar
 """
 
 
-def write_page(queue: Queue, out: Outcome | None, why: str = "") -> None:
+def write_page(queue: SweepQueue, out: Outcome | None, why: str = "") -> None:
     """Write ``sweep.html`` into the sweep's folder; without an outcome, `why` says why there is none."""
     name = queue.folder.absolute().name
     states = ", ".join(f"{n} {state}" for state, n in _states(queue).items())
@@ -56,7 +56,7 @@ def write_page(queue: Queue, out: Outcome | None, why: str = "") -> None:
     write_text(queue.folder / PAGE, text)
 
 
-def _states(queue: Queue) -> dict[str, int]:
+def _states(queue: SweepQueue) -> dict[str, int]:
     found = dict[str, int]()
     for entry in queue.entries:
         found[entry.state] = found.get(entry.state, 0) + 1
@@ -200,7 +200,7 @@ def _heat_maps(out: Outcome) -> Iterable[Element]:
         yield element("div", {"class": "wide"}, element("table", None, *rows))
 
 
-def _runs(queue: Queue, out: Outcome | None) -> Element:
+def _runs(queue: SweepQueue, out: Outcome | None) -> Element:
     heads = ["run", "state", "rounds", "final accuracy", "best", "loss", "bytes", "time", "remark"]
     rows = []
     for entry, result in rows_of_runs(queue, out):

@@ -11,7 +11,7 @@ from server_app.results.groups import Run, groups, said
 from server_app.results.lines import Row
 from server_app.results.paired import Difference, over_seeds
 from server_app.results.summary import summarise
-from server_app.sweep.queue import FAILED, STOPPED, Entry, Queue
+from server_app.sweep.queue import FAILED, STOPPED, Entry, SweepQueue
 from task.numerics.metrics import mean_and_std
 
 PERCENT = 100
@@ -31,7 +31,7 @@ class Outcome:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by configuration, its swept keys
 
 
-def outcome(queue: Queue, on: str | None, target: float) -> Outcome:
+def outcome(queue: SweepQueue, on: str | None, target: float) -> Outcome:
     """Compare all runs of a sweep that have rounds.
 
     Raises:
@@ -64,7 +64,7 @@ def _final(run: Run, on: str) -> float | None:
     return None if value is None else PERCENT * float(value)
 
 
-def _ended_early(queue: Queue) -> list[str]:
+def _ended_early(queue: SweepQueue) -> list[str]:
     found = []
     if stopped := queue.count(STOPPED):
         found.append(
@@ -138,7 +138,7 @@ def _difference_words(best: str, other: str, d: Difference) -> str:
     )
 
 
-def as_csv(queue: Queue, out: Outcome | None, target: float) -> str:
+def as_csv(queue: SweepQueue, out: Outcome | None, target: float) -> str:
     """Return a line for each run: how it ended, its swept keys and its numbers."""
     by_name = {run.path.name: run for runs in out.curves.values() for run in runs} if out else {}
     text = io.StringIO()
@@ -160,7 +160,7 @@ def as_csv(queue: Queue, out: Outcome | None, target: float) -> str:
     return text.getvalue()
 
 
-def rows_of_runs(queue: Queue, out: Outcome | None) -> Iterable[tuple[Entry, Row]]:
+def rows_of_runs(queue: SweepQueue, out: Outcome | None) -> Iterable[tuple[Entry, Row]]:
     """Yield each run with its summary, {} if it has no rounds."""
     by_name = {run.path.name: run for runs in out.curves.values() for run in runs} if out else {}
     for entry in queue.entries:

@@ -18,7 +18,7 @@ from server_app.deploy.host.forks import Forks
 from server_app.engines.simulate import simulate
 from server_app.results.folder import ROUNDS
 from server_app.results.lines import read_lines
-from server_app.sweep.queue import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, Queue
+from server_app.sweep.queue import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, SweepQueue
 from server_app.sweep.stopping import Curve, verdict
 from task.config.read import read_config
 from task.datasets import DATASETS, load_dataset
@@ -30,7 +30,7 @@ TAIL_BYTES = 4000
 
 
 @dataclass
-class _Running:
+class _ForkedRun:
     entry: Entry
     began: float
     after: int = 0  # what was read of rounds.jsonl, see `read_lines`
@@ -38,7 +38,7 @@ class _Running:
     stopped: bool = False
 
 
-def prepare_data(queue: Queue) -> None:
+def prepare_data(queue: SweepQueue) -> None:
     """Decode every data set of the waiting runs once, before several of them would at the same time.
 
     Raises:
@@ -66,7 +66,7 @@ class Scheduler:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: SweepQueue,
         jobs: int,
         nodes: int,
         *,
@@ -87,7 +87,7 @@ class Scheduler:
         self.queue, self.jobs, self.nodes, self.warm_up = queue, jobs, nodes, warm_up
         self._ended, self._looked = ended, looked
         self._forks = Forks()
-        self.running: dict[int, _Running] = {}  # by process id
+        self.running: dict[int, _ForkedRun] = {}  # by process id
         self.curves: dict[str, Curve] = {}
         for entry in queue.entries:
             if entry.state in (FINISHED, STOPPED):
@@ -134,9 +134,9 @@ class Scheduler:
         self.queue.save()
         self.curves[entry.name] = Curve()
         pid = self._forks.fork(lambda: _one_run(keys, nodes, log))
-        self.running[pid] = _Running(entry, time.monotonic())
+        self.running[pid] = _ForkedRun(entry, time.monotonic())
 
-    def _follow(self, run: _Running) -> None:
+    def _follow(self, run: _ForkedRun) -> None:
         """Read the rounds that a run has finished since the last look."""
         more = True
         while more:
@@ -157,7 +157,7 @@ class Scheduler:
                 run.stopped, run.entry.stopped_at, run.entry.error = True, why.round, str(why)
                 self._forks.kill(pid)
 
-    def _over(self, run: _Running, code: int) -> None:
+    def _over(self, run: _ForkedRun, code: int) -> None:
         entry = run.entry
         entry.seconds += time.monotonic() - run.began
         self._follow(run)
