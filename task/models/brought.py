@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._pytree import tree_leaves
 
 from task.errors import ConfigError
 from task.models.layer_split import linear_calls, no_last_linear
@@ -184,7 +183,7 @@ def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:
     hidden = {n: b.clone() for n, b in model.named_buffers() if n not in saved}
     out = _run(reference, model, x, "two training examples")
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    outputs = [t.sum() for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    outputs = [t.sum() for t in _tensors(out) if t.requires_grad]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(trained)
     if outputs:
         found = torch.autograd.grad(outputs, list(trained.values()), allow_unused=True)
@@ -208,6 +207,15 @@ def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:
             reference, "a model that can train on a single example, as a client's last batch may be one",
             f"an error: {place(err)}",
         ) from err  # fmt: skip
+
+
+def _tensors(out: Any) -> list[torch.Tensor]:
+    """Return the tensors of a model's outputs, which a loss may take in any form."""
+    if isinstance(out, Mapping):
+        out = list(out.values())
+    if isinstance(out, list | tuple):
+        return [t for part in out for t in _tensors(part)]
+    return [out] if isinstance(out, torch.Tensor) else []
 
 
 def _run(reference: str, model: nn.Module, x: torch.Tensor, what: str) -> Any:
