@@ -17,10 +17,13 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
+from server_app.run.kept import settle
 from server_app.run.naming import check_free, folder_of_run, numbered
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
+from server_app.run.stopped import finish_stopped
+from server_app.terminal import Terminal
 from strategies import STRATEGIES
 from strategies.engine.columns_phase import learn_columns
 from strategies.transport.packed import PackingGrid
@@ -84,12 +87,14 @@ def run(
     *,
     overlap: bool = True,
     wait_s: float = 0.0,
+    stop_is_end: bool = False,
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
     `rounds_over` is called when no message will be sent any more, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
-    folder is waited for up to `wait_s`.
+    folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
+    without it, whoever started this goes on with the run.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.
@@ -99,7 +104,20 @@ def run(
     with holding(path, wait_s):
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
-        return _run(grid, config, path, rounds_over, overlap)
+        try:
+            return _run(grid, config, path, rounds_over, overlap)
+        except KeyboardInterrupt:
+            if stop_is_end:
+                rounds_over()
+                _leave(path, config)
+            raise
+
+
+def _leave(path: Path, config: Config) -> None:
+    """Write what a run has that the user stops, and show it."""
+    result = finish_stopped(path, "by the user")
+    if result is not None and config.output.progress != "none":
+        closing_table(result, path.resolve())
 
 
 def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], object], overlap: bool) -> Path:
@@ -147,26 +165,31 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
             progress.message(line)
         if dataset is not None and not output.resume and (warning := unscaled(dataset, config.data)):
             progress.message(f"warning: {warning}")
-        recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume)
-        result = strategy.start(
-            grid,
-            wire.pack_arrays(shared),
-            num_rounds=server.num_server_rounds,
-            timeout=server.round_timeout,
-            evaluate_fn=evaluate_fn,
-            journal=recorder,
-            trainable=parts.trainable,
-            overlap=overlap,
-            measures=task.measures,
-        )
-        rounds_over()
+        card = card_of(config, shape, classes, dataset).metadata()
+        recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume, card=card)
+        try:
+            result = strategy.start(
+                grid,
+                wire.pack_arrays(shared),
+                num_rounds=server.num_server_rounds,
+                timeout=server.round_timeout,
+                evaluate_fn=evaluate_fn,
+                journal=recorder,
+                trainable=parts.trainable,
+                overlap=overlap,
+                measures=task.measures,
+            )
+            rounds_over()
+        except KeyboardInterrupt:
+            recorder.close()
+            raise
         recorder.close()
     summary = _summary(folder, keys)
-    folder.finish(
-        summary, wire.read_arrays(result.arrays), card_of(config, shape, classes, dataset).metadata()
-    )
+    folder.finish(summary, wire.read_arrays(result.arrays), card)
     _report(path)
     closing_table(summary, path.resolve())
+    if line := settle(config, str(folder.config()["id"])):
+        Terminal().print(line, soft_wrap=True)
     return path
 
 

@@ -15,6 +15,8 @@ from pkgutil import iter_modules
 from strategies import rules
 from strategies.engine.rule import Rule
 from strategies.engine.strategy import Strategy
+from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
 
 
 def _shell(rule: type[Rule]) -> type[Strategy]:
@@ -29,6 +31,13 @@ _RULES = {
     for cls in vars(import_module(f"{rules.__name__}.{found.name}")).values()
     if isinstance(cls, type) and issubclass(cls, Rule) and cls.algorithm
 }
+for _name, _entry in ALGORITHMS.items():
+    if _entry.rule not in _RULES:
+        raise ConfigError(
+            f'task/spec: the entry "{_name}" has rule "{_entry.rule}", which no file in strategies/rules '
+            f'registers. Add there: class NAME(Rule, algorithm="{_entry.rule}", update=server_update), or, '
+            'if the server does what FedAvg\'s does, to the entry: rule="fedavg"'
+        )
 STRATEGIES = {name: _shell(rule) for name, rule in sorted(_RULES.items())}
 """By name of the rule, see `task.spec.entry.Algorithm.rule`."""
 

@@ -29,7 +29,7 @@ def with_table(text: str) -> str:
     """Return the README's text with the table between its two marks replaced."""
     one, own = ([[r[0], f"`{r[1]}`", *r[2:]] for r in rows(personal)] for personal in (False, True))
     made = (
-        f"One global model:\n\n{table([*HEAD, 'FedAvg at'], one)}\n\n"
+        f"One global model:\n\n{table([*HEAD, 'equals FedAvg when'], one)}\n\n"
         "The clients' own models, and what they are compared with:\n\n"
         f"{table([*HEAD, 'never leaves the client', 'a new client begins with'], own)}"
     )

@@ -204,17 +204,18 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
 
     clients = "abcdefg" if ALGORITHMS[name].withstands else "abc"  # enough for some to be malicious
     x, y = convex(tmp_path / "c.npz", identical, clients)
-    played = play(
-        owners_config(
-            tmp_path / "c.npz", algorithm=name, batch_size=0, local_epochs=epochs, learning_rate=2.0,
-            num_server_rounds=60,
+    biased = ALGORITHMS[name].biased and not identical
+    for rounds in (60,) if biased else (60, 600):  # whatever step its knobs make
+        keys = {"batch_size": 0, "local_epochs": epochs, "learning_rate": 2.0, "num_server_rounds": rounds}
+        played = play(
+            owners_config(tmp_path / "c.npz", algorithm=name, **keys) | ACTIVE[name],
+            nodes=1,
         )
-        | ACTIVE[name],
-        nodes=1,
-    )  # fmt: skip
-    W, b = played.linear(60)
-    loss, (g_W, g_b) = loss_and_gradient((W, b), x, y)
-    if ALGORITHMS[name].biased and not identical:
+        W, b = played.linear(rounds)
+        loss, (g_W, g_b) = loss_and_gradient((W, b), x, y)
+        if max(np.abs(g_W).max(), np.abs(g_b).max()) < 1e-5:
+            break
+    if biased:
         assert (far(played.linear(59), (W, b)) < 1e-4) == ALGORITHMS[name].settles  # it did end
         # One that does not settle jumps now and then; in which round, the last bit of a sum decides.
         late = [loss_and_gradient(played.linear(t), x, y)[0] for t in range(41, 61)]

@@ -7,6 +7,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from client_app.solvers.sgd import Solver
+from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
 
 SOLVERS: dict[str, type[Solver]] = {
     cls.name: cls
@@ -14,5 +16,13 @@ SOLVERS: dict[str, type[Solver]] = {
     for cls in vars(import_module(f"{__name__}.{found.name}")).values()
     if isinstance(cls, type) and issubclass(cls, Solver) and "name" in vars(cls)
 }
+for _name, _entry in ALGORITHMS.items():
+    for _part in (_entry, *_entry.phases.values()):
+        if _part.solver not in SOLVERS:
+            raise ConfigError(
+                f'task/spec: the entry "{_name}" has solver "{_part.solver}", which no file in '
+                f'client_app/solvers registers. Add there: class NAME(Solver, name="{_part.solver}"), or, if '
+                "clients train as in FedAvg, leave solver out of the entry"
+            )
 
 __all__ = ["SOLVERS", "Solver"]

@@ -37,6 +37,13 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="First delete the run of this --run-name, finished or not.")
 ]
 RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
+KeepState = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-state/--no-keep-state",
+        help="Whether what clients kept, such as personal models, stays after the run; it does by default.",
+    ),
+]
 
 
 def read_keys(

@@ -7,6 +7,7 @@ import typer
 
 from server_app.cli.common import (
     From,
+    KeepState,
     Overwrite,
     Recipe,
     Resume,
@@ -47,6 +48,7 @@ def run(
     runs_dir: RunsDir = "",
     resume: Resume = False,
     overwrite: Overwrite = False,
+    keep_state: KeepState = None,
     help_keys: Annotated[
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
@@ -65,6 +67,7 @@ def run(
         console().print(listing())
         return
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat)
+    keys |= {} if keep_state is None else {"keep-state": keep_state}
     if link is not None:
         if nodes and (attach or stop):
             raise ConfigError("--nodes: expected it where a run is submitted; got it with --attach or --stop")

@@ -19,7 +19,10 @@ from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
+from server_app.deploy.link.jobs import Job
 from server_app.deploy.link.status import RED, read_status
+from server_app.run.progress import closing_table
+from server_app.run.stopped import finish_stopped
 from task import timing
 from task.errors import BouquetError, ConfigError
 from task.storage.files import make_folder, private, write_text
@@ -30,6 +33,7 @@ class Federation:
     """A running federation."""
 
     kit: LinkKit  # the link's
+    job: Job | None = None  # the run that was submitted
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # the commands, by name
 
     def start(self, name: str, *command: str) -> None:
@@ -51,7 +55,8 @@ class Federation:
             # The nodes are this command's own, so that all of them come.
             nodes = follow.chosen(self.kit, str(keys.get("nodes", ""))) or self.kit.node_keys
             all_nodes = {"min-nodes": len(nodes)}
-            follow.follow(self.kit, follow.submit(self.kit, all_nodes | dict(keys)))
+            self.job = follow.submit(self.kit, all_nodes | dict(keys))
+            follow.follow(self.kit, self.job)
         except BouquetError:
             self.check()
             raise
@@ -85,6 +90,13 @@ class Federation:
             except subprocess.TimeoutExpired:
                 process.kill()  # what it started ends with it
                 process.wait()
+
+    def leave(self) -> None:
+        """Write what the run has that the user stopped, once every process is stopped, and show it."""
+        folder = self.kit.runs / self.job.name if self.job else None
+        result = finish_stopped(folder, "by the user") if folder else None
+        if folder and result and self.job and self.job.keys.get("progress") != "none":
+            closing_table(result, folder.resolve())
 
     @property
     def _kits(self) -> Path:
@@ -122,7 +134,12 @@ def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Feder
             for name, options in nodes.items():
                 fed.start(name, "node", str(kits / name), *options)
             _await_link(fed)
-            yield fed
+            try:
+                yield fed
+            except KeyboardInterrupt:
+                fed.stop()
+                fed.leave()
+                raise
         finally:
             fed.stop()
 

@@ -41,6 +41,6 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
         workers = Workers(app_fn, min(cpus, nodes))
         with engine(app_fn, workers, nodes) as (grid, stop):
             # The workers have all cores, and a concurrent evaluation costs what it saves.
-            run(grid, read_config(config), rounds_over=stop, overlap=False)
+            run(grid, read_config(config), rounds_over=stop, overlap=False, stop_is_end=True)
     finally:
         logger.setLevel(level)

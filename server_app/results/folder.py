@@ -9,8 +9,8 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      model.safetensors    the final model (server_app/results/model_card.py)  at the end
-      result.json          what `summarise` makes of it all; a run that has it is finished
+      model.safetensors    the final model, or that at a stop (server_app/results/model_card.py)
+      result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
       report.html, plots/  (server_app/results/report.py)
 
 Names and keys are public. Whole files are replaced atomically; the two growing files only ever get whole
@@ -89,7 +89,7 @@ class RunFolder:
         return self.finished() or kept or _size(self.path / ROUNDS) > 0
 
     def finished(self) -> bool:
-        """Return whether the folder holds the result of a run."""
+        """Return whether the folder holds the result of a run, be it one that was stopped."""
         return (self.path / RESULT).exists()
 
     def append_round(self, row: Mapping[str, Any]) -> None:

@@ -194,17 +194,17 @@ def _clients(lines: Sequence[Row]) -> Plot:
     rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))
     values = [float(row["metrics"][key]) for row in rows]
     mean = float(np.mean(values))
-    rules = [Series(f"mean {short(mean)}", GREEN, [Point(0, mean)], "rule")]
+    rules = [Series(f"unweighted mean {short(mean)}", GREEN, [Point(0, mean)], "rule")]
     if key == "accuracy":
         worst = worst_decile(values)
-        rules.append(Series(f"worst tenth, mean {short(worst)}", RED, [Point(0, worst)], "rule"))
+        rules.append(Series(f"mean of the worst 10 % {short(worst)}", RED, [Point(0, worst)], "rule"))
     step = -(-len(values) // MOST_CLIENTS)
     bars = [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
     names = [row["name"] for row in rows]
     cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
-        f"One bar per client: {what}. The mean is unweighted.",
+        f"One bar per client: {what}.",
         [Series("", SKY, bars, "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],

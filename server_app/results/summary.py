@@ -267,7 +267,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     run = [result.get(key) for key in ("algorithm", "dataset", "model") if result.get(key)]
     before, after = result.get("clients") or {}, result.get("clients_after") or {}
     personal = result.get("measured_on") == "clients"
-    where = " (clients)" if personal else ""
+    where = " (clients, weighted by examples)" if personal else ""
     reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
     best, skipped = result.get("best_accuracy"), result.get("skipped")
     ended = ENDS.get(result.get("ended_by") or "", "")
@@ -278,6 +278,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     lowest = "" if result.get("accuracy") is not None else short(result.get("best_loss"))
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
+        ("Stopped", str(result.get("stopped") or "")),
         ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
@@ -291,17 +292,17 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Received from clients", human_bytes(result.get("bytes_up", 0))),
         ("Time", human_seconds(result.get("seconds", 0.0))),
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
-        ("Took part", _share(took)),
+        ("Participation", _share(took)),
         ("Quarantined replies", str(result.get("quarantined", 0))),
     ]
     if before.get("mean") is not None:
         rows += [
-            ("Accuracy over clients", f"mean {short(before['mean'])}, std {short(before['std'])}"),
-            ("Worst tenth of clients", short(before["worst_decile"])),
+            ("Accuracy over clients", f"unweighted mean {short(before['mean'])}, std {short(before['std'])}"),
+            ("Worst 10 % of clients", f"mean accuracy {short(before['worst_decile'])}"),
             ("Jain index", short(before["jain"])),
         ]
     if after.get("mean") is not None:
-        means = f"{short(after['weighted_mean'])}, over clients mean {short(after['mean'])}"
+        means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
     return [(label, text) for label, text in rows if text]
 
@@ -310,7 +311,8 @@ def _share(took: Mapping[str, Any]) -> str:
     if not took.get("clients"):
         return ""
     most = took["most"]
-    return f"{took['clients']} of {took['population']} clients, at most {most} time{'s' if most > 1 else ''}"
+    times = "1 round" if most == 1 else f"up to {most} rounds"
+    return f"{took['clients']} of {took['population']} clients, {times} each"
 
 
 def _add(text: str, more: str) -> str:

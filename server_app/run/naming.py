@@ -93,6 +93,7 @@ def check_free(path: Path) -> None:
     folder = RunFolder(path)
     if folder.begun():
         kind = "a finished" if folder.finished() else "an unfinished"
+        kind = "a stopped" if (folder.result() or {}).get("stopped") else kind
         raise ConfigError(
             f'run-config key "run-name": expected a name that no run has; got "{path.name}", and {path} '
             f"holds {kind} run. Go on with it with --resume (resume=true), choose another --run-name, or "

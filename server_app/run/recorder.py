@@ -18,14 +18,23 @@ class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
-    folder's checkpoint.
+    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped.
     """
 
-    def __init__(self, folder: RunFolder, progress: Progress, *, every: int, resume: bool) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        progress: Progress,
+        *,
+        every: int,
+        resume: bool,
+        card: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.progress = progress
         self.every = every
         self.resume = resume
+        self.card = dict(card or {})
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
@@ -109,14 +118,14 @@ class Recorder(Journal):
         clock.lap("checkpoint")
         self.folder.append_round(row)
         if path is not None:
-            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets()})
+            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
         self.progress.round_done(row)
 
     def close(self) -> None:
         """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened."""
         if self.snapshot is not None:
             path = self.checkpoint.write_arrays(self.snapshot)
-            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets()})
+            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
 
 
 def _score(row: Mapping[str, Any]) -> float:

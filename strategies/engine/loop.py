@@ -140,7 +140,7 @@ class Loop:
         return NodesError(
             f"rounds {max(self._begin, 1)} to {server_round}: expected at least {least} usable replies "
             '(run-config key "min-replies") in one of them; got fewer, and the model is as before. The lines '
-            "on quarantined replies say why. Mend the nodes and resume the run; it does the last round again."
+            "on quarantined replies say why. Repair the nodes and resume the run; it repeats the last round."
         )
 
     def _evaluate(self, log: RoundLog, arrays: ArrayRecord) -> None:

@@ -13,7 +13,7 @@ FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys s
 # Keys that change where and how fast a run is computed, not what is computed.
 CHANGE_NO_RESULT = frozenset(
     {"run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir", "state-dir"}
-    | {"min-nodes", "round-timeout", "roll-call-timeout"}
+    | {"min-nodes", "keep-state", "round-timeout", "roll-call-timeout"}
 )
 # Keys that a resumed run may have changed too: its name stays.
 LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"})

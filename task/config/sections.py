@@ -169,6 +169,7 @@ class OutputConfig(Section):
     run_name: str = knob("", 'folder below runs-dir; "" = algorithm-dataset-<what was changed>-seed')
     runs_dir: str = knob("runs", "where result folders are written")
     state_dir: str = knob("", 'kept state of clients; "" = <cache-dir>/state')
+    keep_state: bool = knob(True, "keep what clients kept after a finished run; else it is deleted then")
     resume: bool = knob(False, "go on from the last checkpoint of the run of this name")
     checkpoint_every: int = knob(1, "rounds between checkpoints; 0 = only at the end", low=0)
     progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))

@@ -277,7 +277,7 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
 def test_a_refusal_is_said_with_its_reason(made: Any, said: list[str]) -> None:
     made.loop.refused = "this machine's clock, 12:00 UTC, differs"
     made.look()
-    assert said == ["was not let in by 127.0.0.1: this machine's clock, 12:00 UTC, differs"]
+    assert said == ["was refused by 127.0.0.1: this machine's clock, 12:00 UTC, differs"]
 
 
 def test_a_refused_time_is_explained() -> None:

@@ -435,6 +435,33 @@ def test_the_user_stops_a_job_whatever_it_does(world: World) -> None:
     assert len(world.link.submitted) == 1
 
 
+def test_a_stopped_job_leaves_a_result_once_its_serverapp_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped job had no model; a result while it is active again would end it as finished."""
+    left: list[Path] = []
+    monkeypatch.setattr(module, "finish_stopped", lambda path, why: left.append(path))
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    world.jobs.ask_to_stop("a")
+    world.look(1)
+    assert (world.state, left) == (STOPPED, [])  # its ServerApp still writes
+    world.end()
+    world.look(1)
+    world.look(1)
+    assert left == [world.folder]
+    world.jobs.submit("a", {"resume": True})
+    world.look(1)
+    world.jobs.ask_to_stop("a")
+    world.begin()
+    world.look(1)
+    world.jobs.submit("a", {"resume": True})
+    world.end()
+    world.look(1)
+    assert left == [world.folder]
+
+
 def states(world: World) -> dict[str, str]:
     return {job.name: job.state for job in world.jobs.all()}
 

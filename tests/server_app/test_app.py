@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from client_app.app import make_app
 from server_app import app
@@ -22,6 +24,7 @@ from server_app.run.naming import folder_of_run
 from task.config.read import read_config
 from task.datasets import cache
 from task.errors import ConfigError
+from task.numerics.arrays import sha256
 from task.storage import files
 from tests.support.grid import LocalGrid
 
@@ -192,3 +195,68 @@ def test_what_does_not_pass_keeps_its_name(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "runs").write_text("a file")
     assert told(tmp_path, monkeypatch).startswith('ConfigError: run-config keys "runs-dir"')
     assert told(tmp_path, monkeypatch, seed="x").startswith("ConfigError: ")
+
+
+class Stopped(LocalGrid):
+    """A grid at which the user presses Ctrl-C in a round."""
+
+    stop_in = "3"
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        if any(m.metadata.group_id == self.stop_in for m in messages):
+            raise KeyboardInterrupt
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_stopped_run_leaves_its_model_and_goes_on_bit_for_bit(every: int, tmp_path: Path) -> None:
+    """Ctrl-C left rounds and a checkpoint, and nothing that predict, compare or a reader could open."""
+    whole = go(tmp_path, run_name="whole", num_server_rounds=4)
+    keys = KEYS | {"runs-dir": str(tmp_path / "runs"), "num-server-rounds": 4, "checkpoint-every": every}
+    grid = Stopped(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, read_config(keys), stop_is_end=True)
+    folder = tmp_path / "runs" / "trial"
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["stopped"], result["rounds"]) == ("by the user", 2)
+    row = json.loads((whole / "rounds.jsonl").read_text().splitlines()[2])
+    assert result["model_sha256"] == row["model_sha256"]
+    assert sha256(load_file(folder / "model.safetensors")) == row["model_sha256"]
+    assert "by the user" in (folder / "report.html").read_text()
+    with pytest.raises(ConfigError, match="holds a stopped run"):
+        go(tmp_path, num_server_rounds=4)
+    assert go(tmp_path, num_server_rounds=4, resume=True) == folder
+    assert "stopped" not in json.loads((folder / "result.json").read_text())
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_its_link_goes_on_with_leaves_no_result_when_it_is_interrupted(tmp_path: Path) -> None:
+    """The link would take the result of a ServerApp that it stopped for the end of the job."""
+    keys = KEYS | {"runs-dir": str(tmp_path / "runs"), "num-server-rounds": 4}
+    grid = Stopped(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, read_config(keys))
+    assert not (tmp_path / "runs" / "trial" / "result.json").exists()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_says_what_clients_keep_or_deletes_it(
+    keep: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Personal models of every run stayed on the disk, and nothing said so."""
+    states = tmp_path / "states"
+    folder = go(tmp_path, algorithm="ditto", state_dir=str(states), keep_state=keep)
+    run_id = json.loads((folder / "config.json").read_text())["id"][:12]
+    kept = states / "trial" / run_id
+    text = capsys.readouterr().out
+    assert kept.exists() is keep
+    assert (f"in {kept}; delete it with `bouquet state trial/{run_id} --delete --yes`" in text) is keep
+    assert ("deleted (--no-keep-state)" in text) is not keep
+
+
+def test_a_run_whose_clients_keep_nothing_says_nothing_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go(tmp_path, state_dir=str(tmp_path / "states"))
+    assert "Kept state" not in capsys.readouterr().out

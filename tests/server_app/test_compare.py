@@ -109,10 +109,10 @@ def test_clients_of_a_personalised_run(make: Make) -> None:
         "final accuracy (%)": "50.00 ± 35.36",  # 75 and 25: 25 * sqrt 2
         "best accuracy (%)": "62.50 ± 17.68",  # 75 and 50
         "final loss (nats)": "1.500 ± 0.354",  # 1.25 and 1.75
-        "mean over clients (%)": "50.00 ± 35.36",  # 75 and 25
-        "worst tenth of clients (%)": "37.50 ± 17.68",  # 50 and 25
+        "unweighted mean over clients (%)": "50.00 ± 35.36",  # 75 and 25
+        "mean of the worst 10 % of clients (%)": "37.50 ± 17.68",  # 50 and 25
         "Jain index": "0.950 ± 0.071",  # 2.25 / (2 * 1.25) = 0.9, and 1
-        "after local training (%)": "75.00 ± 17.68",  # 87.5 and 62.5
+        "after local training, weighted (%)": "75.00 ± 17.68",  # 87.5 and 62.5
         "rounds to 25 %": "1.0 ± 0.0",
         "kB to 25 %": "2.0 ± 0.0",
         "seconds to 25 %": "6.0 ± 0.0",

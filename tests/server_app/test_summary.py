@@ -89,9 +89,9 @@ def test_the_accuracy_of_a_personalised_run_is_the_clients() -> None:
     assert found["bytes_to_target"] == {"0.625": 225.0, "0.75": 300.0}
     assert (found["client_accuracy"], found["client_loss"]) == (0.75, 1.25)
     shown = dict(headline(found))
-    assert shown["Accuracy, final"] == "0.750 (clients)"
+    assert shown["Accuracy, final"] == "0.750 (clients, weighted by examples)"
     assert shown["Accuracy, best"] == "1.000 (round 3)"
-    assert shown["Loss, final"] == "1.250 (clients)"
+    assert shown["Loss, final"] == "1.250 (clients, weighted by examples)"
     assert "Client accuracy, final" not in shown  # it is the same
 
 
@@ -138,7 +138,10 @@ def test_after_local_training_by_hand() -> None:
     assert found["clients_after"] == pytest.approx(spread | best)
     assert found["clients"]["count"] == 0
     assert found["participation"]["clients"] == 3
-    assert dict(headline(found))["After local training"] == "0.250, over clients mean 0.250, std 0.000"
+    assert (
+        dict(headline(found))["After local training"]
+        == "0.250 weighted by examples, 0.250 unweighted, std 0.000"
+    )
 
 
 def test_simulated_seconds_are_added_up_like_the_others() -> None:
@@ -164,7 +167,7 @@ def test_participation_by_hand() -> None:
     assert list(took["histogram"]) == ["0", "1", "3"]
     found = summarise(rows, lines, RUN)
     assert found["participation"] == took
-    assert dict(headline(found))["Took part"] == "2 of 5 clients, at most 3 times"
+    assert dict(headline(found))["Participation"] == "2 of 5 clients, up to 3 rounds each"
     assert participation([], {}) == {"population": 0, "clients": 0, "most": 0, "jain": None, "histogram": {}}
 
 

@@ -158,3 +158,6 @@ def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path)
     assert not [p for mark in marks for p in marked(mark)]
     assert not [p for p in children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert "--resume" in (tmp_path / "log").read_text()
+    result = json.loads((tmp_path / "stopped" / "result.json").read_text())
+    assert result["stopped"] == "by the user"
+    assert {"model.safetensors", "report.html"} <= {p.name for p in (tmp_path / "stopped").iterdir()}

@@ -213,6 +213,8 @@ def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
     assert done.returncode == 2
     assert "stopped by the user" in done.stderr
     place.until(lambda: not is_held(place.kit.runs / "long"), 60)  # its ServerApp has ended
+    place.until(lambda: (place.kit.runs / "long" / "result.json").exists(), 10)
+    assert json.loads((place.kit.runs / "long" / "result.json").read_text())["stopped"] == "by the user"
 
 
 def test_the_port_of_the_nodes_serves_nothing_else(place: Place) -> None:

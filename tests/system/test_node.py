@@ -179,5 +179,5 @@ def test_a_key_that_is_not_registered_is_named(link: Link, tmp_path: Path) -> No
             node.until(lambda: "does not vouch for the link's certificate" in node.said())
         (other.kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
         with running_node(other, "ward-9") as node:
-            node.until(lambda: "was not let in by 127.0.0.1" in node.said())
+            node.until(lambda: "was refused by 127.0.0.1" in node.said())
             assert node.process.poll() is None

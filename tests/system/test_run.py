@@ -83,6 +83,10 @@ def test_ctrl_c_ends_all_of_it_with_one_line(number: signal.Signals, tmp_path: P
         assert ended(workers)
     log = (tmp_path / "log").read_text()
     assert log.count("--resume") == 1
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert (result["stopped"], result["rounds"]) == ("by the user", 0)
+    assert (tmp_path / "r" / "model.safetensors").exists()
+    assert (tmp_path / "r" / "report.html").exists()
     assert "Traceback" not in log
     assert "ERROR" not in log
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from task.config.knobs import Config
 from task.config.read import (
     as_run_config,
     flatten,
@@ -18,6 +20,7 @@ from task.config.read import (
     scene_runs,
     scenes,
 )
+from task.config.sections import Section
 from task.errors import ConfigError
 from tests.pages import with_keys
 
@@ -35,6 +38,15 @@ def test_pyproject_lists_every_knob_with_its_default() -> None:
     declared = {k.key: k.default for k in knobs()}
     assert in_pyproject() == declared
     assert {k: type(v) for k, v in in_pyproject().items()} == {k: type(v) for k, v in declared.items()}
+
+
+def test_every_section_has_its_field() -> None:
+    """A section without one was declared, and its keys did not exist."""
+    held = {type(getattr(read_config({}), f.name)) for f in dataclasses.fields(Config)}
+    for section in Section.__subclasses__():
+        name = section.__name__.removesuffix("Config").lower()
+        line = f"{name}: {section.__name__} = field(default_factory={section.__name__})"
+        assert section in held or section.__module__.startswith("tests"), f"add to Config: {line}"
 
 
 def test_defaults_are_valid_and_round_trip() -> None:

@@ -83,7 +83,7 @@ def make_server_certificate(
     key = serialization.load_pem_private_key(server_key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
         raise ConfigError(
-            "ca.key: expected the private key of ca.crt; got another one. Bring back the folder ca as it was"
+            "ca.key: expected the private key of ca.crt; got another one. Restore the folder ca"
         )
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError("server.key: expected an elliptic curve key, as `bouquet provision` makes it")

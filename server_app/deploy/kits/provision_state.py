@@ -62,7 +62,7 @@ def read_state(out: Path, link: str) -> ProvisionState:
         record = ProvisionState(out, table["link"], table["nodes"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{path}: expected what `bouquet provision` wrote; got a damaged file. Bring back a copy, or "
+            f"{path}: expected what `bouquet provision` wrote; got a damaged file. Restore a copy, or "
             "provision into another folder"
         ) from None
     if not kit.exists():

@@ -38,6 +38,11 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
             f"got {keys['runs-dir']!r}"
         )
     config = read_config(confined(keys, kit.path))
+    if not config.output.keep_state:
+        raise ConfigError(
+            'run-config key "keep-state" (--no-keep-state): expected none with --link: the state lies '
+            "with the nodes, where `bouquet state` lists and deletes it"
+        )
     jobs = Jobs(kit.jobs, kit.runs)
     name = config.output.run_name
     if name.startswith("."):

@@ -19,6 +19,7 @@ from server_app.deploy.flower.control import Control, LinkError, NodeState, RunS
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, waiting
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
+from server_app.run.stopped import finish_stopped
 from task import timing
 from task.errors import ABSENT, PASSES, BouquetError, ConfigError
 
@@ -66,6 +67,7 @@ class Runner:
         self.busy = False  # whether there is a job that has not ended
         self._fab, self._most, self._started, self._app = fab, most, started, app
         self._attempts: dict[str, _Attempt] = {}  # by job id
+        self._left: list[Job] = []  # stopped jobs whose result is still to be written
 
     def look(self, nodes: list[NodeState]) -> None:
         """Bring every job whose turn it is a step further.
@@ -87,6 +89,8 @@ class Runner:
                 if isinstance(err, LinkError) and not err.answered:
                     raise  # nor will it answer for another
                 failed = failed or err
+        for job in list(self._left):
+            self._leave(job)
         if failed is not None:
             raise failed
 
@@ -220,7 +224,22 @@ class Runner:
         self._end(job, STOPPED, "stopped by the user")
         self.jobs.stopped(job.name)
 
+    def _leave(self, job: Job) -> None:
+        """Write what a stopped run has, once its ServerApp is gone; unless it has been submitted again."""
+        folder = self.jobs.runs / job.name
+        if is_held(folder):
+            return
+        self._left.remove(job)
+        try:
+            with self.jobs.submitting():
+                if not self.jobs.active(job.name):
+                    finish_stopped(folder, "by the user")
+        except (BouquetError, OSError) as err:
+            self._tell(f"job {job.name}: the result of its rounds so far could not be written: {err}")
+
     def _end(self, job: Job, state: str, reason: str) -> None:
+        if state == STOPPED:
+            self._left.append(job)
         self.jobs.update(job, state=state, reason=reason)
         self._attempts.pop(job.id, None)
         self._tell(f"job {job.name} {state}" + (f": {reason}" if reason else ""))

@@ -140,7 +140,8 @@ class Watched:
     def _summary(self, name: str, waits: Row) -> Row:
         path, problems = self._runs_dir() / name, list[str]()
         config = read_object(path / CONFIG, problems) or {}
-        finished = read_object(path / RESULT, problems) is not None
+        result = read_object(path / RESULT, problems)
+        end = "unfinished" if result is None else "stopped" if result.get("stopped") else "finished"
         written = read_object(self._job_path(name), problems) if self._kind() else None
         job = None if written is None else job_row(written, waits.get(name))
         keys = mapping((written or {}).get("keys")) | mapping(config.get("run"))
@@ -151,7 +152,7 @@ class Watched:
         files = (path / ROUNDS, path / CONFIG, path / RESULT, self._job_path(name))
         return {
             "name": name,
-            "state": state or ("finished" if finished else "unfinished"),
+            "state": state or end,
             **{key: text(keys.get(key)) for key in ("algorithm", "dataset", "model")},
             "round": number(rows[0].get("round")) if rows else None,
             "of": number(keys.get("num-server-rounds")),

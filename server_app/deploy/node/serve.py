@@ -231,14 +231,14 @@ class _NodeProcess:
         self._refused_since = self._refused_since or time.monotonic()
         host = self.link[0]
         if not self.loop.held:
-            return f"was not let in by {host}: {self.loop.refused}"
+            return f"was refused by {host}: {self.loop.refused}"
         if time.monotonic() < self._refused_since + timing.NOT_LET_IN_S:
             return (
-                f"was not let in by {host}: it holds an earlier process of this node for online "
+                f"was refused by {host}, which believes that an earlier process of this node is still online "
                 "(for up to 60 s), or does not know its key"
             )
         return (
-            f"was not let in: key not accepted. Ask whoever runs {host} to register {self.kit.name}, "
+            f"was refused: key not accepted. Ask whoever runs {host} to register {self.kit.name}, "
             "or to check that its key was not revoked"
         )
 

@@ -1,0 +1,34 @@
+"""What a run leaves that was stopped: the model so far, result.json and the report."""
+
+from pathlib import Path
+
+from server_app.results.folder import RunFolder
+from server_app.results.lines import Row
+from server_app.results.report import write_report
+from server_app.results.summary import summarise
+from server_app.run.checkpoint import Checkpoint
+
+
+def finish_stopped(path: Path, why: str) -> Row | None:
+    """Write model, result and report of a run that ended after some rounds; a resume goes on all the same.
+
+    They are of its last checkpoint. The caller holds the folder's lock, or knows that nobody writes there.
+
+    Returns:
+        The result, with `why` as "stopped"; None for a run without a checkpoint, or one that has a result.
+
+    Raises:
+        StateError: The checkpoint or a journal file is damaged.
+    """
+    folder = RunFolder(path)
+    found = None if folder.finished() else Checkpoint(path / "checkpoint").read()
+    if found is None:
+        return None
+    snapshot, extra = found
+    last = snapshot.round
+    rounds = [row for row in folder.rounds(unfinished=True) if row["round"] <= last]
+    clients = (row for row in folder.clients(unfinished=True) if row["round"] <= last)
+    result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
+    folder.finish(result, snapshot.model, extra.get("card"))
+    write_report(path)
+    return result
