@@ -1,4 +1,4 @@
-"""``bouquet sweep`` as a process: the models of ``bouquet run``, and what a kill, an error and Ctrl-C cost."""
+"""``bouquet sweep`` as a process: the models of ``bouquet run``, and the cost of a kill, an error or Ctrl-C."""
 
 from __future__ import annotations
 
