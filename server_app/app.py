@@ -33,7 +33,7 @@ from task.config.read import as_run_config, read_config
 from task.config.run_name import LENGTHEN
 from task.datasets import DATASETS, Dataset, load_dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
-from task.datasets.partition import load_partition
+from task.datasets.partition import Partition, label_counts, load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
 from task.numerics.arrays import state_of
@@ -45,6 +45,8 @@ from task.tasks import task_of, with_task
 from task.tasks.base import check_fits
 from task.text import logger
 from task.wire import messages as wire
+
+MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
 
 app = ServerApp()
 
@@ -272,7 +274,16 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
         "test_examples": len(dataset.y) - dataset.num_train,
         "clients": partition.num_clients,
         "skew": {k: float(v) for k, v in partition.skew.items()},
+        **_labels(dataset, partition),
     }
+
+
+def _labels(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """Return how many examples of each class the first clients have, if there are not too many classes."""
+    if dataset.task != "classification" or not 1 < dataset.num_classes <= MOST_CLASSES:
+        return {}
+    counts = label_counts(dataset, partition, SHOWN_CLIENTS).tolist()
+    return {"labels": {"clients": list(partition.names[: len(counts)]), "counts": counts}}
 
 
 __all__ = ["app", "run"]

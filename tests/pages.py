@@ -1,16 +1,18 @@
-"""Writes what follows from catalogue and knobs: README table, docs/composition.md, keys of pyproject.toml.
+"""Writes what follows from elsewhere: README table, docs/composition.md, keys of pyproject.toml, page.json.
 
-``make docs`` runs it; tests hold all three to it.
+``make docs`` runs it; tests hold all of them to it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
 
 from server_app.cli.catalogue import rows
+from server_app.results.svg import STYLE
 from task.config.read import knobs
 from task.resolve.composition import CHOICES
 from task.spec.algorithms import ALGORITHMS
@@ -79,9 +81,21 @@ def composition() -> str:
     )
 
 
+def page() -> str:
+    """Return style and script of report.html, made of the monitor's files: a bundle ships neither."""
+    files = ROOT / "server_app" / "deploy" / "monitor" / "static"
+    parts = ["words", "elements", "common", "run", "report"]  # each after those that it imports
+    script = "\n".join((files / f"{part}.js").read_text("utf-8") for part in parts)
+    script = re.sub(r"^import [^;]*;\n", "", script, flags=re.M)
+    script = re.sub(r"^export ", "", script, flags=re.M)
+    style = STYLE + (files / "app.css").read_text("utf-8")
+    return json.dumps({"style": style, "script": script}, indent=1) + "\n"
+
+
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
     (ROOT / "docs/composition.md").write_text(composition())
+    (ROOT / "server_app/results/page.json").write_text(page())
     project = ROOT / "pyproject.toml"
     project.write_text(with_keys(project.read_text()))

@@ -3,6 +3,7 @@
 Rows are those of rounds.jsonl and clients.jsonl. Numbers that were not measured have no point.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -24,7 +25,7 @@ from server_app.results.summary import (
     scalars_of,
     short,
 )
-from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Plot, Point, Series
+from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Cells, Plot, Point, Series
 from task.numerics.metrics import monotone, worst_decile
 
 NAMED_CLIENTS = 30  # more bars than this get no names
@@ -68,7 +69,8 @@ def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory 
             ("asked", BLUE, "asked"), ("answered", ORANGE, "answered"),
             ("quarantined", RED, lambda r: r.get("quarantined_count", len(r.get("quarantined") or []))),
         ],
-        lambda y: f"{y:,.0f}", zero=True, note="A quarantined reply is dropped before it reaches the model.",
+        lambda y: f"{y:,.0f}", zero=True, whole=True,
+        note="A quarantined reply is dropped before it reaches the model.",
     )  # fmt: skip
     seconds = _seconds([row for row in rows if row.get("seconds")])
     plots = [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
@@ -90,6 +92,24 @@ def _further(rows: Sequence[Row]) -> Plot:
     return _curves("metrics", "Further metrics", where, rows, columns, note=f"On the {where}.")
 
 
+def labels(card: Row) -> list[Plot]:
+    """Return how many training examples of each class clients have, from the data card of config.json."""
+    found = card.get("labels")
+    if not found:
+        return []
+    clients, counts = found["clients"], found["counts"]
+    rest = (
+        f" The first {len(clients)} of {card['clients']:,} clients." if len(clients) < card["clients"] else ""
+    )
+    return [
+        Plot(
+            "labels", "Labels", "training examples by client and class",
+            f"The stronger the colour, the more examples.{rest}", [],
+            x="class", cells=Cells(clients, [str(c) for c in range(len(counts[0]))], counts),
+        )
+    ]  # fmt: skip
+
+
 def _accuracy(rows: Sequence[Row], target: float, clients: ClientHistory) -> Plot:
     def of(scores: Mapping[int, Scores], value: Callable[[Scores], float]) -> Callable[[Row], float | None]:
         return lambda row: value(scores[row["round"]]) if row["round"] in scores else None
@@ -104,6 +124,7 @@ def _accuracy(rows: Sequence[Row], target: float, clients: ClientHistory) -> Plo
             (CENTRAL, BLUE, "accuracy"), (OWN, ORANGE, "client_accuracy"),
             ("clients, after local training", GREEN, after),
         ],
+        within=(0.0, 1.0),
         note="Mean over the examples. Rounds to a target are counted on the best accuracy so far.",
     )  # fmt: skip
     if not plot.series:
@@ -185,7 +206,7 @@ def _time(seconds: float) -> str:
 
 def _clients(lines: Sequence[Row]) -> Plot:
     """Return the clients' accuracies in ascending order, else their training losses."""
-    key, what, rows = "accuracy", "accuracy (own test data)", last_evaluation(lines)
+    key, what, rows = "accuracy", "own test accuracy", last_evaluation(lines)
     if not rows:
         key, what = "train-loss", "training loss (nats)"
         rows = last_evaluation(lines, "train", key)
@@ -209,6 +230,7 @@ def _clients(lines: Sequence[Row]) -> Plot:
         x=f"{len(values)} clients, lowest first",
         readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
         names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
+        within=(0.0, 1.0) if key == "accuracy" else (0.0, math.inf),
     )  # fmt: skip
 
 
@@ -223,7 +245,7 @@ def _participation(took: Row) -> Plot:
         [Series("", SKY, [Point(times, clients) for times, clients in bars], "bars")],
         x="rounds in which a client took part",
         readouts=[(times, f"{clients:,} took part in {times:,} rounds") for times, clients in _some(bars)],
-        zero=True,
+        zero=True, whole=True,
     )  # fmt: skip
 
 

@@ -1,50 +1,62 @@
-"""The report of a run: report.html, one file without outside parts, and its plots as SVG files.
+"""The report of a run: report.html, the monitor's page as one file, and its plots as SVG files.
 
 It is made from the result folder alone, at the end of a run or at any later time, and also from a run that
-was stopped or is still going. An app bundle ships no HTML or CSS file, so all of the report is in Python.
+was stopped or is still going. The page is that of `server_app.deploy.monitor`: its style and scripts, and in
+place of the monitor's answers the same data, in the file. An app bundle ships no JavaScript and no CSS, so
+they are taken from ``page.json``, which `make docs` makes of the monitor's files.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
 
+from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
-from server_app.results.folder import CONFIG, ROUNDS, RunFolder
+from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, RunFolder, to_json
 from server_app.results.lines import Row
-from server_app.results.plots import by_round, over_clients
-from server_app.results.summary import gather, headline, participation, summarise
-from server_app.results.svg import Plot, element
+from server_app.results.plots import by_round, labels, over_clients
+from server_app.results.summary import gather, headline, measured_on, participation, summarise
 from task.config.effective import unmet
-from task.config.read import as_run_config, read_config
-from task.errors import StateError
+from task.config.read import defaults, read_config
+from task.config.run_name import CHANGE_NO_RESULT, changed
+from task.errors import BouquetError, StateError
 from task.storage.files import write_text
+from task.text import plain
 
-MOST_ROWS = 500  # of the table of quarantined replies
+WIDTHS = (280, 330, 540)  # pixels of a drawing, on a phone and on a desk
+# Rows of the headline that the page has no tile of its own for.
+TILES = (
+    "Stopped", "Rounds to accuracy", "Train loss, final", "Client accuracy, final", "Accuracy over clients",
+    "Worst 10 % of clients", "Jain index", "After local training", "Participation", "Time, simulated devices",
+)  # fmt: skip
+_DERIVED = CHANGE_NO_RESULT | {"min-replies", "nodes"}  # may be set by a command or a link, not by the user
 
-STYLE = (
-    svg.STYLE
-    + """
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-       max-width: 72rem; padding: 0 1.25rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-.soft { color: var(--soft); margin: .2rem 0 1.5rem; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); gap: 1rem; }
-figure { margin: 0; background: var(--panel); border-radius: 8px; padding: .8rem 1rem; min-width: 0; }
-figure svg { display: block; width: 100%; height: auto; }
-figcaption { color: var(--soft); font-size: .85rem; margin-top: .4rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem 1.2rem .3rem 0;
-         border-bottom: 1px solid var(--rule); overflow-wrap: break-word; }
-td:last-child { overflow-wrap: anywhere; min-width: 9rem; }
-th { font-weight: 600; white-space: nowrap; }
-thead th { color: var(--soft); font-size: .85rem; }
-summary { cursor: pointer; font-weight: 600; margin-top: 1rem; }
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<main id="main" tabindex="-1">
+<noscript>This page needs JavaScript. The same plots lie in plots/, the numbers in result.json.</noscript>
+</main>
+<script type="application/json" id="filed">{data}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
 """
-)
 
 
 def write_report(run: Path) -> list[Path]:
@@ -62,92 +74,103 @@ def write_report(run: Path) -> list[Path]:
     config = folder.config()
     keys = config.get("run") or {}
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
-    seen, finished = gather(clients), folder.result()
+    seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen)
-    plots += over_clients(clients, participation(rounds, seen.times))
+    plots += [*over_clients(clients, participation(rounds, seen.times)), *labels(config.get("data") or {})]
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
-        if plot.series:
+        if plot.series or plot.cells:
             write_text(path, svg.standalone(plot))
             written.append(path)
         else:
             path.unlink(missing_ok=True)  # of an earlier report
-    result = finished or summarise(rounds, seen, keys)
-    page = _page(folder.path.absolute().name, config, rounds, result, finished is not None, plots)
+    result = folder.result()
+    filed = {
+        "run": _run(folder, config, rounds, result, result or summarise(rounds, seen, keys)),
+        "rounds": {"rounds": [round_row(row) for row in rounds], "after": 0, "mark": "", "restarted": True,
+                   "more": False, "problems": []},
+        "clients": _clients(folder.path / CLIENTS),
+        "plots": [{"width": w, "plots": [plot_row(p, w) for p in plots], "more": False} for w in WIDTHS],
+    }  # fmt: skip
     report = folder.path / "report.html"
-    write_text(report, "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html"))
+    write_text(report, _page(folder.path.absolute().name, filed))
     return [report, *written]
 
 
-def _page(
-    name: str, config: Row, rounds: Sequence[Row], result: Row, finished: bool, plots: Sequence[Plot]
-) -> Element:
-    done = len([row for row in rounds if row["round"] > 0])
-    state = "finished" if finished else f"unfinished, {done} round{'s' * (done != 1)} done"
-    started = f"started {config['started']}, " if config.get("started") else ""
-    drawn = [([svg.draw(plot)] if plot.series else [], plot.note) for plot in plots]
-    figures = [
-        element("figure", None, *picture, element("figcaption", None, note)) for picture, note in drawn
+def _page(title: str, filed: Mapping[str, Any]) -> str:
+    """Return the page; in a script element only "<" could end the data, so it is written as an escape."""
+    parts = json.loads(resources.files(__package__).joinpath("page.json").read_text("utf-8"))
+    data = to_json(filed).decode().strip().replace("<", "\\u003c")
+    return _PAGE.format(title=escape(plain(title)), style=parts["style"], script=parts["script"], data=data)
+
+
+def _run(
+    folder: RunFolder, config: Row, rounds: Sequence[Row], result: Row | None, summary: Row
+) -> dict[str, Any]:
+    """Return what the monitor's page asks of a run, and what only a report says."""
+    keys = config.get("run") or {}
+    state = "unfinished" if result is None else "stopped" if result.get("stopped") else "finished"
+    run: Row = {
+        "name": folder.path.absolute().name,
+        "state": state,
+        **{key: keys.get(key) for key in ("algorithm", "dataset", "model")},
+        "round": rounds[-1]["round"] if rounds else None,
+        "of": keys.get("num-server-rounds"),
+        "accuracy": summary.get("accuracy"),
+        "measured_on": measured_on(rounds) or "",
+        "started": config.get("started"),
+        "updated": None,
+        "job": None,
+        "problems": [],
+    }
+    known = dict(headline(summary))
+    read = {key: value for key, value in keys.items() if unmet(key, {**defaults(), **keys}) is None}
+    mine, versions = _changed(keys), config.get("environment") or {}
+    pairs = " ".join(f"{key}={_toml(value)}" for key, value in mine.items())
+    return {
+        "run": run,
+        "problems": [],
+        "warnings": [],
+        "facts": [[label, known[label]] for label in TILES if label in known],
+        "data": _data(config.get("data") or {}),
+        "changed": [[key, _toml(value)] for key, value in mine.items()],
+        "repeat": "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),
+        "config": {key: _toml(value) for key, value in read.items()} | config_row({"environment": versions}),
+    }  # fmt: skip
+
+
+def _changed(keys: Row) -> dict[str, Any]:
+    """Return the keys that the user set: not at their defaults, and not what a command or a link sets."""
+    try:
+        found = changed(read_config(keys))
+    except BouquetError:  # of another version of the app
+        found = {key: value for key, value in keys.items() if value != defaults().get(key)}
+    return {key: value for key, value in found.items() if key not in _DERIVED}
+
+
+def _data(card: Row) -> list[list[str]] | None:
+    """Return what the data are and where they come from; None if only the nodes know."""
+    if not card:
+        return None
+    test = card.get("test_examples")
+    pairs = [
+        ("what", card.get("description")),
+        ("source", card.get("source")),
+        ("training examples", f"{card.get('train_examples', 0):,}, among {card.get('clients', 0):,} clients"),
+        ("global test set", f"{test:,} examples" if test else "none"),
+        ("fingerprint", card.get("fingerprint")),
+        *((f"skew: {key}", f"{value:.3g}") for key, value in (card.get("skew") or {}).items()),
     ]
-    quarantined = [entry for row in rounds for entry in row.get("quarantined") or []]
-    head = element(
-        "head", None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("title", None, name),
-        element("style", None, STYLE),
-    )  # fmt: skip
-    body = element(
-        "body", None,
-        element("h1", None, name),
-        element("p", {"class": "soft"}, started + state),
-        _table(headline(result)),
-        element("h2", None, "Plots"),
-        element("div", {"class": "plots"}, *figures),
-        element("h2", None, "Quarantined replies"),
-        *_quarantined(quarantined),
-        element("h2", None, "Configuration"),
-        *_settings(config.get("run") or {}),
-        element("h2", None, "Environment"),
-        _table((config.get("environment") or {}).items()),
-    )  # fmt: skip
-    return element("html", {"lang": "en"}, head, body)
+    return [[name, str(value)] for name, value in pairs if value]
 
 
-def _quarantined(entries: Sequence[Row]) -> Iterable[Element]:
-    """Yield how many replies were dropped, and the table of them."""
-    if not entries:
-        yield element("p", None, "None.")
-        return
-    keys = ("round", "client", "field", "expected", "got", "reason")
-    yield element("p", None, f"{len(entries)} dropped before they reached the model.")
-    yield _table(([entry.get(key, "") for key in keys] for entry in entries[:MOST_ROWS]), keys)
-    if rest := len(entries[MOST_ROWS:]):
-        yield element("p", None, f"{rest} more in {ROUNDS}.")
+def _clients(path: Path) -> Row:
+    table = ClientTable(path)
+    while table.read():
+        pass
+    return table.look()
 
 
-def _settings(run: Row) -> Iterable[Element]:
-    """Yield the run-config keys that the run reads: those that were changed, and all of them to unfold."""
-    known = as_run_config(read_config({}))
-    run = {key: value for key, value in run.items() if unmet(key, {**known, **run}) is None}
-    changed = {key: value for key, value in run.items() if value != known.get(key)}
-    if changed:
-        yield _table(changed.items(), ("key", "value that is not the default"))
-    else:
-        yield element("p", None, "All defaults.")
-    summary = element("summary", None, "All keys that the run reads")
-    yield element("details", None, summary, _table(run.items(), ("key", "value")))
-
-
-def _table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> Element:
-    """Return a table; without a head, the first column names the rows."""
-    first = ("td", None) if head else ("th", {"scope": "row"})
-    lines = []
-    for row in rows:
-        name, *others = ("" if cell is None else str(cell) for cell in row)
-        lines.append(element("tr", None, element(*first, name), *(element("td", None, c) for c in others)))
-    heads = [element("th", {"scope": "col"}, cell) for cell in head]
-    top = [element("thead", None, element("tr", None, *heads))] if head else []
-    return element("div", {"class": "wide"}, element("table", None, *top, element("tbody", None, *lines)))
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -87,6 +87,14 @@ class Series(NamedTuple):
     kind: Literal["line", "rule", "bars", "band"] = "line"
 
 
+class Cells(NamedTuple):
+    """Numbers of a heat map: a row of values for each name in `rows`, one for each in `columns`."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float]]
+
+
 @dataclass(frozen=True)
 class Plot:
     """What is drawn; its numbers are finite."""
@@ -101,6 +109,9 @@ class Plot:
     readouts: Sequence[tuple[float, str]] = ()  # by ascending x, what to say where the pointer is
     names: Sequence[str] = ()  # of the bars at x = 0, 1, ..., instead of numbers
     zero: bool = False  # whether the axis of y begins at 0
+    within: tuple[float, float] = (-math.inf, math.inf)  # what y can be: the axis has nothing else
+    whole: bool = False  # whether y is a count: the axis has whole numbers only
+    cells: "Cells | None" = None  # of a heat map, which has no series
 
 
 def element(tag: str, attributes: dict[str, Any] | None = None, *inside: Element | str) -> Element:
@@ -132,12 +143,14 @@ def standalone(plot: Plot) -> str:
 
 
 def draw(plot: Plot, width: int = WIDTH) -> Element:
-    """Return the drawing, this many pixels wide, of a plot that has series."""
+    """Return the drawing, this many pixels wide, of a plot that has series or cells."""
+    if plot.cells:
+        return _heat(plot, plot.cells, width)
     points = [point for one in plot.series for point in one.points]
     first, last = min(p.x for p in points), max(p.x if p.last is None else p.last for p in points)
     values = [p.y for p in points] + [0.0] * plot.zero
     values += [p.base for one in plot.series if one.kind == "band" for p in one.points]
-    marks = ticks(min(values), max(values), 5)
+    marks = _marks(plot, min(values), max(values))
     words = [plot.axis(mark, marks[-1]) for mark in marks]
     left, right, floor = 14 + LETTER * max(map(cell_len, words)), width - RIGHT, TOP + AREA
     rim = 0.5 if first == last or any(one.kind == "bars" for one in plot.series) else 0.0
@@ -170,6 +183,45 @@ def draw(plot: Plot, width: int = WIDTH) -> Element:
     high = f"{below + 8:.0f}"
     size = {"viewBox": f"0 0 {width} {high}", "width": width, "height": high}
     return element("svg", {"class": "plot", "role": "img", "aria-label": label, **size}, *parts)
+
+
+def _marks(plot: Plot, low: float, high: float) -> list[float]:
+    """Return the numbers at the axis of y."""
+    least, most = plot.within
+    marks = [mark for mark in ticks(low, high, 5) if least <= mark <= most]
+    whole = [mark for mark in marks if mark == int(mark)] if plot.whole else marks
+    return whole if len(whole) > 1 else [math.floor(low), max(math.ceil(high), math.floor(low) + 1)]
+
+
+def _heat(plot: Plot, cells: Cells, width: int) -> Element:
+    """Return a heat map: the more, the less see-through."""
+    shown = [name if cell_len(name) <= 14 else name[:13] + "…" for name in cells.rows]
+    left, right = 14 + LETTER * max([1, *map(cell_len, shown)]), width - RIGHT
+    high = max(4.0, min(18.0, 2 * AREA / len(shown)))
+    wide = (right - left) / len(cells.columns)
+    most = max([1.0, *(value for row in cells.values for value in row)])
+    title = _text(0, 16, plot.title + " ", {"class": "title"})
+    title.append(element("tspan", {"class": "unit"}, plot.unit))
+    parts = [title]
+    for i, (name, words, row) in enumerate(zip(cells.rows, shown, cells.values, strict=True)):
+        top = TOP + i * high
+        if i % max(1, round(14 / high)) == 0:
+            parts.append(_text(left - 8, top + high / 2 + 4, words, END))
+        for j, (column, value) in enumerate(zip(cells.columns, row, strict=True)):
+            box = _box(left + j * wide, top, max(wide - 1, 1.0), max(high - 1, 1.0), "fill")
+            box.set("fill-opacity", f"{0.04 + 0.96 * value / most:.3f}")
+            box.append(element("title", None, f"{name}, {plot.x} {column}: {value:,.0f}"))
+            parts.append(element("g", {"class": f"k{BLUE}"}, box))
+    below = TOP + len(shown) * high + 16
+    step = max(1, math.ceil(LETTER * 3 / wide))
+    for j, column in list(enumerate(cells.columns))[::step]:
+        parts.append(_text(left + (j + 0.5) * wide, below, column, MIDDLE))
+    parts.append(_text((left + right) / 2, below + LINE, plot.x, MIDDLE))
+    tall = f"{below + LINE + 8:.0f}"
+    size = {"viewBox": f"0 0 {width} {tall}", "width": width, "height": tall}
+    return element(
+        "svg", {"class": "plot", "role": "img", "aria-label": f"{plot.title} {plot.unit}", **size}, *parts
+    )
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

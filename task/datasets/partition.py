@@ -302,7 +302,10 @@ def _count(dataset: Dataset, rows: Rows) -> Rows:
     return np.bincount(y, minlength=dataset.num_classes)
 
 
-def label_counts(dataset: Dataset, partition: Partition) -> Rows:
-    """Return how many training examples of each class every client has, int64 ``[K, C]``."""
-    counts = [_count(dataset, partition.train(i)) for i in range(partition.num_clients)]
+def label_counts(dataset: Dataset, partition: Partition, most: int | None = None) -> Rows:
+    """Return how many training examples of each class every client has, int64 ``[K, C]``.
+
+    `most` clients are counted, the first ones; None = all.
+    """
+    counts = [_count(dataset, partition.train(i)) for i in range(partition.num_clients)[:most]]
     return np.stack(counts).astype(np.int64)

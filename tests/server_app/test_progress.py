@@ -202,8 +202,8 @@ def test_the_closing_table_of_a_personalised_run(tmp_path: Path) -> None:
         result | {"best_accuracy": 0.99, "best_round": 3, "clients_after": after}, tmp_path, console
     )
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
-    assert "Accuracy, final       0.981 (clients, weighted by examples)" in lines
-    assert "Accuracy, best        0.990 (round 3)" in lines
-    assert "Loss, final           0.100 (clients, weighted by examples)" in lines
-    assert "After local training  0.950 weighted by examples, 0.900 unweighted, std 0.010" in lines
+    assert "Accuracy, final        0.981 (clients, weighted by examples)" in lines
+    assert "Accuracy, best         0.990 (round 3)" in lines
+    assert "Loss, final            0.100 (clients, weighted by examples)" in lines
+    assert "After local training   0.950 weighted by examples, 0.900 unweighted, std 0.010" in lines
     assert not any(line.startswith("Client accuracy") for line in lines)

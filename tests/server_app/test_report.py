@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import io
+import json
 import re
+import shlex
 import sys
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,13 +15,17 @@ import numpy as np
 import pytest
 
 from server_app.results.folder import RunFolder
-from server_app.results.plots import by_round
-from server_app.results.report import _settings, write_report
-from server_app.results.summary import gather, summarise
-from server_app.results.svg import Point, ticks
+from server_app.results.plots import by_round, over_clients
+from server_app.results.report import write_report
+from server_app.results.summary import gather, participation, summarise
+from server_app.results.svg import Plot, Point, draw, ticks
+from task.config.options import parse_options
 from task.config.read import as_run_config, read_config
 from task.errors import StateError
+from task.flower.app import build_bundle
+from tests.pages import page
 
+ROOT = Path(__file__).resolve().parents[2]
 RUN = {"algorithm": "fedavg", "dataset": "digits", "seed": 7, "target-accuracy": 0.9, "local-epochs": 5}
 BY_ROUND = ["accuracy", "loss", "seconds", "bytes", "replies"]
 PLOTS = [*BY_ROUND, "clients"]  # without training replies
@@ -43,6 +51,14 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "my <run>", {"run": RUN}, resume=False)
 
 
+def filed(text: str) -> dict[str, Any]:
+    """Return the data of a report's page."""
+    found = re.search(r'<script type="application/json" id="filed">(.*?)</script>', text, re.S)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
 def check(run: Path, expected: list[str]) -> str:
     """Write the report, check that it is whole and stands alone, and return its text."""
     paths = write_report(run)
@@ -51,9 +67,11 @@ def check(run: Path, expected: list[str]) -> str:
     drawings = [ElementTree.parse(path).getroot() for path in paths[1:]]
     assert {drawing.tag for drawing in drawings} <= {f"{SVG}svg"}
     labels = [drawing.attrib["aria-label"] for drawing in drawings]
-    balanced = Balanced()
-    balanced.check(text)
-    assert balanced.labels == labels
+    for sized in filed(text)["plots"]:
+        drawn = [plot["drawing"] for plot in sized["plots"] if plot["drawing"]]
+        assert [drawing[1]["aria-label"] for drawing in drawn] == labels
+        assert {drawing[1]["width"] for drawing in drawn} <= {str(sized["width"])}
+    Balanced().check(text)
     for whole in (text, *(path.read_text("utf-8") for path in paths[1:])):
         assert not re.search(r"(src|href)=|@import|url\(|\bnan\b|\binf\b", whole)
     assert all("var(" not in path.read_text("utf-8") for path in paths[1:])
@@ -65,15 +83,12 @@ class Balanced(HTMLParser):
 
     def check(self, text: str) -> None:
         self.open: list[str] = []
-        self.labels: list[str | None] = []  # of drawings
         self.feed(text)
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag != "meta":
             self.open.append(tag)
-        if tag == "svg":
-            self.labels.append(dict(attrs)["aria-label"])
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -95,14 +110,14 @@ def test_a_finished_run(folder: RunFolder) -> None:
     result = summarise(folder.rounds(), folder.clients(), RUN)
     folder.finish(result, {"w": np.zeros(1)})
     text = check(folder.path, PLOTS)
-    assert "my &lt;run&gt;" in text
-    assert "&lt;i&gt;x&lt;/i&gt;" in text
-    assert "<i>" not in text
-    assert "arrays/w" in text
-    assert ", finished" in text
-    assert "<td>local-epochs</td><td>5</td>" in text.split("<details>")[0]  # not the default
-    assert "<td>dataset</td>" not in text.split("<details>")[0]  # the default
-    assert "0.750 (round 3)" in text  # best accuracy
+    assert "<title>my &lt;run&gt;</title>" in text
+    assert "<i>" not in text  # nor anything else that could end the script element
+    data = filed(text)
+    assert data["rounds"]["rounds"][2]["quarantined"][0]["client"] == "<i>x</i>"
+    assert data["run"]["run"] | {"state": "finished", "round": 3, "accuracy": 0.75} == data["run"]["run"]
+    assert data["run"]["changed"] == [["local-epochs", "5"], ["seed", "7"], ["target-accuracy", "0.9"]]
+    assert data["run"]["repeat"] == "bouquet run -c 'seed=7 local-epochs=5 target-accuracy=0.9'"
+    assert [c["name"] for c in data["clients"]["clients"]] == sorted(names)
 
 
 def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
@@ -115,8 +130,9 @@ def test_an_unfinished_run_with_gaps(folder: RunFolder) -> None:
     with (folder.path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "lo')
     text = check(folder.path, ["loss", "bytes", "replies", "clients", "participation"])
-    assert "unfinished, 1 round done" in text
-    assert "Accuracy: nothing was measured." in text
+    data = filed(text)
+    assert (data["run"]["run"]["state"], data["run"]["run"]["round"]) == ("unfinished", 1)
+    assert data["plots"][0]["plots"][0]["note"] == "Accuracy: nothing was measured."
     assert "training loss" in text
 
 
@@ -181,7 +197,6 @@ def test_ticks(low: float, high: float, expected: list[float]) -> None:
 def test_a_run_without_rounds(folder: RunFolder) -> None:
     text = check(folder.path, [])
     assert "Time: nothing was measured." in text
-    assert "No client reported numbers" in text
 
 
 def test_many_rounds_and_clients(folder: RunFolder) -> None:
@@ -189,9 +204,7 @@ def test_many_rounds_and_clients(folder: RunFolder) -> None:
         folder.append_round(row(number, accuracy=0.5, quarantined=[{"client": "a"}] * 4))
     folder.append_clients(client(f"c{i}", "evaluate", {"accuracy": i / 40}) for i in range(40))
     text = check(folder.path, PLOTS)
-    assert text.count("<svg") == len(PLOTS)
-    assert "600 dropped" in text
-    assert "100 more in rounds.jsonl" in text
+    assert sum(row["quarantined_count"] for row in filed(text)["rounds"]["rounds"]) == 600
 
 
 def test_many_clients_are_few_bars(folder: RunFolder) -> None:
@@ -231,16 +244,69 @@ def test_matplotlib_is_not_loaded(folder: RunFolder, monkeypatch: pytest.MonkeyP
     assert "matplotlib" not in sys.modules
 
 
-def settings(**keys: Any) -> str:
-    return "".join(
-        ElementTree.tostring(one, encoding="unicode") for one in _settings(as_run_config(read_config(keys)))
-    )
+def told(folder: RunFolder, **keys: Any) -> dict[str, Any]:
+    """Return what the page says of a run with these keys."""
+    run = as_run_config(read_config(keys))
+    (folder.path / "config.json").write_text(json.dumps({"run": run}))
+    found: dict[str, Any] = filed(write_report(folder.path)[0].read_text("utf-8"))["run"]
+    return found
 
 
-def test_the_configuration_has_the_keys_that_the_run_reads_and_no_other() -> None:
-    plain = settings(seed=4)
-    assert "<td>seed</td><td>4</td>" in plain
-    assert "<td>learning-rate</td>" in plain
-    assert "fedprox." not in plain
+def test_the_configuration_has_the_keys_that_the_run_reads_and_no_other(folder: RunFolder) -> None:
+    plain = told(folder, seed=4)["config"]
+    assert plain["seed"] == "4"
+    assert "learning-rate" in plain
+    assert not any(key.startswith("fedprox.") for key in plain)
     assert "dirichlet-alpha" not in plain
-    assert "<td>fedprox.mu</td><td>0.5</td>" in settings(**{"algorithm": "fedprox", "fedprox.mu": 0.5})
+    mu = told(folder, **{"algorithm": "fedprox", "fedprox.mu": 0.5})["config"]
+    assert mu["fedprox.mu"] == "0.5"
+
+
+def test_only_what_the_user_set_is_not_the_default(folder: RunFolder) -> None:
+    """The command sets min-nodes, a personalised run measures at the clients, and all have a name."""
+    keys = {"algorithm": "ditto", "min-nodes": 2, "run-name": "a", "runs-dir": "x", "learning-rate": 0.5}
+    assert told(folder, **keys)["changed"] == [["algorithm", '"ditto"'], ["learning-rate", "0.5"]]
+    assert told(folder)["repeat"] == "bouquet run"
+    evil = told(folder, **{"dataset": "csv", "num-classes": 2, "data-path": "it's"})["repeat"]
+    assert parse_options(shlex.split(evil)[3:]) == {"dataset": "csv", "data-path": "it's", "num-classes": 2}
+
+
+def test_the_data_are_described_with_their_labels(folder: RunFolder) -> None:
+    card = {
+        "description": "digits", "source": "scikit-learn", "train_examples": 1442, "test_examples": 355,
+        "clients": 3, "skew": {"coverage": 1.0},
+        "labels": {"clients": ["a", "<b>"], "counts": [[3, 0], [0, 6]]},
+    }  # fmt: skip
+    (folder.path / "config.json").write_text(json.dumps({"run": RUN, "data": card}))
+    text = check(folder.path, ["labels"])
+    assert ["source", "scikit-learn"] in filed(text)["run"]["data"]
+    plot = ElementTree.parse(folder.path / "plots" / "labels.svg").getroot()
+    cells = [c for c in plot.iter(f"{SVG}rect") if c.get("fill-opacity")]
+    assert [float(c.get("fill-opacity", 0)) for c in cells] == [0.52, 0.04, 0.04, 1.0]  # of 0.04 to 1
+    assert [c[0].text for c in cells][2:] == ["<b>, class 0: 0", "<b>, class 1: 6"]
+    assert "The first 2 of 3 clients." in text
+
+
+def words(plot: Plot) -> list[str]:
+    """Return the texts at the axis of y."""
+    drawn = draw(plot).iter("text")
+    return [t.text or "" for t in drawn if t.get("text-anchor") == "end"]
+
+
+def test_axes_have_only_values_that_there_can_be() -> None:
+    """An accuracy of 1.02, two and a half clients."""
+    accuracy, *_, replies = by_round([row(t, accuracy=0.9999 + t / 1e5, answered=1, asked=1) for t in (1, 2)])
+    assert max(map(float, words(accuracy))) <= 1
+    even, *_ = by_round([row(t, accuracy=1.0) for t in (1, 2)])
+    assert max(map(float, words(even))) == 1
+    assert words(replies) == ["0", "1"]
+    (_, part) = over_clients([], participation([row(1, population=2)], {"a": 1}))
+    assert words(part) == ["0", "1"]
+
+
+def test_the_page_is_made_of_the_monitors_files() -> None:
+    """A change of the monitor's page that the report does not have."""
+    assert (ROOT / "server_app" / "results" / "page.json").read_text("utf-8") == page(), "make docs"
+    bundle = zipfile.ZipFile(io.BytesIO(build_bundle(ROOT)))
+    assert "server_app/results/page.json" in bundle.namelist()  # fab-include of pyproject.toml
+    assert not re.search(r"^(import|export) |</script", json.loads(page())["script"], re.M)

@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from server_app.results.folder import RunFolder
+from server_app.results.report import write_report
 from tests.support.chromium import arguments, chromium
 from tests.support.monitor import EVIL, client_row, round_row, write_run
 
@@ -251,6 +252,30 @@ def test_every_page_fits_in_both_themes(watch: Start, theme: str, viewport: dict
             box = heading.bounding_box()
             assert box is not None
             assert 0 <= box["x"] < box["x"] + box["width"] <= viewport["width"]
+
+
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_report_is_the_page_of_its_run_as_a_file(
+    browser: Browser, demo: Path, viewport: dict[str, int], tmp_path: Path
+) -> None:
+    """Opened from the disk, where no module and no other file is loaded; drawn again, it repeats nothing."""
+    shutil.copytree(demo, tmp_path / "demo")
+    write_report(tmp_path / "demo")
+    page = browser.new_page(viewport=viewport, color_scheme="dark")  # type: ignore[arg-type]
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((tmp_path / "demo" / "report.html").as_uri())
+    expect(page.get_by_role("heading", level=1)).to_have_text("demo")
+    assert page.locator("figure svg").count() == 8
+    page.set_viewport_size(viewport | {"width": viewport["width"] - 20})  # type: ignore[arg-type]
+    page.wait_for_timeout(500)
+    assert page.locator("#rounds tbody tr").count() == 6  # round 0 is one
+    assert page.locator("#clients tbody tr").count() == 10
+    expect(page.locator("#repeat code")).to_contain_text("bouquet run -c")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert wrong == []
+    page.close()
 
 
 def test_who_does_not_see_hears_the_same(watch: Start) -> None:

@@ -16,10 +16,11 @@ export async function runPage(run) {
   const r = found.run, dropped = total('quarantined_count'), lines = latestQuarantined();
   part('head', [r.name, what(r), r.started, r.updated], () => head(r.name,
     known(what(r)) ? what(r) + ' · ' : '',
-    known(r.started) ? ['started ', moment(r.started), ' · '] : '',
-    known(r.updated) ? ['last updated ', age(r.updated)] : ''));
+    known(r.started) ? ['started ', moment(r.started)] : '',
+    known(r.updated) ? [' · last updated ', age(r.updated)] : ''));
   problems([...found.problems, ...found.warnings, ...r.problems, ...held.problems, ...clients.problems]);
   part('facts', [r, held.mark], () => runFacts(r));
+  part('facts-more', found.facts, () => found.facts ? pairs(found.facts) : '');
   const why = r.job?.waits || r.job?.reason;
   part('reason', why, () => why ? h('p', {}, 'Job: ' + why) : '');
   part('plots', '', () => [h('h2', {}, 'Plots'), h('div', {class: 'plots', id: 'figures'})]);
@@ -28,6 +29,10 @@ export async function runPage(run) {
     h('h2', {}, 'Quarantined replies'), quarantinedTable(lines, dropped)]);
   showRounds();
   part('clients', [clients, dropped], () => [h('h2', {}, 'Clients'), clientsTable(clients)]);
+  part('data', found.data, () => origin('Data', found.data));
+  part('repeat', found.repeat, () => known(found.repeat) ? [
+    h('h2', {}, 'Repeat it'), h('div', {class: 'wide'}, h('pre', {}, h('code', {}, found.repeat)))] : '');
+  part('changed', found.changed, () => origin('Run-config keys that are not the default', found.changed));
   part('config', found.config, () => configuration(Object.entries(found.config)));
   return found.now;
 }
@@ -91,10 +96,11 @@ function showPlot({name, note: words, drawing: tree}) {
   if (!figures.has(name)) figures.set(name, figure(name));
   const {plot, readout} = figures.get(name);
   plot.replaceChildren(tree ? drawing(tree) : h('p', {class: 'soft'}, words));
+  plot.dataset.note = tree ? words : '';
   readout.textContent = latest(plot);
 }
 
-const latest = plot => [...plot.querySelectorAll('.hit')].at(-1)?.textContent || '';
+const latest = plot => [...plot.querySelectorAll('.hit')].at(-1)?.textContent || plot.dataset.note;
 
 function figure(name) {
   const plot = h('div'), readout = h('p', {class: 'readout'});
@@ -175,11 +181,18 @@ function clientsTable(found) {
   ], found.clients);
 }
 
-function configuration(pairs) {
-  if (!pairs.length) return '';
-  const made = table('Main run-config keys, and versions', [
+const pairs = lines =>
+  h('dl', {class: 'pairs'}, lines.map(([name, value]) => [h('dt', {}, name), h('dd', {}, value)]));
+
+function origin(title, lines) {
+  return lines ? [h('h2', {}, title), lines.length ? pairs(lines) : h('p', {}, 'None.')] : '';
+}
+
+function configuration(lines) {
+  if (!lines.length) return '';
+  const made = table('Run-config keys, and versions', [
     ['Key', ([key]) => key],
     ['Value', ([, value]) => value],
-  ], pairs);
+  ], lines);
   return h('details', {}, h('summary', {}, 'Configuration'), made);
 }
