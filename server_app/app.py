@@ -150,7 +150,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     evaluate_fn = (
         central_evaluation(model, dataset, torch.device("cpu"), task) if central and dataset else None
     )
-    record = {"run": keys, "data": _data_card(config, dataset)}
+    record = {"run": keys, "data": _data_card(config, dataset, task.name == "classification")}
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
     loaded = None
@@ -261,7 +261,7 @@ def _server_data(config: Config) -> Dataset | None:
     return load_dataset(config.data, config.synthetic, config.seeds.data)
 
 
-def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None:
+def _data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[str, Any] | None:
     """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
     if dataset is None:
         return None
@@ -274,13 +274,13 @@ def _data_card(config: Config, dataset: Dataset | None) -> dict[str, Any] | None
         "test_examples": len(dataset.y) - dataset.num_train,
         "clients": partition.num_clients,
         "skew": {k: float(v) for k, v in partition.skew.items()},
-        **_labels(dataset, partition),
+        **(_labels(dataset, partition) if labelled else {}),
     }
 
 
 def _labels(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """Return how many examples of each class the first clients have, if there are not too many classes."""
-    if dataset.task != "classification" or not 1 < dataset.num_classes <= MOST_CLASSES:
+    if not 1 < dataset.num_classes <= MOST_CLASSES:
         return {}
     counts = label_counts(dataset, partition, SHOWN_CLIENTS).tolist()
     return {"labels": {"clients": list(partition.names[: len(counts)]), "counts": counts}}

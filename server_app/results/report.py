@@ -100,9 +100,15 @@ def write_report(run: Path) -> list[Path]:
 
 def _page(title: str, filed: Mapping[str, Any]) -> str:
     """Return the page; in a script element only "<" could end the data, so it is written as an escape."""
-    parts = json.loads(resources.files(__package__).joinpath("page.json").read_text("utf-8"))
+    parts = page_parts()
     data = to_json(filed).decode().strip().replace("<", "\\u003c")
     return _PAGE.format(title=escape(plain(title)), style=parts["style"], script=parts["script"], data=data)
+
+
+def page_parts() -> dict[str, str]:
+    """Return the "style" and the "script" of the monitor's page."""
+    parts: dict[str, str] = json.loads(resources.files(__package__).joinpath("page.json").read_text("utf-8"))
+    return parts
 
 
 def _run(

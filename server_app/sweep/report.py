@@ -11,7 +11,7 @@ from server_app.results import svg
 from server_app.results.groups import Run, said
 from server_app.results.lines import number
 from server_app.results.paired import Difference
-from server_app.results.report import STYLE
+from server_app.results.report import page_parts
 from server_app.results.summary import MEASURED, human_bytes, human_seconds, short
 from server_app.results.svg import Plot, Point, Series, element
 from server_app.sweep.queue import SweepQueue
@@ -23,6 +23,7 @@ PAGE = "sweep.html"
 MOST_CURVES = 28  # looks of a line that differ
 MOST_TABLES = 12  # heat maps
 COLOURS = """
+figcaption { color: var(--soft); font-size: .85rem; }
 td.number { text-align: right; }
 td.heat { text-align: right; background: color-mix(in srgb, var(--c0) var(--share), transparent); }
 """
@@ -37,7 +38,7 @@ def write_page(queue: SweepQueue, out: Outcome | None, why: str = "") -> None:
         element("meta", {"charset": "utf-8"}),
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
         element("title", None, name),
-        element("style", None, STYLE + COLOURS),
+        element("style", None, page_parts()["style"] + COLOURS),
     )  # fmt: skip
     inside = [
         element("h1", None, name),
@@ -51,7 +52,7 @@ def write_page(queue: SweepQueue, out: Outcome | None, why: str = "") -> None:
     else:
         inside += _results(out)
     inside += [element("h2", None, "Runs"), _runs(queue, out)]
-    page = element("html", {"lang": "en"}, head, element("body", None, *inside))
+    page = element("html", {"lang": "en"}, head, element("body", None, element("main", None, *inside)))
     text = "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html")
     write_text(queue.folder / PAGE, text)
 
