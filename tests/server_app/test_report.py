@@ -115,7 +115,7 @@ def test_a_finished_run(folder: RunFolder) -> None:
     data = filed(text)
     assert data["rounds"]["rounds"][2]["quarantined"][0]["client"] == "<i>x</i>"
     assert data["run"]["run"] | {"state": "finished", "round": 3, "accuracy": 0.75} == data["run"]["run"]
-    assert data["run"]["changed"] == [["local-epochs", "5"], ["seed", "7"], ["target-accuracy", "0.9"]]
+    assert data["run"]["changed"] == [["seed", "7"], ["local-epochs", "5"], ["target-accuracy", "0.9"]]
     assert data["run"]["repeat"] == "bouquet run -c 'seed=7 local-epochs=5 target-accuracy=0.9'"
     assert [c["name"] for c in data["clients"]["clients"]] == sorted(names)
 
