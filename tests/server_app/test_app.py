@@ -19,6 +19,7 @@ from client_app.app import make_app
 from server_app import app
 from server_app.app import run
 from server_app.results import folder as results
+from server_app.results.model_card import read_model
 from server_app.run import run_lock as holding
 from server_app.run.naming import folder_of_run
 from task.config.read import read_config
@@ -223,6 +224,8 @@ def test_a_stopped_run_leaves_its_model_and_goes_on_bit_for_bit(every: int, tmp_
     row = json.loads((whole / "rounds.jsonl").read_text().splitlines()[2])
     assert result["model_sha256"] == row["model_sha256"]
     assert sha256(load_file(folder / "model.safetensors")) == row["model_sha256"]
+    card, arrays = read_model(folder / "model.safetensors")  # as predict and export read it
+    assert (card.config.algorithm, card.num_classes, sha256(arrays)) == ("fedavg", 10, row["model_sha256"])
     assert "by the user" in (folder / "report.html").read_text()
     with pytest.raises(ConfigError, match="holds a stopped run"):
         go(tmp_path, num_server_rounds=4)
