@@ -23,6 +23,7 @@ from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
+from server_app.run.trackers import Trackers, check_trackers, tracking
 from server_app.terminal import Terminal
 from strategies import STRATEGIES
 from strategies.engine.columns_phase import learn_columns
@@ -74,6 +75,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     """
     config = read_config(run_config)
     check_measured(config)
+    check_trackers(config)
     folder_of_run(config)
     if is_reference(config.model):
         find_maker(config.model)
@@ -103,11 +105,11 @@ def run(
     """
     check_measured(config)
     path = folder_of_run(config)
-    with holding(path, wait_s):
+    with holding(path, wait_s), tracking(config) as trackers:
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
         try:
-            return _run(grid, config, path, rounds_over, overlap)
+            return _run(grid, config, path, rounds_over, overlap, trackers)
         except KeyboardInterrupt:
             if stop_is_end:
                 rounds_over()
@@ -122,7 +124,14 @@ def _leave(path: Path, config: Config) -> None:
         closing_table(result, path.resolve())
 
 
-def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], object], overlap: bool) -> Path:
+def _run(
+    grid: Grid,
+    config: Config,
+    path: Path,
+    rounds_over: Callable[[], object],
+    overlap: bool,
+    trackers: Trackers,
+) -> Path:
     dataset, keys = _server_data(config), as_run_config(config)
     config = with_task(config, dataset.task if dataset else natural_task(config.data))
     entry = contract_of(config)
@@ -159,6 +168,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
         shared, loaded = initial_model(config, shared, parts.private, resumed)
         record["initial_model"] = asdict(loaded)
     folder = RunFolder.create(path, record, resume=output.resume)
+    trackers.begin(folder, output.resume)
     title = f"{entry.title} · {config.data.dataset} · {config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
         if note := numbered(config, path.name):
@@ -168,7 +178,14 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
         if dataset is not None and not output.resume and (warning := unscaled(dataset, config.data)):
             progress.message(f"warning: {warning}")
         card = card_of(config, shape, classes, dataset).metadata()
-        recorder = Recorder(folder, progress, every=output.checkpoint_every, resume=output.resume, card=card)
+        recorder = Recorder(
+            folder,
+            progress,
+            every=output.checkpoint_every,
+            resume=output.resume,
+            card=card,
+            tell=trackers.round,
+        )
         try:
             result = strategy.start(
                 grid,
@@ -189,6 +206,7 @@ def _run(grid: Grid, config: Config, path: Path, rounds_over: Callable[[], objec
     summary = _summary(folder, keys)
     folder.finish(summary, wire.read_arrays(result.arrays), card)
     _report(path)
+    trackers.finish(summary, path)
     closing_table(summary, path.resolve())
     if line := settle(config, str(folder.config()["id"])):
         Terminal().print(line, soft_wrap=True)

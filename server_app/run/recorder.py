@@ -1,7 +1,7 @@
 """The journal of a deployed run: result folder, checkpoint, best model and progress."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -18,7 +18,8 @@ class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
-    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped.
+    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `tell`
+    gets the line of each finished round.
     """
 
     def __init__(
@@ -29,7 +30,9 @@ class Recorder(Journal):
         every: int,
         resume: bool,
         card: Mapping[str, str] | None = None,
+        tell: Callable[[dict[str, Any]], object] = lambda row: None,
     ) -> None:
+        self._tell = tell
         self.folder = folder
         self.progress = progress
         self.every = every
@@ -120,6 +123,7 @@ class Recorder(Journal):
         if path is not None:
             self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
         self.progress.round_done(row)
+        self._tell(row)
 
     def close(self) -> None:
         """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened."""

@@ -12,8 +12,8 @@ from task.config.sections import Value
 FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys stand at the top
 # Keys that change where and how fast a run is computed, not what is computed.
 CHANGE_NO_RESULT = frozenset(
-    {"run-name", "runs-dir", "resume", "progress", "checkpoint-every", "cache-dir", "data-dir", "state-dir"}
-    | {"min-nodes", "keep-state", "round-timeout", "roll-call-timeout"}
+    {"run-name", "runs-dir", "resume", "progress", "tracker", "checkpoint-every", "cache-dir", "data-dir"}
+    | {"state-dir", "min-nodes", "keep-state", "round-timeout", "roll-call-timeout"}
 )
 # Keys that a resumed run may have changed too: its name stays.
 LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"})

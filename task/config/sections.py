@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, dataclass_transform
 
 Value = bool | int | float | str
+TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
 def knob(
@@ -173,6 +174,12 @@ class OutputConfig(Section):
     resume: bool = knob(False, "go on from the last checkpoint of the run of this name")
     checkpoint_every: int = knob(1, "rounds between checkpoints; 0 = only at the end", low=0)
     progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))
+    tracker: str = knob("", 'record the run in tensorboard, mlflow or wandb, too; several: "mlflow,wandb"')
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names of the trackers, each once."""
+        return tuple(dict.fromkeys(name for part in self.tracker.split(",") if (name := part.strip())))
 
 
 class SelectConfig(Section):

@@ -1,7 +1,7 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
 from task.config.knobs import Config
-from task.config.sections import OPTIMIZERS
+from task.config.sections import OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
@@ -35,6 +35,9 @@ def check_names(config: Config) -> None:
     if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
         got = config.train.optimizer
         raise ConfigError(choose_from('run-config key "optimizer"', got, (*OPTIMIZERS, OWN)))
+    for name in config.output.trackers:
+        if name not in TRACKERS:
+            raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
     byzantine = config.robust.byzantine

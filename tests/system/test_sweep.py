@@ -1,4 +1,4 @@
-"""``bouquet sweep`` as a process: the models of ``bouquet run``, and the cost of a kill, an error or Ctrl-C."""
+"""``bouquet sweep`` as a process: the models of ``bouquet run``; what a kill, an error and Ctrl-C cost."""
 
 from __future__ import annotations
 
