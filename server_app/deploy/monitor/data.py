@@ -197,12 +197,24 @@ class Watched:
             GoneError: There is no such run.
         """
         path = self._run_path(name)
-        with self._lock:
-            table = self._table(path / ROUNDS, RoundTable)
-            more, rows = table.read(), list(table.rows)
+        more, rows = self._all_rounds(path)
         keys = mapping((read_object(path / CONFIG, []) or {}).get("run"))
         plots = by_round(rows, number(keys.get("target-accuracy")) or 0.0)
         return {"plots": [plot_row(plot, widths.get(plot.name, svg.WIDTH)) for plot in plots], "more": more}
+
+    def all_rounds(self, name: str) -> list[Row]:
+        """Return all rounds of a run that could be read so far.
+
+        Raises:
+            GoneError: There is no such run.
+        """
+        return self._all_rounds(self._run_path(name))[1]
+
+    def _all_rounds(self, path: Path) -> tuple[bool, list[Row]]:
+        """Return whether there are more than could be read in time, and the rounds."""
+        with self._lock:
+            table = self._table(path / ROUNDS, RoundTable)
+            return table.read(), list(table.rows)
 
     def _table(self, path: Path, kind: type[T]) -> T:
         """Return the table of a file; the caller holds the lock."""

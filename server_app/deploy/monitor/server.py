@@ -5,6 +5,7 @@ listens on loopback by default. (Flower 1.39 brings uvicorn and starlette, but p
 and may drop them; a few read-only routes need neither.)
 
 Pages: ``/`` the runs, ``/runs/NAME`` one run, ``/nodes`` the nodes; made of the files in ``static/``.
+``/metrics`` is for Prometheus (`server_app.deploy.monitor.metrics`).
 No page holds data. The script asks for JSON every 2 s, which `server_app.deploy.monitor.data` makes:
 
 ::
@@ -51,6 +52,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from server_app.deploy.monitor.data import GoneError, Watched
+from server_app.deploy.monitor.metrics import CONTENT_TYPE, metrics
 from server_app.results.folder import to_json
 from server_app.results.svg import STYLE
 from task import timing
@@ -176,6 +178,8 @@ class Handler(BaseHTTPRequestHandler):
                 return (200, *PAGE)
             case ["runs", name]:
                 return (200 if watched.has(name) else 404, *PAGE)
+            case ["metrics"]:
+                return 200, CONTENT_TYPE, metrics(watched)
             case [name] if name in STATIC:
                 return (200, *STATIC[name])
             case ["api", "runs"]:
