@@ -88,7 +88,7 @@ def run(
             from server_app.engines.simulate import simulate
         if overwrite:
             remove(checked)
-        simulate(keys, int(nodes or 0))
+        simulate(keys, int(nodes or 0), fresh=True)
 
 
 def _run_at_link(

@@ -11,20 +11,24 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from client_app.app import make_app
 from server_app.app import prepare, run
-from server_app.engines.workers import Workers
+from server_app.engines.workers import Workers, may_fork
+from server_app.takeout.result import RunResult
 from task.config.read import read_config
 from task.flower.simulation import engine
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
-    """Run the ServerApp and virtual nodes; returns when the run is over.
+def simulate(run_config: Mapping[str, Any], nodes: int = 0, *, fresh: bool = False) -> RunResult:
+    """Run the ServerApp and virtual nodes; return the run's result when it is over.
 
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
-    same through a local SuperLink, a bundle and Ray. Call it once in a process: see `Workers`.
+    same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
-    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains.
+    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains. `fresh` says that this
+    process has computed nothing in torch yet; otherwise workers of several threads are not forked from it.
 
     Raises:
         BouquetError: As `server_app.app.run`.
@@ -35,12 +39,15 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> None:
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    threads = torch.get_num_threads()  # the evaluation in this process takes one
     try:
         prepare(config)  # before the workers, so that they need not open the data again
         app_fn = partial(make_app, config)
-        workers = Workers(app_fn, min(cpus, nodes))
+        checked = read_config(config)
+        workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         with engine(app_fn, workers, nodes) as (grid, stop):
             # The workers have all cores, and a concurrent evaluation costs what it saves.
-            run(grid, read_config(config), rounds_over=stop, overlap=False, stop_is_end=True)
+            return RunResult(run(grid, checked, rounds_over=stop, overlap=False, stop_is_end=True))
     finally:
         logger.setLevel(level)
+        torch.set_num_threads(threads)

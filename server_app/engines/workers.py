@@ -17,13 +17,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from queue import SimpleQueue
-from typing import cast
+from types import ModuleType
+from typing import Any, cast
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -55,10 +58,11 @@ class Workers(Backend):
     Make it before the driver has threads, runs anything parallel in torch or touches a GPU: a forked
     process would inherit locks that nobody holds and a GPU context that it cannot use. A worker that
     replaces a dead one is spawned, since by then all of this has happened; so are all of them where a fork is
-    unsafe. `make_app` makes the ClientApp and prepares the worker for its first message.
+    unsafe (not `fork`, see `may_fork`). `make_app` makes the ClientApp and prepares the worker for its first
+    message.
     """
 
-    def __init__(self, make_app: MakeApp, count: int) -> None:
+    def __init__(self, make_app: MakeApp, count: int, *, fork: bool = True) -> None:
         super().__init__({})
         self._make_app = make_app
         self._lock = threading.Lock()
@@ -66,7 +70,7 @@ class Workers(Backend):
         self._workers: dict[int, _Worker] = {}
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         for number in range(count):
-            self._idle.put(self._start(number, "fork" if sys.platform == "linux" else "spawn"))
+            self._idle.put(self._start(number, "fork" if fork and sys.platform == "linux" else "spawn"))
 
     def _start(self, number: int, how: str) -> _Worker:
         context = get_context(how)
@@ -78,7 +82,8 @@ class Workers(Backend):
                 name=f"bouquet-worker-{number}",
                 daemon=True,
             )
-            process.start()
+            with _ours_only() if how == "spawn" else nullcontext():
+                process.start()
             theirs.close()  # now only the worker has it, and its end is the end of the pipe
             self._workers[number] = _Worker(number, process, ours)
             if self._ended:
@@ -134,6 +139,29 @@ class Workers(Backend):
                 worker.process.terminate()
         for worker in self._workers.values():
             worker.process.join()
+
+
+def may_fork() -> bool:
+    """Return whether a process that is forked now would work: no other thread runs, no GPU is in use."""
+    import torch
+
+    gpu: Any = torch.cuda
+    return sys.platform == "linux" and threading.active_count() == 1 and not gpu.is_initialized()
+
+
+@contextmanager
+def _ours_only() -> Iterator[None]:
+    """Let a process that is spawned not run the user's script again, and not find a user's `task` for ours.
+
+    It inherits the main module's name and Python's path.
+    """
+    main, path = sys.modules["__main__"], sys.path[:]
+    sys.modules["__main__"] = ModuleType("__main__")
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.path[:] = main, path
 
 
 def _death(exit_code: int | None) -> str:

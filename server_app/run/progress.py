@@ -27,6 +27,7 @@ from server_app.results.summary import (
     scalars_of,
     short,
 )
+from server_app.run.notebook import NotebookBar, in_notebook
 from server_app.terminal import Terminal
 
 GLUE = "\N{NO-BREAK SPACE}"
@@ -108,6 +109,9 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Terminal()
+        self.bar: Bar | NotebookBar | None = None
+        if in_notebook() and mode in ("auto", "bar"):
+            mode, self.bar = "bar", NotebookBar(title, total_rounds)
         if mode == "auto":
             # rich takes FORCE_COLOR for a terminal; a build log that sets it still cannot redraw.
             live = self._console.is_terminal and self._console.file.isatty()
@@ -116,7 +120,8 @@ class Progress:
         self._total = total_rounds
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=10)  # seconds of the last rounds
-        self.bar = Bar(title, total_rounds, self._console, clock) if mode == "bar" else None
+        if mode == "bar" and self.bar is None:
+            self.bar = Bar(title, total_rounds, self._console, clock)
 
     def __enter__(self) -> Self:
         if self.bar:

@@ -1,0 +1,76 @@
+"""Bouquet from Python: run a federation, look at it, use its model.
+
+::
+
+    from bouquet import load, run
+
+    result = run("fedprox", dataset="mnist", model="2nn", learning_rate=0.1, fedprox={"mu": 0.1})
+    result.rounds[["round", "accuracy", "loss"]]
+    result.plot()
+    result.predict("new.csv")
+    result = load("runs/fedprox-mnist-1")
+
+Every command that makes or reads results is a function with the same keys; `bouquet run --help-keys` lists
+these. The strategies are in `bouquet.strategies`.
+"""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from bouquet.packages import claim
+
+if TYPE_CHECKING:
+    from server_app.takeout.result import RunResult
+
+
+def run(
+    algorithm: str = "",
+    /,
+    *,
+    recipe: str = "",
+    repeat: str | PathLike[str] = "",
+    overwrite: bool = False,
+    **keys: Any,
+) -> "RunResult":
+    """Run a federation in Flower's simulation engine, in this process and workers of it; return its result.
+
+    `keys` are run-config keys with underscores for hyphens; those of a section are a dictionary:
+    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They go on top of a `recipe` or of a run to `repeat`, a
+    folder. It may be called as often as you like. In a notebook Ctrl-C (the stop button) ends the run, and
+    the rounds so far are returned; elsewhere `load` reads them.
+
+    Raises:
+        BouquetError: A key is wrong, or the run cannot start or go on.
+    """
+    claim()
+    from bouquet import api
+
+    return api.run(algorithm, recipe, repeat, overwrite, keys)
+
+
+def load(run: str | PathLike[str]) -> "RunResult":
+    """Return the result of a run: of a result folder, finished or not, or of a run's name below runs/.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    claim()
+    from bouquet import api
+
+    return api.load(run)
+
+
+def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
+    """Run the app with run-config keys as they are in files, on `nodes` virtual nodes; 0 = one per CPU.
+
+    Raises:
+        BouquetError: As `run`.
+    """
+    claim()
+    from server_app.engines.simulate import simulate as start
+
+    return start(run_config, nodes)
+
+
+__all__ = ["load", "run", "simulate"]

@@ -1,0 +1,64 @@
+"""What the functions of `bouquet` do; imports all that a run needs, torch included."""
+
+import sys
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from server_app.engines.simulate import simulate
+from server_app.results.folder import CONFIG
+from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.notebook import in_notebook
+from server_app.run.repeat import keys_of_run
+from server_app.takeout.result import RunResult
+from task.config.read import fuse, read_config, read_recipe
+from task.errors import ConfigError
+
+
+def run(
+    algorithm: str, recipe: str, repeat: str | PathLike[str], overwrite: bool, keys: Mapping[str, Any]
+) -> RunResult:
+    """See `bouquet.run`."""
+    if recipe and repeat:
+        raise ConfigError("run: expected recipe or repeat; got both")
+    base = read_recipe(recipe) if recipe else keys_of_run(Path(repeat))[0] if repeat else {}
+    own = {**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)}
+    merged, unread = fuse(base, own)
+    for key, why in unread.items():
+        print(f"left out {key}, which is for {why}", file=sys.stderr)
+    config = read_config(merged)
+    if overwrite:
+        if not merged.get("run-name") or config.output.resume:
+            raise ConfigError("overwrite=True: expected run_name and no resume with it")
+        remove_run(Path(config.output.runs_dir).expanduser(), config.run_name)
+    path = folder_of_run(config)
+    try:
+        return simulate(merged)
+    except KeyboardInterrupt:
+        if not in_notebook() or not (path / CONFIG).exists():
+            raise
+        print(f"stopped; {path} has the rounds so far", file=sys.stderr)
+        return RunResult(path)
+
+
+def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run-config keys as they are in files: hyphens for underscores, a dot after a section."""
+    flat: dict[str, Any] = {}
+    for name, value in keys.items():
+        key = name.replace("_", "-")
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": v for inner, v in kebab(value).items()}
+        else:
+            flat[key] = str(value) if isinstance(value, PathLike) else value
+    return flat
+
+
+def load(run: str | PathLike[str]) -> RunResult:
+    """See `bouquet.load`."""
+    place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)
+    if place is None:
+        raise ConfigError(
+            f"load: expected a result folder with {CONFIG}, or a run's name below runs/; got {run}"
+        )
+    return RunResult(place)

@@ -1,0 +1,115 @@
+"""A run as Python sees it: its rounds and clients as data frames, its model, its plot."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from server_app.results.folder import RunFolder
+from server_app.results.lines import Row
+from task.errors import ConfigError
+
+if TYPE_CHECKING:  # seconds
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+
+class RunResult:
+    """A result folder; what is not there yet reads as no rounds, no result."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).resolve()
+        self._folder = RunFolder(self.path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every run-config key with its value."""
+        return dict(self._folder.config().get("run", {}))
+
+    @property
+    def summary(self) -> Row:
+        """What result.json holds; {} while the run is not finished."""
+        return self._folder.result() or {}
+
+    @property
+    def rounds(self) -> "pd.DataFrame":
+        """A row for each round: loss, accuracy, seconds, bytes and the rest of rounds.jsonl.
+
+        Numbers of one group have its name in front, such as ``seconds.total``.
+        """
+        return _frame(self._folder.rounds(unfinished=True))
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """A row for each client and evaluation, of training (``phase``) or of its test data."""
+        frame = _frame(self._folder.clients(unfinished=True))
+        return frame.rename(columns=lambda name: name.removeprefix("metrics."))
+
+    @cached_property
+    def model(self) -> "nn.Module":
+        """The final global model, in evaluation mode; it reads examples that are scaled as in training.
+
+        Raises:
+            ConfigError: The run has not ended, or its models are the clients' own.
+        """
+        return self.client_model("")
+
+    def client_model(self, client: str) -> "nn.Module":
+        """Return a client's own model.
+
+        Raises:
+            BouquetError: There is none on this machine.
+        """
+        from server_app.takeout.model import take
+
+        return take(self.path, client).model
+
+    def predict(self, data: str | Path | None = None, client: str = "") -> "pd.DataFrame":
+        """Return ``id``, ``predicted`` and ``p_CLASS`` for each example of a file, as `bouquet predict` does.
+
+        Without `data` the examples are the run's test set, or the client's. Loss and accuracy are in the
+        attribute ``attrs`` of the frame where there are labels.
+
+        Raises:
+            BouquetError: The model or the data cannot be used.
+        """
+        import pandas as pd
+
+        from server_app.takeout.examples import read_examples
+        from server_app.takeout.model import take
+        from server_app.takeout.predict import own_examples, predict
+
+        taken = take(self.path, client)
+        found = predict(taken, own_examples(taken) if data is None else read_examples(Path(data), taken.card))
+        columns = {f"p_{name}": found.probabilities[:, i] for i, name in enumerate(found.classes)}
+        words = [found.classes[i] for i in found.probabilities.argmax(1)]
+        frame = pd.DataFrame({"id": list(found.ids), "predicted": words, **columns})
+        frame.attrs.update(found.scores)
+        return frame
+
+    def plot(self) -> "Figure":
+        """Return accuracy and loss by round, and the clients' accuracies; a notebook shows the figure.
+
+        Raises:
+            ConfigError: Nothing was measured yet.
+        """
+        from server_app.results import compare
+
+        curves = compare.groups([self.path])
+        figure = compare.figure(curves, compare.choose(curves)[0])
+        if not any(axes.has_data() for axes in figure.axes):
+            raise ConfigError(f"{self.path}: expected a round that was measured; there is none yet")
+        return figure
+
+    def __repr__(self) -> str:
+        run, result = self.config, self.summary
+        state = "not finished" if not result else f"{result.get('rounds')} rounds"
+        if result.get("accuracy") is not None:
+            state += f", accuracy {result['accuracy']:.3f}"
+        return f"<{run.get('algorithm')} on {run.get('dataset')}, {state}: {self.path}>"
+
+
+def _frame(rows: list[Row]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.json_normalize(rows, max_level=1)
