@@ -24,12 +24,13 @@ from client_app.training.local_optimizer import own_optimizer
 from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
+from task.config.read import as_run_config
 from task.datasets import Dataset, load_dataset, load_owned
 from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, only, state_of
-from task.references import is_reference
+from task.references import code_of, is_reference, references_in
 from task.resolve.contract import Parts, model_of, parts_of
 from task.storage.files import make_folder
 from task.tasks import task_of, with_task
@@ -124,8 +125,9 @@ class Node:
         self.check_task()
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         return registration.Registration(
-            names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes
-        )
+            names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
+            code=code_of(references_in(as_run_config(self.config))),
+        )  # fmt: skip
 
 
 def open_node(

@@ -13,6 +13,7 @@ key               meaning                                                       
 ``state-dir``
 ``min-examples``  fewest distinct training examples that a record of an upload is computed from   0
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
+``packages``      packages and modules that a run may name as ``package.module:name``, "net,data"  none
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -29,12 +30,15 @@ from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
 from task.errors import BouquetError, ConfigError, RefusedError, public
+from task.population import listed
+from task.references import package_of, references_in
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
 from task.text import logger
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
+PACKAGES = "packages"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -80,14 +84,15 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
     """Return a run's keys with this node's paths in place of the run's.
 
     Raises:
-        ConfigError: The run names a path, and the node's owner does not permit it; or the permission is no
-            boolean.
+        ConfigError: The run names a path, or code of its user's own, and the node's owner does not permit
+            it; or a permission is of another type.
     """
     keys = dict(flatten(run_config))
     permitted = node_config.get("run-paths", False)
     if not isinstance(permitted, bool):
         raise ConfigError(f'node config: key "run-paths": expected true or false; got {permitted!r}')
     # With data of its own a node has no use for the run's data-path, which names the server's test file.
+    _check_packages(keys, node_config)
     asked = FOLDERS if node_config.get(DATA) else (DATA, *FOLDERS)
     for key in asked:
         if keys.get(key) and not permitted:
@@ -97,6 +102,20 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
                 "[policy] of its kit.toml, or in its --node-config"
             )
     return keys | {key: str(node_config[key]) for key in (DATA, *FOLDERS) if node_config.get(key)}
+
+
+def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
+    """Refuse a run that names code of its user's own, unless the node's owner allows the package."""
+    allowed = node_config.get(PACKAGES, "")
+    if not isinstance(allowed, str):
+        raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
+    for reference in references_in(keys):
+        if (package := package_of(reference)) not in listed(allowed):
+            raise ConfigError(
+                f"policy: packages: expected one that this node's owner allows ({allowed or 'none'}); "
+                f'got "{package}" of "{reference}". The owner allows it with packages = ["{package}"] in '
+                "[policy] of its kit.toml, or in its --node-config, and brings the code: nothing is fetched"
+            )
 
 
 def basis(

@@ -19,7 +19,7 @@ from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
-from task.datasets import DATASETS
+from task.datasets import spec_of
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
@@ -54,7 +54,7 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains
         RefusedError: Naming the client, the bound and what makes it less.
     """
     owner, train = node.owner, _train_config(node, order)
-    if not (owner.min_examples or owner.min_steps) or not DATASETS[node.config.data.dataset].own:
+    if not (owner.min_examples or owner.min_steps) or not spec_of(node.config.data.dataset).own:
         return
     for client, epochs in zip(order.clients, order.epochs, strict=True):
         rows = len(_rows(node, entry, client))

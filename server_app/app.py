@@ -32,14 +32,14 @@ from task import timing
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, read_config
 from task.config.run_name import LENGTHEN
-from task.datasets import DATASETS, Dataset, load_dataset, natural_task
+from task.datasets import Dataset, load_dataset, natural_task, spec_of
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.datasets.partition import Partition, label_counts, load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
 from task.numerics.arrays import state_of
 from task.numerics.moments import from_dict
-from task.references import is_reference
+from task.references import code_of, is_reference, references_in
 from task.resolve.contract import check_model, contract_of, model_of, parts_of
 from task.spec.columns import COLUMNS
 from task.tasks import task_of, with_task
@@ -136,6 +136,8 @@ def _run(
     config = with_task(config, dataset.task if dataset else natural_task(config.data))
     entry = contract_of(config)
     strategy = STRATEGIES[entry.rule](config)
+    code = code_of(references_in(keys))
+    strategy.registry.membership.expect_code(code)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like
@@ -144,6 +146,7 @@ def _run(
     server, output = config.server, config.output
     if output.resume:
         check_same_run(RunFolder(path), keys, free_on_resume(config))
+        check_same_code(RunFolder(path), code)
     task = task_of(config, dataset.task if dataset else natural_task(config.data), classes)
     check_model(config, shape, classes, task.name)
     kept = RunFolder(path).config().get(COLUMNS) if output.resume else None
@@ -160,6 +163,8 @@ def _run(
         central_evaluation(model, dataset, torch.device("cpu"), task) if central and dataset else None
     )
     record = {"run": keys, "data": _data_card(config, dataset, task.name == "classification")}
+    if code:
+        record["code"] = code
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
     loaded = None
@@ -257,6 +262,23 @@ def free_on_resume(config: Config) -> frozenset[str]:
     return FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
 
 
+def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
+    """Refuse to resume a run with other code of its user's than it was started with.
+
+    `code` has the hashes by package.
+
+    Raises:
+        ConfigError: Naming the first package that differs.
+    """
+    before = folder.config().get("code", {})
+    for package, digest in code.items():
+        if (was := before.get(package, "")) != digest:
+            raise ConfigError(
+                f'--resume: module "{package}": expected the code with which {folder.path} was started, '
+                f"SHA-256 {was[:12] or 'none'}...; got {digest[:12]}.... Restore it, or start a new run."
+            )
+
+
 def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[str] = FREE_ON_RESUME) -> None:
     """Refuse to resume a run under other keys than it was started with.
 
@@ -274,7 +296,7 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
 
 def _server_data(config: Config) -> Dataset | None:
     """Return the data set that the server evaluates on; None if only the nodes have data."""
-    if DATASETS[config.data.dataset].own and not config.data.data_path:
+    if spec_of(config.data.dataset).own and not config.data.data_path:
         return None
     return load_dataset(config.data, config.synthetic, config.seeds.data)
 

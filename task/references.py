@@ -1,15 +1,20 @@
 """Things that users bring: ``package.module:name`` in place of one of our names.
 
-The module is looked for among the installed packages and then in the working directory, so a file ``net.py``
-in the folder in which ``bouquet run`` is started is ``net:name``. Nothing is fetched.
+The module is looked for among the installed packages and then in `code_folder`, so a file ``net.py`` in the
+folder in which ``bouquet run`` is started is ``net:name``. Nothing is fetched. A run records what the files
+are, `code_of`, and nodes whose own copies differ are left out.
 """
 
+import ast
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
 import sys
+import sysconfig
 import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +23,33 @@ from task.errors import ConfigError, choose_from
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 _NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
+_INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+KEYS = (
+    "model",
+    "dataset",
+    "partition",
+    "loss",
+    "metrics",
+    "optimizer",
+)  # run-config keys that take references
+CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
 OURS = ("client_app", "server_app", "strategies", "task")
 
 
 def is_reference(text: str) -> bool:
     """Return whether a value names a thing of the user's own, ``package.module:name``."""
     return ":" in text
+
+
+def references_in(keys: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the references among a run's keys, each once."""
+    values = [value for key in KEYS for value in str(keys.get(key, "")).split(",")]
+    return tuple(dict.fromkeys(value.strip() for value in values if is_reference(value)))
+
+
+def folder_name(name: str) -> str:
+    """Return a name or a reference as a part of a file's name."""
+    return re.sub(r"[^\w.=-]+", "-", name)
 
 
 def package_of(reference: str) -> str:
@@ -60,9 +86,7 @@ def load_reference(key: str, reference: str) -> Any:
     check_reference(key, reference)
     where = f'run-config key "{key}"'
     module, _, name = reference.partition(":")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # at the end: no file here takes the place of an installed package
-        importlib.invalidate_caches()
+    here = _look_here()
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as err:
@@ -80,6 +104,66 @@ def load_reference(key: str, reference: str) -> Any:
             raise ConfigError(choose_from(f"{where}: a name in {origin}", part, public))
         found = getattr(found, part)
     return found
+
+
+def code_folder() -> Path:
+    """Return the folder of a user's own modules: ``$BOUQUET_CODE``, else the working directory."""
+    return Path(os.environ.get(CODE) or os.getcwd())
+
+
+def _look_here() -> str:
+    """Let Python find the modules of `code_folder`, after all others; return that folder."""
+    if (here := str(code_folder())) not in sys.path:
+        sys.path.append(here)  # at the end: no file here takes the place of an installed package
+        importlib.invalidate_caches()
+    return here
+
+
+def code_of(references: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the code of each package or module that references name, by its name.
+
+    It is over the Python files of the package, or the module's file, and of what these import from the same
+    folder, if that is none of installed packages. Nothing is imported. What is not found has "".
+    """
+    _look_here()
+    return {package: _sha256(package) for package in sorted({package_of(r) for r in references})}
+
+
+def _sha256(package: str) -> str:
+    files: dict[str, Path] = {}
+    queue, root = [package], None
+    while queue:
+        name = queue.pop()
+        spec = None if name in OURS else importlib.util.find_spec(name)
+        if spec is None or name in (sys.builtin_module_names if root else ()):
+            continue
+        folders = [Path(place) for place in spec.submodule_search_locations or ()]
+        found = [p for folder in folders for p in sorted(folder.rglob("*.py"))]
+        if not folders and spec.origin and Path(spec.origin).is_file():
+            found = [Path(spec.origin)]
+        base = (folders or found or [Path()])[0].parent
+        if root is not None and base != root:
+            continue  # not the user's
+        root = base
+        fresh = [p for p in found if p.relative_to(base).as_posix() not in files]
+        files |= {p.relative_to(base).as_posix(): p for p in fresh}
+        if str(base) not in _INSTALLED:
+            queue += sorted({name for p in fresh for name in _imports(p)})
+    lines = [f"{name},{hashlib.sha256(p.read_bytes()).hexdigest()}\n" for name, p in sorted(files.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Yield the top-level names that a Python file imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # who imports it hears of it
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
 
 
 def place(err: Exception) -> str:

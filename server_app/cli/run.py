@@ -134,12 +134,16 @@ def federation(
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
     checked = check(keys)
     from server_app.engines.federation import federation as start
+    from task.config.read import as_run_config
+    from task.references import package_of, references_in
 
     keys.pop("runs-dir", None)
     if overwrite:
         remove(checked)
     if checked.output.progress != "none":
         typer.echo("starting a link and its nodes ...", err=True)
+    runs = Path(checked.output.runs_dir).expanduser()
+    packages = sorted({package_of(r) for r in references_in(as_run_config(checked))})
     shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
-    with sigterm_is_ctrl_c(), start(shares, Path(checked.output.runs_dir).expanduser()) as fed:
+    with sigterm_is_ctrl_c(), start(shares, runs, packages) as fed:
         fed.run(keys)

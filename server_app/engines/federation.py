@@ -4,6 +4,7 @@ What `make federation` runs. It is the README's deployment in small: the same co
 ports, with kits in a temporary folder. At the end, or at Ctrl-C, all of it is stopped.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from server_app.run.progress import closing_table
 from server_app.run.stopped import finish_stopped
 from task import timing
 from task.errors import BouquetError, ConfigError
+from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
 
 
@@ -107,10 +109,13 @@ class Federation:
 
 
 @contextmanager
-def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Federation]:
+def federation(
+    nodes: Mapping[str, Sequence[str]], runs: Path, packages: Sequence[str] = ()
+) -> Iterator[Federation]:
     """Start a link and nodes, given by name with their options; stop all of it at the end of the block.
 
-    Result folders are written into `runs`.
+    Result folders are written into `runs`. Runs may name code of `packages`, which is where this process
+    finds it (`task.references.code_folder`).
 
     Raises:
         BouquetError: A process did not come up.
@@ -127,6 +132,12 @@ def federation(nodes: Mapping[str, Sequence[str]], runs: Path) -> Iterator[Feder
         ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
         write_text(config, "\n".join(lines) + "\n")
+        for name in ("link", *nodes):
+            (kits / name / "code").symlink_to(code_folder().resolve(), target_is_directory=True)
+        for name in nodes:
+            config = kits / name / "kit.toml"
+            allowed = f"packages = {json.dumps(list(packages))}"
+            write_text(config, config.read_text().replace("packages = []", allowed))
         (kits / "link" / "runs").symlink_to(runs.resolve(), target_is_directory=True)
         fed = Federation(read_link_kit(kits / "link"))
         try:

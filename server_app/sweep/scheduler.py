@@ -21,7 +21,7 @@ from server_app.results.lines import read_lines
 from server_app.sweep.queue import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, SweepQueue
 from server_app.sweep.stopping import Curve, verdict
 from task.config.read import read_config
-from task.datasets import DATASETS, load_dataset
+from task.datasets import load_dataset, spec_of
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
 
@@ -47,7 +47,7 @@ def prepare_data(queue: SweepQueue) -> None:
     seen = set[str]()
     for entry in queue.entries:
         config = read_config(entry.keys)
-        if DATASETS[config.data.dataset].own and not config.data.data_path:
+        if spec_of(config.data.dataset).own and not config.data.data_path:
             continue
         seed = config.seeds.data if config.data.max_examples or config.data.dataset == "synthetic" else 0
         key = repr(

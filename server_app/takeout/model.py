@@ -14,7 +14,7 @@ from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
 from task.config.knobs import Config
 from task.config.read import read_config
-from task.datasets import DATASETS
+from task.datasets import spec_of
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
@@ -123,7 +123,7 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             f"--client {client}: the clients of {config.algorithm} have no models of their own; leave "
             "--client out"
         )
-    if DATASETS[config.data.dataset].own and not config.data.data_path:
+    if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError(
             f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their nodes"
         )

@@ -26,7 +26,7 @@ from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
-from task.datasets import DATASETS
+from task.datasets import spec_of
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments
 from task.spec.columns import COLUMNS
@@ -217,7 +217,7 @@ class PhaseEngine:
         """Return by client upper limits of its scalars: what follows from its registration."""
         if not self.limited or phase.name == EVALUATE:  # test examples are not registered
             return {}
-        targets = DATASETS[self.config.data.dataset].targets
+        targets = spec_of(self.config.data.dataset).targets
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 

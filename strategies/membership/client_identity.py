@@ -78,12 +78,13 @@ def admit(
     size: int = 0,
     data: Data | None = None,
     lost_on_foreign: str = "",
+    code: Mapping[str, str] | None = None,
 ) -> Admission:
     """Decide which nodes take part.
 
     `held` and `size` are those of the last `Admission` (size 0: most nodes decide), `data` is what own data
     must be like (None: anything), and `lost_on_foreign` is what a ClientApp that is not Bouquet's cannot do
-    in this run ("": it can take part).
+    in this run ("": it can take part). `code` has, by package, the hash of what the run's user brings.
     """
     done = Admission(held=dict(held), size=size)
     by_client: dict[str, list[Claim]] = {}
@@ -91,7 +92,10 @@ def admit(
     ordered = sorted(claims, key=lambda c: c.node.id)
     for claim in ordered:
         theirs, node = claim.registration.data, claim.node
-        if data and theirs and theirs != data:
+        if code and (differs := _other_code(claim.registration, code)):
+            done.deviating.add(node.id)
+            done.refused[node.id] = differs
+        elif data and theirs and theirs != data:
             done.deviating.add(node.id)
             done.refused[node.id] = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
         elif not claim.own:
@@ -108,6 +112,18 @@ def admit(
     if lost_on_foreign:
         _refuse_foreign(ordered, done, lost_on_foreign)
     return done
+
+
+def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
+    """Return which package of a node is not the run's own copy, "" if all are."""
+    for package, digest in code.items():
+        if registered.foreign or (theirs := registered.code.get(package, "")) == digest:
+            continue
+        return (
+            f'has other code as "{package}": expected SHA-256 {digest[:12]}..., as this run has, got '
+            f"{theirs[:12] + '...' if theirs else 'none'}; bring the same files to the node"
+        )
+    return ""
 
 
 def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:

@@ -50,6 +50,7 @@ class Membership:
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
         self._data: Data | None = None  # that all nodes' own data must be like
+        self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._sequence = 0
         self._logged: set[str] = set()
 
@@ -231,6 +232,11 @@ class Membership:
         self._data = data
         self._admit()
 
+    def expect_code(self, code: Mapping[str, str]) -> None:
+        """Refuse, from now on, nodes on which what the run's user brings is other code: hashes by package."""
+        self._code = code
+        self._admit()
+
     def count_whole_nodes(self, whole: bool) -> None:
         """Count a node that hosts several clients as one from now on, or as its clients again."""
         if whole != self.whole_nodes:
@@ -269,4 +275,4 @@ class Membership:
             for n, c in self.claims.items()  # another node of the pool does the work of one that left
             if n in self.nodes or (n in present and c.registration.pool not in pools)
         ]
-        self.admission = admit(claims, self._held, self._size, self._data, self.lost_on_foreign)
+        self.admission = admit(claims, self._held, self._size, self._data, self.lost_on_foreign, self._code)

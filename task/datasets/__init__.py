@@ -13,16 +13,17 @@ import numpy as np
 
 from task.config.paths import cache_dir, data_dir
 from task.config.sections import DataConfig, SyntheticConfig
-from task.datasets import cache, generated, idx, images, shakespeare, tables
+from task.datasets import brought, cache, generated, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.columns import prepared
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
+from task.references import folder_name, is_reference
 
 __all__ = [
     "DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned",
-    "natural_task",
+    "natural_task", "spec_of",
 ]  # fmt: skip
 
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
@@ -93,7 +94,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
         DataError: The data are missing, damaged or cannot be downloaded.
     """
     request = _request(config, synthetic, seed, config.data_path)
-    source = _spec(config.dataset).locate(request)
+    source = spec_of(config.dataset).locate(request)
     dataset = _cached(request, source)
     if dataset.owners and config.pool_test:
         raise ConfigError(
@@ -126,7 +127,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
         ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
         DataError: The data are missing, damaged or do not fit num-classes.
     """
-    spec = _spec(config.dataset)
+    spec = spec_of(config.dataset)
     if not spec.own:
         forms = sorted(name for name, s in DATASETS.items() if s.own)
         raise ConfigError(
@@ -157,7 +158,7 @@ def natural_task(config: DataConfig) -> str:
     """Return what a run is for whose data are at the nodes alone, a name in `task.tasks.TASKS`."""
     if config.task != "auto":
         return config.task
-    return "language" if _spec(config.dataset).targets > 1 else "classification"
+    return "language" if spec_of(config.dataset).targets > 1 else "classification"
 
 
 def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
@@ -174,7 +175,7 @@ def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
         name=_form(data_path), data_dir=data_path.parent, cache_dir=folder, data_path=str(data_path),
         owner=client_name, keep_missing=True,
     )  # fmt: skip
-    return f"{request.name}, {_cached(request, _spec(request.name).locate(request)).description}"
+    return f"{request.name}, {_cached(request, spec_of(request.name).locate(request)).description}"
 
 
 def _form(path: Path) -> str:
@@ -186,7 +187,17 @@ def _form(path: Path) -> str:
     return "imagefolder" if zipfile.is_zipfile(path) else "csv"
 
 
-def _spec(name: str) -> DatasetSpec:
+_BROUGHT = DatasetSpec("your own code", "package.module:name", "", brought.locate, brought.decode)
+
+
+def spec_of(name: str) -> DatasetSpec:
+    """Return the entry of a data set; one of the user's own code has no limits of ours.
+
+    Raises:
+        ConfigError: There is no such data set.
+    """
+    if is_reference(name):
+        return _BROUGHT
     if name not in DATASETS:
         raise ConfigError(choose_from('run-config key "dataset"', name, DATASETS))
     return DATASETS[name]
@@ -221,7 +232,7 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
     if pool_test:
         subset["pool-test"] = True
     key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
-    folder = request.cache_dir / "datasets" / f"{request.name}-{key}"
+    folder = request.cache_dir / "datasets" / f"{folder_name(request.name)}-{key}"
     entry = cache.load(folder)
     if entry is None:
         if max_examples:
@@ -238,7 +249,7 @@ def _owned(request: Request, source: Source) -> Decoded:
     as_read = replace(request, num_classes=0, seed=0, keep_missing=True, local_test_fraction=0.0)
     if request == as_read:
         return _decode(request, source)
-    whole = _cached(as_read, _spec(request.name).locate(as_read))
+    whole = _cached(as_read, spec_of(request.name).locate(as_read))
     expected = len(whole.classes) or request.num_classes  # only folders name their classes
     if not request.keep_missing and whole.x.dtype.kind == "f" and np.isnan(whole.x).any():
         return _decode(request, source)  # which says where
@@ -250,7 +261,7 @@ def _owned(request: Request, source: Source) -> Decoded:
 
 
 def _decode(request: Request, source: Source) -> Decoded:
-    return _spec(request.name).decode(request, source)
+    return spec_of(request.name).decode(request, source)
 
 
 def _pooled(dataset: Dataset) -> Dataset:

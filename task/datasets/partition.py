@@ -22,6 +22,7 @@ from task.datasets.partitioners import Deal
 from task.errors import ConfigError, DataError, choose_from
 from task.numerics import seeds
 from task.population import ClientNames, numbering
+from task.references import code_of, folder_name, is_reference
 
 
 class PartitionSpec(NamedTuple):
@@ -189,9 +190,12 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
         partition = _Bootstrap(dataset, config, seed)
         _check_sizes(partition.names, partition.num_train()[:1], config)
         return partition
-    keys = {name: getattr(config, name) for name in (*_COMMON, *PARTITIONS[config.partition].keys)}
+    keys = {name: getattr(config, name) for name in (*_COMMON, *_spec(config.partition).keys)}
     keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint}
-    folder = cache_dir(config) / "partitions" / f"{dataset.name}-{config.partition}-{cache.key_of(keys)}"
+    if is_reference(config.partition):
+        keys["code"] = code_of([config.partition])
+    named = folder_name(f"{dataset.name}-{config.partition}")
+    folder = cache_dir(config) / "partitions" / f"{named}-{cache.key_of(keys)}"
     entry = cache.load(folder)
     if entry is None:
         entry = cache.store(folder, *_compute(dataset, config, seed))
@@ -200,12 +204,20 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
     return Partition(Owners(names, **arrays), meta["skew"])
 
 
+def _spec(name: str) -> PartitionSpec:
+    """Return the entry of a partition; one of the user's own code reads no keys of ours."""
+    if is_reference(name):
+        return PartitionSpec("your own code", deals.brought)
+    if name not in PARTITIONS:
+        raise ConfigError(choose_from('run-config key "partition"', name, PARTITIONS))
+    return PARTITIONS[name]
+
+
 def _check(dataset: Dataset, config: DataConfig) -> None:
     """Refuse what no seed can make work."""
     owners = len(dataset.owners.names) if dataset.owners else 0
     natural = config.partition == "natural"
-    if config.partition not in PARTITIONS:
-        raise ConfigError(choose_from('run-config key "partition"', config.partition, PARTITIONS))
+    _spec(config.partition)
     if natural and not owners:
         raise ConfigError(
             f'run-config key "partition": data set "{dataset.name}" has no natural owners; expected one of '
@@ -233,7 +245,7 @@ def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arr
     names: Sequence[str] = ClientNames(config.num_clients)
     meta: dict[str, Any] = {}
     tests: list[Rows] = []
-    deal, owners = PARTITIONS[config.partition].deal, dataset.owners
+    deal, owners = _spec(config.partition).deal, dataset.owners
     if deal is not None:
         labels = dataset.y[: dataset.num_train] if dataset.task == "classification" else None
         parts = deal(Deal(dataset.num_train, labels, dataset.num_classes, config, seed))

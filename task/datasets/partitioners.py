@@ -18,8 +18,9 @@ import numpy.typing as npt
 from task.config.sections import DataConfig
 from task.datasets.base import Rows
 from task.datasets.own import local_test_size
-from task.errors import ConfigError, DataError
+from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
+from task.references import load_reference, place
 
 Floats = npt.NDArray[np.float64]
 
@@ -302,4 +303,46 @@ def apportion(shares: Floats, total: int) -> Rows:
     parts: Rows = np.floor(exact).astype(np.int64)
     order = np.argsort(parts - exact, kind="stable")
     parts[order[: total - int(parts.sum())]] += 1
+    return parts
+
+
+def brought(deal: Deal) -> list[Rows]:
+    """Deal by a user's own callable ``(labels, num_clients, rng) -> list of arrays of row numbers``.
+
+    Raises:
+        ConfigError: It is no callable.
+        DataError: It fails, or its lists are not one for each client, disjoint and of rows that there are.
+    """
+    name, clients = deal.config.partition, deal.config.num_clients
+    where = f'run-config key "partition": "{name}"'
+    own = load_reference("partition", name)
+    if not callable(own):
+        raise ConfigError(
+            f"{where}: expected a callable (labels, num_clients, rng); got {type(own).__name__}"
+        )
+    try:
+        parts = [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
+    except ConfigError:
+        raise
+    except Exception as err:  # whatever the user's code raises
+        raise DataError(f"{where}: expected lists of rows; got an error: {local(place(err))}") from err
+    if len(parts) != clients:
+        raise DataError(f"{where}: expected {clients} lists of rows, one for each client; got {len(parts)}")
+    for k, part in enumerate(parts):
+        if part.ndim != 1 or (part.dtype.kind not in "iu" and len(part)):
+            got = f"{part.dtype}{list(part.shape)}"
+            raise DataError(f"{where}: expected row numbers, integers [n], for client {k}; got {got}")
+        if len(part) and not 0 <= part.min() <= part.max() < deal.size:
+            wrong = int(part.min() if part.min() < 0 else part.max())
+            raise DataError(f"{where}: expected rows from 0 to {deal.size - 1}; got {wrong} for client {k}")
+    parts = [part.astype(np.int64) for part in parts]
+    rows, clients_of = np.concatenate(parts), np.repeat(np.arange(clients), [len(part) for part in parts])
+    order = np.argsort(rows, kind="stable")
+    twice = np.flatnonzero(np.diff(rows[order]) == 0)
+    if len(twice):
+        first, second = order[twice[0] : twice[0] + 2]
+        raise DataError(
+            f"{where}: expected each row at one client at most; got row {int(rows[first])} at client "
+            f"{int(clients_of[first])} and again at client {int(clients_of[second])}"
+        )
     return parts

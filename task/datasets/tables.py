@@ -12,6 +12,7 @@ classes: nodes have no other way to agree on them.
 """
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,38 +143,48 @@ def decode_csv(request: Request, source: Source) -> Decoded:
 def decode_npz(request: Request, source: Source) -> Decoded:
     """Read the arrays; nothing in the file is executed."""
     path = source.files[0]
-    arrays = read_arrays(path, "x", "y")
+    return from_arrays(request, str(path), read_arrays(path, "x", "y"))
+
+
+def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Decoded:
+    """Check arrays x, y and, where given, x_test, y_test and client, the owners of the training rows.
+
+    `where` is where they are from, for errors.
+
+    Raises:
+        DataError: Their shapes, dtypes or values cannot be used.
+    """
     x, y = arrays["x"], arrays["y"]
     test = None
     if "x_test" in arrays or "y_test" in arrays:
         if not {"x_test", "y_test"} <= arrays.keys() or arrays["x_test"].shape[1:] != x.shape[1:]:
             raise DataError(
-                f"{local(path)}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
+                f"{local(where)}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
                 f"{ {k: v.shape for k, v in arrays.items() if k.endswith('_test')} }"
             )
         x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
         test = np.arange(len(x)) >= len(arrays["x"])
     if x.ndim < 2 or len(x) != len(y) or not len(y) or y.ndim not in (1, 2) or y.dtype.kind not in "fiub":
         raise DataError(
-            f"{local(path)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
+            f"{local(where)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
             f"0 and 1 [N, C]; got x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
         )
     if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not _fits(x, request.keep_missing)):
         raise DataError(
-            f"{local(path)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. Mend "
+            f"{local(where)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. Mend "
             'them; where NaN stands for a missing value, set the run-config key "missing"'
         )
     owners = [str(name) for name in arrays.get("client", [])]
     if owners and len(owners) != len(arrays["x"]):
         raise DataError(
-            f"{local(path)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
+            f"{local(where)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
         )
     targets: npt.NDArray[Any]
     classes: tuple[str, ...]
     if y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
-        targets, classes = _npz_numbers(request, path, y), ()
+        targets, classes = _npz_numbers(request, where, y), ()
     else:
-        targets, classes = _npz_classes(request, path, y)
+        targets, classes = _npz_classes(request, where, y)
     return assemble(
         request,
         x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
@@ -181,15 +192,15 @@ def decode_npz(request: Request, source: Source) -> Decoded:
         test=test,
         owners=owners,
         classes=classes,
-        where=str(path),
+        where=where,
     )
 
 
-def _npz_numbers(request: Request, path: Path, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Return numbers or labels as float32, checked."""
     if request.task == "classification":
         raise DataError(
-            f'{local(path)}: task = "classification" expects integers y [N]; got {y.dtype} {list(y.shape)}. '
+            f'{local(where)}: task = "classification" expects integers y [N]; got {y.dtype} {list(y.shape)}. '
             'Save class numbers, or choose "regression" or "multi-label".'
         )
     with np.errstate(over="ignore"):
@@ -197,30 +208,30 @@ def _npz_numbers(request: Request, path: Path, y: npt.NDArray[Any]) -> npt.NDArr
     labels = request.task == "multi-label"
     good = np.isfinite(numbers) & (np.isin(numbers, (0, 1)) if labels else True)
     if labels and y.ndim == 1:
-        raise DataError(f'{local(path)}: task = "multi-label" expects y [N, C]; got {list(y.shape)}')
+        raise DataError(f'{local(where)}: task = "multi-label" expects y [N, C]; got {list(y.shape)}')
     if not good.all():
         wrong = np.flatnonzero(~good.reshape(len(y), -1).all(1))
         what = "labels 0 and 1" if labels else "finite numbers that fit float32"
         raise DataError(
-            f"{local(path)}: expected {what} in y; got {local(y[wrong[0]])} in example {int(wrong[0])}, and "
+            f"{local(where)}: expected {what} in y; got {local(y[wrong[0]])} in example {int(wrong[0])}, and "
             f"{len(wrong) - 1} more examples like it"
         )
     outputs = numbers.shape[1] if numbers.ndim > 1 else 1
     if request.num_classes not in (0, outputs):
         raise DataError(
-            f'{local(path)}: run-config key "num-classes": expected {outputs}, the numbers of an '
+            f'{local(where)}: run-config key "num-classes": expected {outputs}, the numbers of an '
             f"example in y, or 0; got {request.num_classes}"
         )
     return numbers
 
 
-def _npz_classes(request: Request, path: Path, y: npt.NDArray[Any]) -> tuple[Ints, tuple[str, ...]]:
+def _npz_classes(request: Request, where: str, y: npt.NDArray[Any]) -> tuple[Ints, tuple[str, ...]]:
     """Return class numbers, checked, and the names of the classes."""
     num_classes = request.num_classes or max(int(y.max()) + 1, 1)
     wrong = np.flatnonzero((y < 0) | (y >= num_classes))
     if len(wrong):
         raise DataError(
-            f"{local(path)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
+            f"{local(where)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
             f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
             'labels or raise the run-config key "num-classes".'
         )

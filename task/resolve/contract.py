@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
-from task.datasets import DATASETS
+from task.datasets import spec_of
 from task.models import build_model
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
@@ -80,7 +80,7 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _kind(config: Config) -> str:
     """Return "text" if the data are; else "", as a model says itself what it reads."""
-    return "text" if DATASETS[config.data.dataset].targets > 1 else ""
+    return "text" if spec_of(config.data.dataset).targets > 1 else ""
 
 
 def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str = "classification") -> None:

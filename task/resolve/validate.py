@@ -2,7 +2,7 @@
 
 from task.config.knobs import Config
 from task.config.sections import OPTIMIZERS, TRACKERS
-from task.datasets import DATASETS
+from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
@@ -104,7 +104,7 @@ def _check_plateau(config: Config) -> None:
     """Refuse to stop by an accuracy that nobody measures."""
     server, data = config.server, config.data
     own = ALGORITHMS[config.algorithm].personal or config.train.ala
-    held = not data.pool_test and (bool(data.data_path) or not DATASETS[data.dataset].own)
+    held = not data.pool_test and (bool(data.data_path) or not spec_of(data.dataset).own)
     central = bool(server.evaluate_every) and held and not own
     if server.plateau_rounds and not central and not server.fraction_evaluate:
         raise ConfigError(

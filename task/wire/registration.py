@@ -4,8 +4,8 @@ The server's query has no content; the answer is the record ``roll_call`` and, i
 ``num-examples``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
@@ -17,6 +17,7 @@ from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, re
 
 REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
+MOST_PACKAGES = 64  # whose code one run names
 
 
 Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
@@ -36,6 +37,7 @@ class Registration:
     classes: int = 0  # number of classes; 0 if unknown
     foreign: bool = False  # whether the node's app is not Bouquet's and cannot register
     whole: bool = False  # whether its share of the clients counts as one client
+    code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
 
     @property
     def data(self) -> Data | None:
@@ -54,6 +56,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "version": answer.version,
             "shape": list(answer.shape),
             "classes": answer.classes,
+            "code": [f"{package}={digest}" for package, digest in answer.code.items()],
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
@@ -89,7 +92,18 @@ def read_registration(content: RecordDict) -> Registration:
     (classes,) = _integers([config.get("classes")], "classes", 2**31)
     pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
     counts = np.broadcast_to(counts, len(clients))
-    return Registration(clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes)
+    return Registration(
+        clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
+        code=_code(config.get("code", [])),
+    )  # fmt: skip
+
+
+def _code(values: object) -> dict[str, str]:
+    """Return hashes of code by package, from a list of ``package=hash``."""
+    if not isinstance(values, list) or len(values) > MOST_PACKAGES:
+        raise WireError(f"registration: expected 'code' as a short list; got {short(values)}", "code")
+    pairs = [str(value)[:LONGEST_LINE].partition("=") for value in values]
+    return {one_line(package, ""): one_line(digest, "") for package, _, digest in pairs}
 
 
 def _clients(value: object) -> Sequence[str]:

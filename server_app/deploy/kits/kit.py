@@ -17,6 +17,7 @@ from typing import Any
 from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.errors import ConfigError, choose_from
+from task.references import CODE
 
 CONFIG = "kit.toml"
 SECRET_BYTES = 48
@@ -53,6 +54,7 @@ class Kit:
     logs = In("logs")  # folder of the processes' logs
     state = In("state")  # folder of what must survive a restart
     cache = In("cache")  # BOUQUET_CACHE of its processes: decoded data and the clients' state
+    code = In("code")  # folder of modules that runs may name, see `task.references`
     ca_certificate = In("ca.crt")  # certificate of the authority that vouches for the SuperLink
 
     def environment(self) -> dict[str, str]:
@@ -60,6 +62,7 @@ class Kit:
         return {
             **flower.environment(self.flwr_home),
             "BOUQUET_CACHE": str(self.cache),
+            CODE: str(self.code),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONUNBUFFERED": "1",
         }
@@ -118,6 +121,8 @@ class Policy:
     # Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
     min_steps: int = 0
     run_paths: bool = False  # whether a run may name files and folders of this machine
+    # Packages and modules, installed or in the kit's folder `code`, that a run may name, package.module:name.
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -244,13 +249,20 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     values = read_table(config, table, {"kind": "", "name": "", "link": "", "policy": {}}, {"policy": {}})
     check_name(values["name"], key("name"))
     read_address(values["link"], key("link"))
-    defaults = {name.replace("_", "-"): value for name, value in asdict(Policy()).items()}
+    defaults = {name.replace("_", "-"): value for name, value in asdict(Policy()).items()} | {"packages": []}
     policy = read_table(config, values["policy"], defaults, defaults, "policy.")
     if policy["apps"] not in APPS:
         raise ConfigError(choose_from(key("policy.apps"), policy["apps"], APPS))
     for name in ("max-rounds", "min-examples", "min-steps"):
         if policy[name] < 0:
             raise ConfigError(f"{key('policy.' + name)}: expected 0 (no limit) or more; got {policy[name]}")
+    wrong = [p for p in policy["packages"] if not (isinstance(p, str) and p.isidentifier())]
+    if wrong:
+        raise ConfigError(
+            f'{key("policy.packages")}: expected names of packages or modules, such as ["net", "data"]; got '
+            f"{wrong[0]!r}"
+        )
+    policy["packages"] = tuple(policy["packages"])
     allowed = Policy(**{name.replace("-", "_"): value for name, value in policy.items()})
     return NodeKit(folder, values["name"], values["link"], allowed)
 

@@ -95,7 +95,9 @@ def read_table(
             )
     values = {**optional, **table}
     for key, example in types.items():
-        want = {str: "text", int: "a whole number", bool: "true or false", dict: "a table"}[type(example)]
+        want = {str: "text", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}[
+            type(example)
+        ]
         if key not in values:
             raise ConfigError(f'{config}: key "{prefix}{key}": expected {want}; got none')
         if type(values[key]) is not type(example):

@@ -16,7 +16,7 @@ from server_app.run.progress import Progress, closing_table
 from task import timing
 from task.config.knobs import Config
 from task.config.read import read_config
-from task.datasets import DATASETS
+from task.datasets import spec_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.spec.algorithms import ALGORITHMS
@@ -90,7 +90,7 @@ def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, 
     server, data = config.server, config.data
     majority = nodes // 2 + 1
     clients = data.num_clients or nodes
-    if DATASETS[data.dataset].own:
+    if spec_of(data.dataset).own:
         clients = min(clients, nodes) if data.data_path else nodes
     asked = cohort_size(server.fraction_train, clients)
     if server.drop_stragglers:

@@ -269,8 +269,9 @@ def node_config(name: str, options: Options, policy: Policy) -> dict[str, str | 
         values = {"client-name": name, "data-path": str(options.data.resolve())}
     elif options.partition is not None:
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
-    allowed = {
-        "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths
+    allowed: dict[str, str | int | bool] = {
+        "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
+        "packages": ",".join(policy.packages),
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}
 

@@ -1,0 +1,142 @@
+"""Data that a user's own code loads: a callable ``package.module:name`` in place of a data set's name.
+
+It is called with the data folder, a ``pathlib.Path``, or with nothing, and returns NumPy arrays or tensors
+``(x_train, y_train, x_test, y_test)`` or two map-style ``torch.utils.data.Dataset`` ``(train, test)``, each
+with the owners' names of the training examples behind, if it likes. ``x_test`` and ``y_test`` may be None:
+then a tenth of the examples is the test set. What the arrays may be is what npz files may hold.
+
+It is called once and its result kept in the cache, until the code (`task.references.code_of`), the data
+folder or a run-config key that it depends on changes.
+"""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task.datasets.base import Decoded, Request, Source
+from task.datasets.own import keys_of
+from task.datasets.tables import from_arrays
+from task.errors import ConfigError, DataError, local
+from task.references import code_of, load_reference, place
+
+_FORMS = (
+    "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch Datasets, each with "
+    "the owners of the training examples as one more, if you like"
+)
+
+
+def locate(request: Request) -> Source:
+    """Return what the data depend on: the code, the data folder, and what every user's own data do."""
+    keys = {"code": code_of([request.name]), "data-dir": str(request.data_dir), "task": request.task}
+    return Source(keys=keys_of(request) | keys)
+
+
+def decode(request: Request, source: Source) -> Decoded:
+    """Call the user's code and check what it returns.
+
+    Raises:
+        ConfigError: It is no such callable.
+        DataError: It fails, or its result cannot be used.
+    """
+    where = f'run-config key "dataset": "{request.name}"'
+    load = load_reference("dataset", request.name)
+    if not callable(load):
+        raise ConfigError(f"{where}: expected a callable (data_dir); got {type(load).__name__}")
+    try:
+        made = load(*_argument(load, request.data_dir, where))
+    except ConfigError:
+        raise
+    except Exception as err:  # whatever the user's code raises
+        raise DataError(f"{where}: expected data; got an error: {local(place(err))}") from err
+    return from_arrays(request, where, _arrays(where, made))
+
+
+def _argument(load: Any, data_dir: Path, where: str) -> tuple[Path, ...]:
+    """Return what to call the user's code with."""
+    try:
+        parameters = list(inspect.signature(load).parameters.values())
+    except (TypeError, ValueError):  # no Python code
+        return (data_dir,)
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed == by_place[:1] and by_place:
+        return (data_dir,)
+    if not needed:
+        return (data_dir,) if by_place and by_place[0].name == "data_dir" else ()
+    got = ", ".join(map(str, parameters))
+    raise ConfigError(f"{where}: expected a callable (data_dir), or without arguments; got ({got})")
+
+
+def _arrays(where: str, made: Any) -> dict[str, npt.NDArray[Any]]:
+    """Return the result as arrays by the names that npz files give them."""
+    if not isinstance(made, Sequence) or len(made) not in (2, 3, 4, 5):
+        got = f"{len(made)} values" if isinstance(made, Sequence) else type(made).__name__
+        raise DataError(f"{where}: expected {_FORMS}; got {got}")
+    if len(made) < 4:
+        train, test, *owners = made
+        both = [*from_examples(where, "train", train), *from_examples(where, "test", test)]
+        parts: Sequence[Any] = [*both, *owners]
+    else:
+        parts = made
+    names = ("x", "y", "x_test", "y_test", "client")
+    arrays = {n: array_of(where, n, part) for n, part in zip(names, parts, strict=False) if part is not None}
+    for inputs, targets in (("x", "y"), ("x_test", "y_test")):
+        sizes = [str(len(arrays[n])) if n in arrays else "none" for n in (inputs, targets)]
+        if sizes[0] != sizes[1]:
+            raise DataError(
+                f"{where}: expected as many targets {targets} as examples {inputs}; got {' and '.join(sizes)}"
+            )
+    if "x" not in arrays:
+        raise DataError(f"{where}: expected training examples; got none")
+    if not len(arrays.get("x_test", [0])):
+        del arrays["x_test"], arrays["y_test"]
+    if "x_test" in arrays and arrays["y"].shape[1:] != arrays["y_test"].shape[1:]:
+        got = f"{list(arrays['y'].shape)} and {list(arrays['y_test'].shape)}"
+        raise DataError(f"{where}: expected targets of one shape in training and test; got {got}")
+    return arrays
+
+
+def array_of(where: str, name: str, values: Any) -> npt.NDArray[Any]:
+    """Return an array, a tensor or a list as an array.
+
+    Raises:
+        DataError: It is none, or holds objects.
+    """
+    try:
+        made = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except Exception as err:
+        raise DataError(f"{where}: expected {name} as an array; got {local(place(err))}") from err
+    if made.ndim == 0 or (made.dtype.kind not in "fiub" and name != "client"):
+        raise DataError(
+            f"{where}: expected {name} as an array of numbers; got {made.dtype}{list(made.shape)}"
+        )
+    return made
+
+
+def from_examples(where: str, name: str, examples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return inputs and targets of a map-style data set, stacked.
+
+    Raises:
+        DataError: It has no length, or its examples are not pairs of one shape.
+    """
+    if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
+        raise DataError(
+            f"{where}: expected {name} as a torch Dataset with __len__ and __getitem__; got "
+            f"{type(examples).__name__}"
+        )
+    try:
+        pairs = [examples[i] for i in range(len(examples))]
+        x, y = ([np.asarray(pair[side]) for pair in pairs] for side in (0, 1))
+    except Exception as err:
+        raise DataError(f"{where}: expected pairs (x, y) in {name}; got {local(place(err))}") from err
+    shapes = {a.shape for a in x}
+    if len(shapes) != 1:
+        got = ", ".join(map(str, sorted(map(list, shapes))[:3])) or "no examples"
+        raise DataError(f"{where}: expected examples of one shape in {name}; got {local(got)}")
+    return np.stack(x), np.stack(y)
