@@ -182,7 +182,7 @@ def _run(
             progress.message(line)
         if dataset is not None and not output.resume and (warning := unscaled(dataset, config.data)):
             progress.message(f"warning: {warning}")
-        card = card_of(config, shape, classes, dataset).metadata()
+        card = card_of(config, shape, classes, dataset, moments).metadata()
         recorder = Recorder(
             folder,
             progress,

@@ -7,8 +7,9 @@ The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
      "classes": [], "columns": [], "normalisation": {"scale": 255.0, "mean": [0.0], "std": [1.0]},
      "run": {"algorithm": ..., every run-config key that was set}}
 
-It is one object since the order of several metadata in a file is arbitrary. Names, folders and what else
-differs between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
+and ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns. It is one object
+since the order of several metadata in a file is arbitrary. Names, folders and what else differs between
+machines is not in it: equal runs give equal bytes, in a simulation and on machines.
 """
 
 import json
@@ -25,6 +26,7 @@ from task.config.sections import Value
 from task.datasets import Dataset
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
+from task.numerics.moments import ColumnMoments, from_dict
 
 FORMAT = 1
 METADATA = "bouquet"
@@ -47,6 +49,7 @@ class ModelCard:
     std: tuple[float, ...] = (1.0,)
     classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
     columns: tuple[str, ...] = ()  # of a table: the features in their order, then the label
+    moments: ColumnMoments | None = None  # by which its columns are filled and standardised
     taken: Mapping[str, str] = field(default_factory=dict)  # of an exported model: run and client
 
     @property
@@ -78,14 +81,22 @@ class ModelCard:
             "run": dict(self.run),
             **self.taken,
         }
+        if self.moments:
+            value["moments"] = self.moments.as_dict()
         return {METADATA: json.dumps(value)}
 
 
-def card_of(config: Config, shape: tuple[int, ...], num_classes: int, dataset: Dataset | None) -> ModelCard:
+def card_of(
+    config: Config,
+    shape: tuple[int, ...],
+    num_classes: int,
+    dataset: Dataset | None,
+    moments: ColumnMoments | None = None,
+) -> ModelCard:
     """Return the card of a run's model; `dataset` is None if only the nodes have data."""
     keys, default = as_run_config(config), defaults()
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
-    card = ModelCard(run, tuple(shape), num_classes)
+    card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:
         if config.data.dataset == "imagefolder":
             half = (0.5,) * shape[0]  # as every node scales pictures of its own
@@ -135,5 +146,6 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         tuple(scaling["std"]),
         tuple(value["classes"]),
         tuple(value["columns"]),
+        from_dict(value["moments"]) if "moments" in value else None,
         {k: str(value[k]) for k in ("run_name", "client") if k in value},
     )

@@ -10,7 +10,7 @@ class folders, or one picture.
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from server_app.results.model_card import ModelCard
 from task.datasets import Dataset
+from task.datasets.columns import prepared, with_moments
+from task.datasets.encode import CellError, Encoder
+from task.datasets.header import TypedColumn, read_column, typed_columns
 from task.datasets.images import read_pictures
 from task.datasets.own import channels_first
 from task.datasets.tables import read_arrays
@@ -25,7 +28,6 @@ from task.errors import DataError
 from task.population import some
 
 Rows = npt.NDArray[np.int64]
-OTHER = ("client", "split")  # columns that are neither features nor labels
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def _csv(path: Path, card: ModelCard) -> Input:
             lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as err:
         raise DataError(f"{path}: expected a csv file in UTF-8; got {err}. Save it again.") from err
-    features, label = _columns(path, header, card)
+    columns = typed_columns(path, header)
+    header = [column.name for column in columns]
+    features, label = _columns(path, columns, card)
     if not lines:
         raise DataError(f"{path}: expected at least one row below the header; got none")
     at = {name: i for i, name in enumerate(header)}
@@ -80,52 +84,58 @@ def _csv(path: Path, card: ModelCard) -> Input:
             raise DataError(
                 f"{path}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}"
             )
-    x = np.array(
-        [[_number(path, line, name, cells[at[name]]) for name in features] for line, cells in lines],
-        np.float32,
-    )
+    encoder = Encoder(features, keep_missing=card.config.data.missing != "refuse")
+
+    def code(line: int, feature: TypedColumn, cell: str) -> float:
+        try:
+            return encoder.code(feature, cell)
+        except CellError as err:
+            raise DataError(f'{path}, line {line}, column "{feature.name}": expected {err.args[0]}') from None
+
+    x = encoder.encoded([[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines])
+    card = replace(card, columns=(*map(str, features), label))
 
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
     labels = column(label) if label else []
     where = [f"{path}, line {line}" for line, _ in lines]
-    ids = column("id") if "id" in at and "id" not in features else []
-    return _examples(path, card, x, labels, where, ids, column("split") if "split" in at else [])
+    ids = column("id") if "id" in at and "id" not in [f.name for f in features] else []
+    return _examples(
+        path, card, x, labels, where, ids, column("split") if "split" in at else [], encoded=True
+    )
 
 
-def _columns(path: Path, header: list[str], card: ModelCard) -> tuple[list[str], str]:
-    """Return the names of the features and of the label; "" = there is no label."""
-    count = math.prod(card.input_shape)
+def _columns(path: Path, header: Sequence[TypedColumn], card: ModelCard) -> tuple[list[TypedColumn], str]:
+    """Return the features and the name of the label; "" = there is no label."""
+    names = [column.name for column in header]
+    count, target = math.prod(card.input_shape), [c.name for c in header if c.type == "target"]
+    indicators = card.config.data.missing_indicator and card.config.data.missing != "refuse"
+
+    def width(columns: Sequence[TypedColumn]) -> int:
+        return sum(len(c.inputs) for c in columns) + len(columns) * indicators
+
     if card.columns:
-        features, label = list(card.columns[:-1]), card.columns[-1]
-        if missing := [name for name in features if name not in header]:
+        features, label = [read_column(name) for name in card.columns[:-1]], card.columns[-1]
+        if missing := [f.name for f in features if f.name not in names]:
             raise DataError(
                 f"{path}, line 1: expected the columns that the model was trained on; "
                 f"got none called {some(missing)}"
             )
     else:
-        features = [name for name in header if name not in OTHER]
-        label = "label" if "label" in features else features[-1] if len(features) == count + 1 else ""
-        features = [name for name in features if name != label]
-        if len(features) == count + 1 and "id" in features:
-            features.remove("id")
-    if len(features) != count or len(set(header)) != len(header):
+        features = [c for c in header if c.feature]
+        last = features[-1].name if features and not target and width(features) == count + 1 else ""
+        label = "label" if "label" in names and not target else (*target, last)[0]
+        features = [c for c in features if c.name != label]
+        if width(features) == count + 1:
+            features = [c for c in features if c.name != "id"]
+    listed = all(c.values for c in features if c.type == "category")
+    if not listed or width(features) != count or len(set(names)) != len(names):
         raise DataError(
             f"{path}, line 1: expected {count} feature columns, each name once, perhaps a label, client, "
-            f"split and id; got {some(header)}"
+            f"split and id; got {some(names)}"
         )
-    return features, label if label in header else ""
-
-
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f'{path}, line {line}, column "{column}": expected a number; got {cell!r}')
-    return value
+    return features, label if label in names else ""
 
 
 def _npz(path: Path, card: ModelCard) -> Input:
@@ -186,9 +196,14 @@ def _examples(
     where: Sequence[str],
     ids: Sequence[str] = (),
     parts: Sequence[str] = (),
+    *,
+    encoded: bool = False,
 ) -> Input:
+    """Return what was read; of a csv file, whose columns are counted already, x is `encoded` cells."""
     image = x.dtype == np.uint8 and x.ndim > 2
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
+    if encoded:
+        shape = card.input_shape
     if math.prod(shape) != math.prod(card.input_shape) or (image and shape != card.input_shape):
         raise DataError(f"{path}: expected examples of shape {card.input_shape}; got {shape}")
     if labels and len(labels) != len(x):
@@ -207,7 +222,11 @@ def _examples(
         scale=card.scale,
         mean=half or card.mean,
         std=half or card.std,
+        columns=card.columns,
     )
+    data = prepared(data, card.config.data)
+    if card.moments and data.preparation:
+        data = with_moments(data, card.moments)
     names = list(ids) or [str(i) for i in range(len(x))]
     return Input(data, np.arange(len(x)), names, bool(labels), list(parts))
 

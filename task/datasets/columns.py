@@ -116,7 +116,7 @@ def prepared(dataset: Dataset, config: DataConfig) -> Dataset:
     """
     if config.missing == "refuse" and not config.standardise:
         return dataset
-    if dataset.kind != "features" or len(dataset.input_shape) != 1:
+    if dataset.kind != "features" or dataset.x.ndim != 2:
         raise ConfigError(
             'run-config keys "standardise" and "missing": expected a table, examples of shape (columns,); '
             f"got {dataset.kind} of shape {dataset.input_shape}. Leave the keys out."
@@ -126,8 +126,7 @@ def prepared(dataset: Dataset, config: DataConfig) -> Dataset:
 
 
 def _preparation(table: Decoded, config: DataConfig) -> Preparation:
-    (d,) = table.input_shape
-    numbers, firsts, _ = layout_of(table.columns, d)
+    numbers, firsts, _ = layout_of(table.columns, table.x.shape[1])
     indicator = config.missing_indicator and config.missing != "refuse"
     return Preparation(numbers, firsts, config.missing, indicator, config.standardise)
 

@@ -54,13 +54,18 @@ class TypedColumn:
         return self.name not in RESERVED and self.type not in ("ignore", "target")
 
 
+def typed_columns(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
+    """Return the columns of a header that may lack a target; raises what `parse_header` does of types."""
+    return tuple(_column(path, i, cell.strip()) for i, cell in enumerate(cells, 1))
+
+
 def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
     """Return the columns of a header.
 
     Raises:
         DataError: A type or a list of values is wrong, or a name is there twice.
     """
-    columns = tuple(_column(path, i, cell.strip()) for i, cell in enumerate(cells, 1))
+    columns = typed_columns(path, cells)
     names = [column.name for column in columns]
     if len(names) < 2 or len(set(names)) != len(names):
         raise DataError(

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     ("header", "line", "said"),
     [
         ("a,c", "1,2", "line 1: expected the columns that the model was trained on; got none called b"),
-        ("a,b", "1,x", "line 2, column \"b\": expected a number; got 'x'"),
+        ("a,b", "1,x", 'line 2, column "b": expected a number; got "x"'),
         ("a,b", "1", "line 2: expected 2 cells"),
         ("a,b,label", "1,2,maybe", "line 2: expected a label of no, yes; got 'maybe'"),
     ],
@@ -200,3 +201,29 @@ def test_a_file_without_card_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9])
     with pytest.raises(StateError, match="expected a whole safetensors file"):
         take(tmp_path / "cut.safetensors")
+
+
+def test_a_table_is_predicted_as_it_was_trained_on_filled_encoded_and_standardised(tmp_path: Path) -> None:
+    """From the model's file alone; without the means the same rows would all be of one class."""
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{1e6 + a:.3f},{'' if i % 9 == 0 else 'xy'[i % 2]},{'yes' if a > 0 else 'no'}"
+        for i, a in enumerate(rng.normal(size=200))
+    ]
+    file = table(tmp_path / "train.csv", "a,kind:category(x|y),ok:target(no|yes)", *rows)
+    keys = {"missing": "mean", "standardise": True, "missing_indicator": True, "learning_rate": 0.5}
+    folder = trained(tmp_path, dataset="csv", data_path=str(file), model="logistic", **keys)
+    card, _ = read_model(folder / "model.safetensors")
+    assert card.columns == ("a", "kind:category(x|y)", "ok")
+    assert card.moments is not None
+    taken = take(folder)
+    new = table(tmp_path / "new.csv", "kind,a,ok", "y,1000001,yes", ",999999,no", "x,1000002.5,yes")
+    found = predict(taken, read_examples(new, card))
+    assert [r["predicted"] for r in rows_of(found.csv())] == ["yes", "no", "yes"]
+    assert found.scores["all"]["accuracy"] == 1
+    whole = predict(taken, read_examples(file, card)).scores["all"]
+    assert whole["accuracy"] > 0.95
+    deployed = replace(card, columns=())  # nodes keep names to themselves; then the file's header tells
+    typed = table(tmp_path / "typed.csv", "a,kind:category(x|y)", "1000001,y", "999999,", "1000002.5,x")
+    again = predict(taken, read_examples(typed, deployed))
+    np.testing.assert_array_equal(again.probabilities, found.probabilities)
