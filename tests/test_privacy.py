@@ -11,7 +11,9 @@ from flwr.app import Message, RecordDict
 
 from client_app.node import open_node
 from task.config.read import read_config
+from task.numerics import moments
 from task.spec.algorithms import ALGORITHMS
+from task.spec.columns import columns_phase
 from task.spec.entry import TESTS
 from task.wire.messages import ANSWERED, METRICS
 from task.wire.registration import REGISTER
@@ -108,3 +110,25 @@ def test_the_private_part_is_in_no_message_up_or_down(name: str, nodes: int, own
     assert len(grid.down) == len(grid.up) >= 4 * min(nodes, len(SIZES))
     seen = {n for c in [*grid.down, *(c for _, c in grid.up)] for r in c.array_records.values() for n in r}
     assert seen == set(parts.shared)
+
+
+@pytest.mark.parametrize("nodes", [5, 2])
+def test_the_sums_of_columns_go_up_once_and_as_declared(nodes: int, owners: Path) -> None:
+    """Before round 1, of each client or merged, integers alone; rounds send nothing more for them."""
+    keys = config(owners, "fedavg", missing="mean", standardise=True, num_server_rounds=2)
+    played = play(keys, nodes=nodes, grid_type=Recording)
+    grid: Any = played.grid
+    kinds = [kind for kind, _ in grid.up if not kind.startswith("query")]
+    assert kinds[:nodes] == ["evaluate.columns"] * nodes
+    assert set(kinds[nodes:]) <= {"train", "evaluate"}
+    declared = columns_phase(squares=True).up
+    like = {f.name: moments.columns_like(f.layout.of, 4) for f in declared}
+    for _, content in [up for up in grid.up if up[0] == "evaluate.columns"]:
+        assert {k: set(r) for k, r in content.config_records.items()} in ({}, {ANSWERED: {"clients"}})
+        assert {k: set(r) for k, r in content.metric_records.items()} == {METRICS: {"num-examples"}}
+        merged = ANSWERED in content.config_records
+        for f in declared:
+            sent = form(content.array_records[f"{f.name}.high" if merged else f.name])
+            assert sent == form(like[f.name])
+            assert not merged or dict(content.array_records[f"{f.name}.low"]) == {}
+        assert {name.partition(".")[0] for name in content.array_records} == {f.name for f in declared}
