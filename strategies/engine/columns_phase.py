@@ -5,6 +5,8 @@ message, so that a node that joins late, or starts again, works with the same nu
 takes them from its folder.
 """
 
+import math
+
 from flwr.serverapp import Grid
 
 from strategies.engine.phases import PhaseEngine
@@ -36,7 +38,7 @@ def learn_columns(
     least = max(config.server.min_replies, 1)
     engine.register(grid, 0, least)
     shape, _ = registry.shape_of_data()
-    engine.columns = shape[0]
+    engine.columns = math.prod(shape)
     phase = Phase(COLUMNS, entry.phases[COLUMNS], tuple(sorted(registry.names)), least=least)
     folded = engine.run(phase, grid)
     reduced = folded.reduced
