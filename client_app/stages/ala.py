@@ -188,7 +188,7 @@ def _program(upper: nn.Module, task: Task) -> Program:
     """Return the fastest program for the layers with W, for one client."""
     if isinstance(upper, nn.Sequential):
         flat = nn.Sequential(OrderedDict([("flat", nn.Flatten()), *upper.named_children()]))
-        if Perceptron.takes(flat):
+        if Perceptron.takes(flat) and task.plain:
             return Perceptron(flat, task)
     return Single(upper, task)
 

@@ -317,7 +317,7 @@ class Layers(Program):
 class Perceptron(Layers):
     """Linear layers with ReLU between them, for any number of clients, with the backward pass written out.
 
-    That of another task than plain classification is autograd's.
+    That of another loss than cross-entropy is autograd's.
     """
 
     @classmethod
@@ -365,10 +365,11 @@ def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tup
     """Return the program for a model and the most clients that it should take at once.
 
     A `Single` program trains this very instance. `stack` is the run-config key: 0 = as many as pay, 1 = one
-    client after another through autograd.
+    client after another through autograd. Other losses than cross-entropy are taken so, too: their last bits
+    would depend on how many clients are in the stack, and so on the nodes.
     """
     kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
-    if kind is None or not isinstance(model, nn.Sequential):
+    if kind is None or not isinstance(model, nn.Sequential) or not task.plain:
         return Single(model, task), 1
     on_gpu = next(model.parameters()).device.type == "cuda"
     size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
