@@ -18,12 +18,14 @@ from client_app.app import make_app
 from strategies import STRATEGIES, Strategy
 from strategies.engine.journal import Journal, Snapshot
 from task.config.read import as_run_config, fuse, read_config
+from task.datasets import natural_task
 from task.errors import NodesError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
 from task.resolve.contract import model_of, parts_of
 from task.spec.algorithms import ALGORITHMS
+from task.tasks import task_of
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.support.grid import LocalGrid
@@ -163,6 +165,7 @@ def play(
         timeout=config.server.round_timeout,
         journal=keep,
         trainable=parts.trainable,
+        measures=task_of(config, natural_task(config.data), classes).measures,
     )
     return Played(strategy, grid, keep, tuple(strategy.registry.names))
 
