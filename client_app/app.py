@@ -13,7 +13,7 @@ from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
-from client_app.work import check_bounds, evaluate_clients, train_clients
+from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.errors import BouquetError, FieldError, RefusedError, WireError
@@ -21,7 +21,7 @@ from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm, evaluation_of
+from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.selections import SELECTIONS, with_selection
 from task.text import logger
 from task.wire import checks, registration
@@ -35,7 +35,7 @@ def phases() -> dict[str, str]:
     """Return what clients do in each phase other than training and evaluation, by the phase's name."""
     entries = [with_selection(e, s) for e in ALGORITHMS.values() for s in SELECTIONS]
     found = {name: phase.work for entry in entries for name, phase in entry.phases.items()}
-    return {**found, COLUMNS: "columns"}
+    return {**found, COLUMNS: "columns", "adapt": "adapt"}
 
 
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
@@ -86,7 +86,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
         def on_message(message: Message, context: Context) -> Message:
             node = node_of(context)
             entry = contract_of(node.config)
-            contract = {"train": entry, "evaluate": evaluation_of(entry), **entry.phases}.get(name)
+            own = {"train": entry, "evaluate": evaluation_of(entry), "adapt": adaptation_of(entry)}
+            contract = {**own, **entry.phases}.get(name)
             if contract is None:
                 raise WireError(f"{node.config.algorithm} has no phase {name!r} under this run config")
             return Message(answer(node, message.content, contract), reply_to=message)
@@ -120,6 +121,7 @@ WORK: dict[str, Work] = {
     "evaluate": evaluate_clients,
     "loss": query_clients,
     "columns": sum_columns,
+    "adapt": adapt_clients,
 }
 
 
@@ -148,7 +150,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
-    if entry.work != "evaluate":
+    if entry.work not in ("evaluate", "adapt"):  # numbers about test data go up, and no more
         check_bounds(node, entry, order, trains=entry.work == "train")
     outcomes = WORK[entry.work](node, entry, order)
     for client, outcome in outcomes:

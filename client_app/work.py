@@ -226,12 +226,42 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
-        x, y = node.data(client, "test")
-        if len(x) == 0:
-            raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
+        x, y = _test_data(node, client)
         own = entry.personal
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
         return found, {SUMS.name: sums} if entry.metrics else {}
+
+    return measured(order.clients, of)
+
+
+def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = node.data(client, "test")
+    if len(x) == 0:
+        raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
+    return x, y
+
+
+def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Measure, on its own test data, each client's own model after a round of training; nothing is kept."""
+    training, server_round = Training(node, entry, order), order.round + 1
+    devices = [node.device] if node.device.type == "cuda" else []
+
+    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+        x, y = _test_data(node, client)
+        model, rows = node.model(), _rows(node, entry, client)
+        program = in_precision(Single(model, node.task), training.config.precision)
+        epochs = [training.config.local_epochs]
+        task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seeds.seed_for(node.config.seeds.train, seeds.TORCH, server_round, client))
+            for stage in training.stages:
+                stage.start(task, [client], kept, server_round)
+            solver.begin(task)
+            if solver.trains:
+                solver.run(task)
+        (own,) = solver.own_models(task)
+        Single(model).load(own, 1)
+        return evaluate(model, x, y, task=node.task), {}
 
     return measured(order.clients, of)
 

@@ -30,7 +30,7 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     value = choice.values[list(ALGORITHMS).index(name) % len(choice.values)]
-    value = {OWN: "torch.optim:SGD", "> 0": 1.0}.get(str(value), value)
+    value = {OWN: "torch.optim:SGD", "> 0": 0.4}.get(str(value), value)
     extra: dict[str, object] = {choice.key: value}
     if choice.key == "attack.kind":
         extra |= {"attack.fraction": 0.4}

@@ -90,6 +90,9 @@ class ClientHistory:
     before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
     # By round, those of the models that clients ended their local training of this round with.
     after: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
+    # Lines of clients that were held out of training: as they were, and after a round of local training.
+    held_out: list[Row] = field(default_factory=list)
+    adapted: list[Row] = field(default_factory=list)
     # By client, in how many rounds it took part: its training reply was used.
     times: Counter[str] = field(default_factory=Counter)
 
@@ -99,6 +102,9 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
     found = ClientHistory()
     for line in lines:
         metrics = line.get("metrics") or {}
+        if line.get("phase") in ("heldout", "heldout-adapted"):
+            (found.held_out if line["phase"] == "heldout" else found.adapted).append(line)
+            continue
         if line.get("phase") == "train":
             found.times[line["name"]] += 1
             rounds = found.after
@@ -180,6 +186,7 @@ def summarise(
         "simulated_seconds": simulated[-1] if simulated else 0.0,
         "clients": _over_clients(seen.before),
         "clients_after": _over_clients(seen.after),
+        "heldout": _held_out(seen),
         "participation": participation(rounds, seen.times),
         "quarantined": sum(len(row.get("quarantined", [])) for row in rounds),
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
@@ -220,6 +227,34 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
         "best_weighted_mean": None if best is None else means[best],
         "best_mean": None if best is None else spread(rounds[best].accuracy)["mean"],
     }
+
+
+def _held_out(seen: ClientHistory) -> Row | None:
+    """Return how the clients do that took no part in training, or None if there were none.
+
+    "adapted" says the same after one round of local training, where the models are the clients' own. "loss"
+    and "weighted_mean" count every test example once, the others every client.
+    """
+
+    def over(lines: Sequence[Row]) -> Row | None:
+        def values(metric: str) -> tuple[list[float], list[float]]:
+            found = [(number((x.get("metrics") or {}).get(metric)), number(x.get("examples"))) for x in lines]
+            pairs = [(value, n) for value, n in found if value is not None and n]
+            return [value for value, _ in pairs], [n for _, n in pairs]
+
+        accuracy, examples = values("accuracy")
+        losses, counts = values("loss")
+        if not lines:
+            return None
+        return {
+            "count": len(lines),
+            **spread(accuracy),
+            "weighted_mean": weighted_mean(accuracy, examples) if accuracy else None,
+            "loss": weighted_mean(losses, counts) if losses else None,
+        }
+
+    before = over(seen.held_out)
+    return None if before is None else {**before, "adapted": over(seen.adapted)}
 
 
 def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
@@ -304,7 +339,20 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if after.get("mean") is not None:
         means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
+    held = result.get("heldout") or {}
+    rows.append(("Held-out clients", _held_text(held)))
+    rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
     return [(label, text) for label, text in rows if text]
+
+
+def _held_text(held: Mapping[str, Any]) -> str:
+    if not held:
+        return ""
+    loss = f", loss {short(held['loss'])}" if held.get("loss") is not None else ""
+    if held.get("mean") is None:
+        return f"{held['count']} clients{loss}"
+    means = f"{short(held['weighted_mean'])}, over {held['count']} clients mean {short(held['mean'])}"
+    return f"{means}, std {short(held['std'])}{loss}"
 
 
 def _share(took: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
+        self.last_lines: list[dict[str, Any]] = []  # of clients.jsonl, from after the last round
         self.nodes: list[list[dict[str, Any]]] = [[], []]
 
     def restore(self) -> Snapshot | None:
@@ -125,11 +126,19 @@ class Recorder(Journal):
         self.progress.round_done(row)
         self._tell(row)
 
+    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+        """Keep the lines until the run is closed."""
+        self.last_lines = lines
+
     def close(self) -> None:
-        """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened."""
+        """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened.
+
+        What was measured at the end comes after it, so that a longer run leaves it out.
+        """
         if self.snapshot is not None:
             path = self.checkpoint.write_arrays(self.snapshot)
             self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+        self.folder.append_clients(self.last_lines)
 
 
 def _score(row: Mapping[str, Any]) -> float:

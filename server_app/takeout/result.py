@@ -94,8 +94,9 @@ class RunResult:
             ConfigError: Nothing was measured yet.
         """
         from server_app.results import compare
+        from server_app.results.groups import groups
 
-        curves = compare.groups([self.path])
+        curves = groups([self.path])
         figure = compare.figure(curves, compare.choose(curves)[0])
         if not any(axes.has_data() for axes in figure.axes):
             raise ConfigError(f"{self.path}: expected a round that was measured; there is none yet")

@@ -92,6 +92,10 @@ class Journal:
         """Return whether the restored run had reached the target accuracy (0 = no target)."""
         return False
 
+    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+        """The clients held out were measured after the last round; `lines` are as those of `round_done`."""
+        logger.info("round %d: %d measurements of clients held out", server_round, len(lines))
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the restored run so far."""
         return []

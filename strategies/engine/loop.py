@@ -48,6 +48,7 @@ class Loop:
         self.result = Result()
         self._closing: Future[Any] | None = None  # the end of the last round
         self._ended = 0.0  # when the last round was done, on the rounds' clock
+        self._last: int | None = None  # the last round that was done
         self._begin = 0  # the first round of this start; 0 is before the training
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
@@ -71,6 +72,7 @@ class Loop:
                     )
                     break
                 log = self._round(server_round)
+                self._last = server_round
                 write_down = partial(self._write_down, log, rounds.snapshot(server_round))
                 evaluate = partial(self._evaluate, log, rounds.record())
                 later: list[Callable[[], None]] = [write_down]
@@ -85,6 +87,7 @@ class Loop:
                 self._settle()  # the last round is written down first
                 self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
+        self._measure_held_out()
         self.result.arrays = rounds.record()
         return self.result
 
@@ -109,6 +112,17 @@ class Loop:
 
     def _plateau(self) -> bool:
         return plateau(self._measured, self.server.plateau_rounds, self.server.plateau_delta)
+
+    def _measure_held_out(self) -> None:
+        """Report how the clients held out do; nodes that are gone by now cost no more than that."""
+        last = self._last if self._last is not None else self._begin - 1
+        try:
+            lines = self.rounds.measure_held_out(self.grid, last)
+        except NodesError as err:
+            logger.warning("the clients held out are not measured: %s", err)
+            return
+        if lines:
+            self.journal.held_out(last, lines)
 
     def _settle(self) -> None:
         """Wait for the end of the last round; what went wrong there is raised here."""

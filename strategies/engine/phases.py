@@ -21,7 +21,7 @@ from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
-from strategies.engine.rule import EVALUATE, Phase
+from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
@@ -215,7 +215,7 @@ class PhaseEngine:
 
     def _limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
         """Return by client upper limits of its scalars: what follows from its registration."""
-        if not self.limited or phase.name == EVALUATE:  # test examples are not registered
+        if not self.limited or phase.name in (EVALUATE, ADAPT):  # test examples are not registered
             return {}
         targets = spec_of(self.config.data.dataset).targets
         most = self.registry.most_examples(clients)

@@ -39,6 +39,17 @@ class Clock:
         return self._last
 
 
+def client_lines(server_round: int, phase: str, folded: Folded) -> list[dict[str, Any]]:
+    """Return the lines of ``clients.jsonl`` about a phase, by the clients' sorted names."""
+    lines = []
+    for name in sorted(folded.metrics):
+        scalars = dict(folded.metrics[name])
+        examples = int(scalars.pop(wire.NUM_EXAMPLES))
+        line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
+        lines.append(line | {"metrics": scalars})
+    return lines
+
+
 @dataclass
 class RoundLog:
     """Gathers a round while it runs. Names and keys of `row` are public, see the README."""
@@ -64,11 +75,8 @@ class RoundLog:
         for phase, folded in done:
             self.bytes_up += folded.bytes_up
             self.quarantined += folded.quarantined
-            for name in sorted(folded.metrics) if phase.name in (TRAIN, EVALUATE) else ():
-                scalars = dict(folded.metrics[name])
-                examples = int(scalars.pop(wire.NUM_EXAMPLES))
-                line = {"name": name, "round": self.round, "phase": phase.name, "examples": examples}
-                self.clients.append(line | {"metrics": scalars})
+            if phase.name in (TRAIN, EVALUATE):
+                self.clients += client_lines(self.round, phase.name, folded)
 
     def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
         """Take over the round's cohort and what its training came to, after `book`."""
@@ -85,6 +93,15 @@ class RoundLog:
         if further:
             self.values["measures"] = list(further)
             self.values |= {f"{prefix}{k}": v for k, v in further.items() if k not in ("loss", "accuracy")}
+
+    def evaluated(
+        self, seen: Mapping[str, Any], counts: Mapping[str, int], further: Mapping[str, Any]
+    ) -> None:
+        """Take over what an evaluation at the clients came to, and how many clients sent what."""
+        names = ("loss", "accuracy")
+        self.values |= {f"client_{k}": seen.get(k) for k in names}
+        self.measured(further, "client_")
+        self.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
 
     def row(self, model: Arrays) -> dict[str, Any]:
         """Return the round's row; its ``seconds`` go on until the journal has written it."""

@@ -22,20 +22,20 @@ import numpy as np
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.spec.entry import Algorithm, evaluation_of
+from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
 
 # Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN, EVALUATE, ADAPT = "train", "evaluate", "adapt"
 
 
 @dataclass(frozen=True)
 class Phase:
     """One question to some clients."""
 
-    name: str  # ``train``, ``evaluate`` or a key of the entry's `Algorithm.phases`
+    name: str  # ``train``, ``evaluate``, ``adapt`` or a key of the entry's `Algorithm.phases`
     contract: Algorithm  # what goes down, what comes up and how it is reduced
     to: tuple[str, ...]  # the clients that are asked, sorted
     records: Mapping[str, Arrays] = field(default_factory=dict)  # what goes to all of them, by field
@@ -79,13 +79,14 @@ class RoundContext:
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
     ) -> Phase:
-        """Return a phase: ``train``, ``evaluate``, or one of the entry's `Algorithm.phases`.
+        """Return a phase: ``train``, ``evaluate``, ``adapt``, or one of the entry's `Algorithm.phases`.
 
         What goes down is of this `state`, `to` these clients, by default the cohort; `session` is as in
         `Phase`.
         """
         server, trains = self.rule.config.server, name == TRAIN
-        contract = {TRAIN: self.entry, EVALUATE: evaluation_of(self.entry), **self.entry.phases}[name]
+        own = {EVALUATE: evaluation_of(self.entry), ADAPT: adaptation_of(self.entry)}
+        contract = {TRAIN: self.entry, **own, **self.entry.phases}[name]
         asked = self.cohort if to is None else tuple(to)
         records = {
             f.name: state.arrays if f == MODEL_DOWN else self.rule.down_record(state, f.name, self)
@@ -94,12 +95,12 @@ class RoundContext:
         }
         routed = any(f.to == "each" for f in contract.down)
         route = self.rule.route(state, asked, self) if routed else {}
-        work = contract.work == "train"
+        work = contract.work in (TRAIN, ADAPT)
         scalars = {"lr": self.lr, **self.rule.down_scalars(state)} if work else {}
         epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
         enough = server.enough_replies if trains else 0
         rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
-        least = 0 if name == EVALUATE else 1 if rings else max(server.min_replies, 1)
+        least = 0 if name in own else 1 if rings else max(server.min_replies, 1)
         limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
         return Phase(name, contract, asked, records, route, scalars, epochs, enough, least, limits, session)
 

@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from strategies.engine import held_out
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
@@ -291,9 +292,8 @@ class Strategy(FlowerStrategy):
             journal: Takes rows and checkpoints, and gives the one to resume from.
             trainable: Names of the parameters among the arrays; empty = all floating arrays but the running
                 statistics of normalisation layers.
-            overlap: Call `evaluate_fn` in a thread of its own while the next round trains; pays where the
-                nodes' work leaves the server's cores idle. Without effect where the next round depends on
-                this one's accuracy (``target-accuracy``). The journal is always written so.
+            overlap: Call `evaluate_fn` in a thread of its own, as the journal is written, while the next
+                round trains; without effect where that depends on the accuracy (``target-accuracy``).
             measures: The run's further metrics (run-config key ``metrics``).
 
         Raises:
@@ -347,12 +347,14 @@ class Strategy(FlowerStrategy):
         seen = self.aggregate_evaluate(log.round, self._replies(grid))
         log.book(*self.engine.settle())
         if seen is not None:
-            names, counts = ("loss", "accuracy"), self.client_counts
-            log.values |= {f"client_{k}": seen.get(k) for k in names}
-            log.measured(self.client_metrics, "client_")
-            log.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
+            log.evaluated(dict(seen), self.client_counts, self.client_metrics)
         log.clock.lap("evaluate-clients")
         return seen
+
+    def measure_held_out(self, grid: Grid, server_round: int) -> list[dict[str, Any]]:
+        """Measure the clients held out on the final model; return their lines of ``clients.jsonl``."""
+        assert self.state is not None
+        return held_out.measure(self.engine, grid, server_round, self.lr, self._context, self.state)
 
     def finished(self) -> bool:
         """Return whether the rule has nothing more to do."""
@@ -363,6 +365,7 @@ class Strategy(FlowerStrategy):
         """Return everything that the next round depends on."""
         assert self.state is not None
         kept, memory = self.last_good.kept, self.cohorts.selector.dump() | self.last_good.dump()
+        memory |= held_out.dump(self.registry)
         good = Snapshot.of(kept.round, kept.state) if kept else None
         return Snapshot.of(server_round, self.state, memory, good)
 
@@ -370,6 +373,7 @@ class Strategy(FlowerStrategy):
         """Go back to a snapshot."""
         assert self.state is not None
         self.cohorts.selector.load(snapshot.arrays)
+        held_out.load(self.registry, snapshot.arrays)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
         self._take(snapshot.state(form))
@@ -377,6 +381,7 @@ class Strategy(FlowerStrategy):
     def _register(self, grid: Grid, server_round: int) -> None:
         """Register the clients that are online; wait if they are too few for the round."""
         self.engine.register(grid, server_round, self.config.server.min_replies)
+        held_out.draw(self.config, self.registry)
         self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def _replies(self, grid: Grid) -> Iterable[Message]:

@@ -59,7 +59,8 @@ class ClientRegistry:
         self.timeout_s = timeout_s
         self.min_nodes = min_nodes
         self.membership = Membership(timeout_s)
-        self.names: Sequence[str] = []  # sorted
+        self.names: Sequence[str] = []  # sorted, without those held out
+        self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         # As of the last refresh; a node that left since is still in it.
         self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
@@ -103,6 +104,32 @@ class ClientRegistry:
             self.names = only
         else:
             self.names = sorted({name for names in groups for name in names})
+        if self.held_out:
+            self.names = [name for name in self.names if name not in self.held_out]
+
+    def hold_out(self, share: float, rng: np.random.Generator) -> None:
+        """Draw the clients that never train, once, among those that are online; who joins later trains.
+
+        Raises:
+            ConfigError: None would be left to train.
+        """
+        if self.held_out is not None:
+            return
+        size = max(round(share * len(self.names)), 1)
+        if size >= len(self.names):
+            raise ConfigError(
+                f'run-config key "heldout-clients": {share:g} of {len(self.names)} clients are {size}; '
+                "expected at least one that is left to train"
+            )
+        picked = rng.choice(len(self.names), size=size, replace=False)
+        self.held_out = frozenset(self.names[i] for i in picked.tolist())
+        self._index()
+
+    def let_in(self) -> list[str]:
+        """Let those held out in, as clients that are new; return the ones that are online, sorted."""
+        held, self.held_out = self.held_out or frozenset(), frozenset()
+        self._index()
+        return [name for name in self.names if name in held]
 
     def _claims(self, cohort: Iterable[str]) -> dict[str, list[int]]:
         """Return by client the nodes that said that they can train it, ascending."""

@@ -140,6 +140,9 @@ class ServerConfig(Section):
         low=-1,
         high=1,
     )
+    heldout_clients: float = knob(
+        0.0, "share of the clients that never train and are measured at the end; 0 = none", low=0, below=1
+    )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
     client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
     selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort, fedcs, cycle")

@@ -26,7 +26,7 @@ class Choice:
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
-        if self.key == "clip-norm":
+        if self.values == (SOME,):
             return f"{self.key} {self.values[0]}"
         values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
@@ -37,12 +37,15 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
+        if self.key == "heldout-clients":
+            return server.heldout_clients > 0
         if self.key == "optimizer":
             return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
         return got[self.key] in self.values
 
 
 OWN = "package.module:name"  # stands for whatever a user brings
+SOME = "> 0"
 FILE = "FILE"  # stands for any path
 
 
@@ -100,8 +103,9 @@ def _selection(name: str) -> Choice:
 CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
     Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
-    Choice("clip-norm", ("> 0",), lambda entry: entry.unclipped),
+    Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
     Choice("initial-model", (FILE,), _own_start),
+    Choice("heldout-clients", (SOME,), lambda entry: "one client trains on everybody's data" * entry.pooled),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
     Choice("attack.kind", ("little-is-enough",), _nothing_up),

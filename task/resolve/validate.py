@@ -74,6 +74,12 @@ def check_names(config: Config) -> None:
                 f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
                 f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
             )
+    no_tests = config.data.local_test_fraction == 0 and config.data.partition != "natural"
+    if config.server.heldout_clients > 0 and no_tests:
+        raise ConfigError(
+            'run-config key "heldout-clients": they are measured on test data of their own, and have none '
+            'because "local-test-fraction" is 0; set that above 0'
+        )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
         if not natural:

@@ -33,9 +33,10 @@ class Algorithm:
     keeps: tuple[Record, ...] = ()
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
-    # What clients do to answer: train, measure on test data, take the loss on training data, or sum up the
-    # columns of their tables.
-    work: Literal["train", "evaluate", "loss", "columns"] = "train"
+    # What clients do to answer: train, measure on test data, take the loss on training data, sum up the columns
+    # of their tables, or measure on test data what a round of training would make of them, of which nothing
+    # goes up or is kept.
+    work: Literal["train", "evaluate", "loss", "columns", "adapt"] = "train"
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
@@ -117,3 +118,15 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     if not entry.metrics:
         return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
     return replace(asked, up=(SUMS,), up_scalars=MEASURED, keeps=keeps, weight="uniform")
+
+
+def adaptation_of(entry: Algorithm) -> Algorithm:
+    """Return the contract under which a client of models of its own trains once as a new one, to be measured.
+
+    What goes down is what training gets; up go loss and accuracy, and nothing is kept.
+    """
+    stages = tuple(name for name in entry.stages if name == "ala")  # nobody reports a loss, or attacks
+    asked = replace(
+        evaluation_of(replace(entry, metrics=False)), down=entry.down, down_scalars=entry.down_scalars
+    )
+    return replace(asked, keeps=(), stages=stages, work="adapt")

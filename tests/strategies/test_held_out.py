@@ -1,0 +1,108 @@
+"""Clients held out: they are drawn once, take no part in training, and are measured at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server_app.results.summary import headline
+from strategies.membership.client_registry import ClientRegistry
+from task.config.read import read_config
+from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
+from tests.server_app.test_app import go
+from tests.support.federation import Keep, play, write_owners
+from tests.test_contract import config
+
+OWN = [name for name, entry in ALGORITHMS.items() if entry.personal and not entry.pooled]
+
+
+class Held(Keep):
+    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+        self.lines = lines
+
+
+@pytest.mark.parametrize("name", [*OWN, "fedavg", "fedprox", "scaffold", "feddc", "moon"])
+def test_they_are_measured_and_take_no_part(name: str, tmp_path: Path) -> None:
+    """A solver that needs the client among the population, or what it kept, would fail as it adapts."""
+    path = tmp_path / "owners.npz"
+    write_owners(path)
+    keys = config(path, name, num_server_rounds=2, local_test_fraction=0.3) | {"heldout-clients": 0.4}
+    journal = Held()
+    played = play(keys, nodes=2, journal=journal)
+    everybody = set(played.names)  # they have joined by now
+    held = {line["name"] for line in journal.lines}
+    assert len(held) == round(0.4 * len(everybody))
+    assert not any(held & set(row["selected"]) for row in played.rows)
+    assert {row["population"] for row in played.rows[1:]} == {len(everybody) - len(held)}
+    phases = ["heldout", "heldout-adapted"] if name in OWN else ["heldout"]
+    assert [line["phase"] for line in journal.lines] == [p for p in phases for _ in held]
+    assert all(0 <= line["metrics"]["accuracy"] <= 1 and line["examples"] for line in journal.lines)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+
+
+def of(folder: Path, phase: str) -> list[dict[str, Any]]:
+    return [row for row in rows(folder) if row["phase"] == phase]
+
+
+KEYS: dict[str, Any] = {"heldout_clients": 0.2, "local_test_fraction": 0.3, "fraction_train": 1.0}
+
+
+def test_the_result_has_them_apart_from_the_others(tmp_path: Path) -> None:
+    """Counted among the clients that train, they would move those means."""
+    folder = go(tmp_path, algorithm="fine-tune", num_server_rounds=3, **KEYS)
+    before, after = of(folder, "heldout"), of(folder, "heldout-adapted")
+    result = json.loads((folder / "result.json").read_text())
+    found = result["heldout"]
+    assert found["count"] == len(before) == 2
+    assert found["mean"] == pytest.approx(np.mean([row["metrics"]["accuracy"] for row in before]))
+    assert found["adapted"]["mean"] == pytest.approx(np.mean([r["metrics"]["accuracy"] for r in after]))
+    assert result["clients"]["count"] == 8
+    assert result["participation"]["clients"] == result["participation"]["population"] == 8
+    held = {row["name"] for row in before}
+    assert not held & {row["name"] for row in rows(folder) if not row["phase"].startswith("heldout")}
+    assert {"Held-out clients", "Held out, after training"} <= {label for label, _ in headline(result)}
+
+
+def test_a_run_without_has_none(tmp_path: Path) -> None:
+    assert json.loads((go(tmp_path) / "result.json").read_text())["heldout"] is None
+
+
+def test_a_longer_run_holds_out_the_same_and_measures_them_once(tmp_path: Path) -> None:
+    """Drawn again, or left in clients.jsonl, the resumed run would not be the one in one go."""
+    short = go(tmp_path, num_server_rounds=2, algorithm="fedper", **KEYS)
+    held = {row["name"] for row in of(short, "heldout")}
+    longer = go(tmp_path, num_server_rounds=3, algorithm="fedper", resume=True, **KEYS)
+    at_once = go(tmp_path, num_server_rounds=3, algorithm="fedper", run_name="at-once", **KEYS)
+    for phase in ("heldout", "heldout-adapted"):
+        assert of(longer, phase) == of(at_once, phase)
+        assert {row["name"] for row in of(longer, phase)} == held
+    assert (longer / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
+
+
+def test_no_client_left_to_train_is_refused() -> None:
+    registry = ClientRegistry(1.0, 1)
+    registry.names = ["a"]
+    with pytest.raises(ConfigError, match='"heldout-clients"'):
+        registry.hold_out(0.2, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"heldout-clients": 0.2, "local-test-fraction": 0.0}, '"local-test-fraction"'),
+        ({"heldout-clients": 0.2, "algorithm": "centralised"}, "everybody's data"),
+        ({"heldout-clients": 1.0}, "< 1"),
+    ],
+)
+def test_what_could_not_be_measured_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_config(keys)
+    assert said in str(refused.value)
