@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.results.groups import Groups, Run
-from server_app.results.lines import Row
+from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
     has_accuracy,
@@ -48,6 +48,10 @@ def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
         ConfigError: A run lacks that evaluation.
     """
     runs = [run for group in curves.values() for run in group]
+    if not any(measured_on(run.rounds) for run in runs):  # such as regression
+        places = [p for p, (_, loss) in MEASURED.items() if all(_has(run, loss) for run in runs)]
+        if places and (on is None or on in places):
+            return on or places[0], ["No run has an accuracy: the losses are compared."]
     headlines = {str(run.path): measured_on(run.rounds) for run in runs}
     by_place = {headline: path for path, headline in reversed(headlines.items())}
     if None in by_place:
@@ -75,6 +79,10 @@ def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
     return wanted, [remark] * mixed
 
 
+def _has(run: Run, key: str) -> bool:
+    return any(number(row.get(key)) is not None for row in run.rounds)
+
+
 class Column(NamedTuple):
     """A column of numbers: its header, where in a run's summary they are, and how they are written."""
 
@@ -95,6 +103,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     }
     goal, percent = str(float(target)), f"{100 * target:g} %"
     every = [result for results in found.values() for result in results]
+    scored = any(result["accuracy"] is not None for result in every)
     policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
     moved = [result["bytes_to_target"][goal] for result in every]
     size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
@@ -125,7 +134,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         [name, str(len(results)), _rounds(results), *(_cell(column, results) for column in columns)]
         for name, results in found.items()
     ]
-    remarks = [f"Accuracy and loss: {WHERE[on]}."]
+    remarks = [f"{'Accuracy and loss' if nats else 'Loss'}: {WHERE[on]}."]
     if len(every) > len(found):
         remarks.append("± is the sample standard deviation over seeds.")
     if nats and not any(m is not None for m in moved):

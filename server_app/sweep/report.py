@@ -78,18 +78,19 @@ def _results(out: Outcome) -> Iterable[Element]:
     yield element("div", {"class": "plots"}, *drawn)
     maps = list(_heat_maps(out))
     if maps:
-        yield element("h2", None, "Mean final accuracy (%)")
+        yield element("h2", None, f"Mean final {out.metric}{out.unit}")
         yield from maps
     if pairs := matched(out):
         yield element("h2", None, "Algorithms under the same keys")
         yield table(
-            ["pair", "keys", "difference (points)", "95 % interval (paired t)", "pairs"],
-            [[pair, keys, *_numbers(difference)] for pair, keys, difference in pairs],
+            ["pair", "keys", "difference", "95 % interval (paired t)", "pairs"],
+            [[pair, keys, *_numbers(difference, out.decimals)] for pair, keys, difference in pairs],
         )
 
 
-def _numbers(d: Difference) -> list[str]:
-    return [f"{d.mean:+.2f}", f"{d.low:+.2f} to {d.high:+.2f}", str(d.pairs)]
+def _numbers(d: Difference, decimals: int) -> list[str]:
+    mean, low, high = (f"{value:+.{decimals}f}" for value in (d.mean, d.low, d.high))
+    return [mean, f"{low} to {high}", str(d.pairs)]
 
 
 def curves(out: Outcome) -> list[Plot]:
@@ -124,7 +125,7 @@ def _curve(colour: int, label: str, runs: Sequence[Run], key: str, scale: float)
 
 
 def over_keys(out: Outcome) -> list[Plot]:
-    """Return for each swept key with numbers the final accuracy over its values, a line for all else."""
+    """Return for each swept key with numbers the final score over its values, a line for all else."""
     keys = dict.fromkeys(key for name in out.scores for key in out.settings[name])
     found = []
     for key in keys:
@@ -146,8 +147,8 @@ def over_keys(out: Outcome) -> list[Plot]:
         found.append(
             Plot(
                 f"over-{key}",
-                "Final accuracy",
-                f"%, over {key}",
+                f"Final {out.metric}",
+                f"{out.unit.strip()} over {key}".strip(),
                 "Mean over seeds of finished runs; the band is their range.",
                 series,
                 x=key,
@@ -178,6 +179,7 @@ def _heat_maps(out: Outcome) -> Iterable[Element]:
     down, across = axes
     means = {name: mean_and_std(scores)[0] for name, scores in out.scores.items()}
     low, high = min(means.values()), max(means.values())
+    worst = low if out.sign > 0 else high
     tables = dict[str, dict[tuple[Any, Any], float]]()
     for name, mean in means.items():
         keys = out.settings[name]
@@ -193,9 +195,9 @@ def _heat_maps(out: Outcome) -> Iterable[Element]:
             made = [element("th", {"scope": "row"}, said(down, row))]
             for column in columns:
                 found = cells.get((row, column))
-                share = 0.0 if found is None else 80 * (found - low) / ((high - low) or 1)
+                share = 0.0 if found is None else 80 * abs(found - worst) / ((high - low) or 1)
                 style = {"class": "heat", "style": f"--share: {share:.0f}%"}
-                made.append(element("td", style, "" if found is None else f"{found:.2f}"))
+                made.append(element("td", style, "" if found is None else f"{found:.{out.decimals}f}"))
             rows.append(element("tr", None, *made))
         yield element("h3", None, rest) if rest else element("p", None)
         yield element("div", {"class": "wide"}, element("table", None, *rows))

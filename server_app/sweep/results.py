@@ -26,9 +26,25 @@ class Outcome:
     header: list[str]
     lines: list[list[str]]  # a row for each configuration
     remarks: list[str]
-    scores: dict[str, list[float]]  # by configuration of finished runs, final accuracy in percent by seed
+    scores: dict[str, list[float]]  # by configuration of finished runs, its final numbers by seed
+    metric: str  # what these are: accuracy in percent, or loss
     best: str | None = None
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by configuration, its swept keys
+
+    @property
+    def sign(self) -> int:
+        """1 if more is better, else -1."""
+        return 1 if self.metric == "accuracy" else -1
+
+    @property
+    def unit(self) -> str:
+        """What scores are counted in, with a space in front; "" for a loss."""
+        return " %" if self.metric == "accuracy" else ""
+
+    @property
+    def decimals(self) -> int:
+        """Digits behind the point of a score."""
+        return 2 if self.metric == "accuracy" else 4
 
 
 def outcome(queue: SweepQueue, on: str | None, target: float) -> Outcome:
@@ -40,17 +56,19 @@ def outcome(queue: SweepQueue, on: str | None, target: float) -> Outcome:
     curves = groups([queue.folder])
     on, remarks = compare.choose(curves, on)
     header, lines, more = compare.table(curves, on, target)
+    runs = [run for group in curves.values() for run in group]
+    metric = "accuracy" if any(_final(run, on, "accuracy") is not None for run in runs) else "loss"
     stopped = {entry.name for entry in queue.entries if entry.state == STOPPED}
     scores = {
         name: values
         for name, runs in curves.items()
         if not any(run.path.name in stopped for run in runs)
-        and len(values := [a for run in runs if (a := _final(run, on)) is not None]) == len(runs)
+        and len(values := [a for run in runs if (a := _final(run, on, metric)) is not None]) == len(runs)
     }
     most = max(map(len, scores.values()), default=0)
     full = {name: mean_and_std(values)[0] for name, values in scores.items() if len(values) == most}
-    out = Outcome(curves, on, header, lines, remarks + more, scores)
-    out.best = max(full, key=lambda name: full[name], default=None)
+    out = Outcome(curves, on, header, lines, remarks + more, scores, metric)
+    out.best = max(full, key=lambda name: out.sign * full[name], default=None)
     by_name = {entry.name: entry.keys for entry in queue.entries}
     for name, runs in curves.items():
         keys = by_name[runs[0].path.name]
@@ -59,9 +77,9 @@ def outcome(queue: SweepQueue, on: str | None, target: float) -> Outcome:
     return out
 
 
-def _final(run: Run, on: str) -> float | None:
-    value = summarise(run.rounds, run.clients, run.config, [], on)["accuracy"]
-    return None if value is None else PERCENT * float(value)
+def _final(run: Run, on: str, metric: str) -> float | None:
+    value = summarise(run.rounds, run.clients, run.config, [], on)[metric]
+    return None if value is None else float(value) * (PERCENT if metric == "accuracy" else 1)
 
 
 def _ended_early(queue: SweepQueue) -> list[str]:
@@ -80,11 +98,11 @@ def best_words(out: Outcome) -> list[str]:
     if out.best is None:
         return []
     mean, std = mean_and_std(out.scores[out.best])
-    spread = "" if std is None else f" ± {std:.2f}"
+    spread = "" if std is None else f" ± {std:.{out.decimals}f}"
     seeds = f", {len(out.scores[out.best])} seeds" if std is not None else ""
-    words = [f"Best: {out.best}: final accuracy {mean:.2f}{spread} %{seeds}."]
+    words = [f"Best: {out.best}: final {out.metric} {mean:.{out.decimals}f}{spread}{out.unit}{seeds}."]
     rivals = differences(out)
-    words += [_difference_words(out.best, other, difference) for other, difference in rivals]
+    words += [_difference_words(out, other, difference) for other, difference in rivals]
     if rivals and len(out.curves) > 2:
         words.append(
             "Each configuration was chosen by the numbers that it is compared by, which flatters the best: "
@@ -102,11 +120,13 @@ def differences(out: Outcome) -> list[tuple[str, Difference]]:
         return []
     best = out.curves[out.best]
     mean = {name: mean_and_std(values)[0] for name, values in out.scores.items()}
-    others = sorted((n for n in mean if n != out.best), key=lambda n: -mean[n])
+    others = sorted((n for n in mean if n != out.best), key=lambda n: -out.sign * mean[n])
     algorithms = {name: str(out.curves[name][0].config.get("algorithm")) for name in mean}
     rivals = {algorithms[n]: n for n in reversed(others) if algorithms[n] != algorithms[out.best]}
     chosen = [n for n in others if n in rivals.values()] if rivals else others[:1]
-    found = [(n, over_seeds(best, out.curves[n], lambda run: _final(run, out.on))) for n in chosen]
+    found = [
+        (n, over_seeds(best, out.curves[n], lambda run: _final(run, out.on, out.metric))) for n in chosen
+    ]
     return [(name, difference) for name, difference in found if difference is not None]
 
 
@@ -121,7 +141,7 @@ def matched(out: Outcome) -> list[tuple[str, str, Difference]]:
             if a.get("algorithm") == b.get("algorithm") or any(a[key] != b[key] for key in shared):
                 continue
             runs = out.curves[first], out.curves[second]
-            if difference := over_seeds(*runs, lambda run: _final(run, out.on)):
+            if difference := over_seeds(*runs, lambda run: _final(run, out.on, out.metric)):
                 own = [key for key in (*a, *b) if (key in a) != (key in b)]
                 words = [said(key, {**a, **b}[key]) for key in (*shared, *own)]
                 found.append(
@@ -130,11 +150,13 @@ def matched(out: Outcome) -> list[tuple[str, str, Difference]]:
     return found
 
 
-def _difference_words(best: str, other: str, d: Difference) -> str:
+def _difference_words(out: Outcome, other: str, d: Difference) -> str:
     sure = "" if d.low > 0 or d.high < 0 else ", which includes 0"
+    mean, low, high = (f"{value:+.{out.decimals}f}" for value in (d.mean, d.low, d.high))
+    points = " points" if out.metric == "accuracy" else ""
     return (
-        f"{best} minus {other}: {d.mean:+.2f} points over {d.pairs} paired seeds; 95 % confidence interval "
-        f"(paired t) {d.low:+.2f} to {d.high:+.2f}{sure}."
+        f"{out.best} minus {other}: {mean}{points} over {d.pairs} paired seeds; 95 % confidence interval "
+        f"(paired t) {low} to {high}{sure}."
     )
 
 

@@ -32,10 +32,27 @@ class Curve:
         """Add finished rounds, given by their lines of rounds.jsonl."""
         for row in rows:
             self.last = max(self.last, row["round"])
-            self.on = self.on or measured_on([row])
-            value = number(row.get(MEASURED[self.on][0])) if self.on else None
+            self.on = self.on or measured_on([row]) or _loss_on(row)
+            value = _value(row, self.on)
             if value is not None:
                 self.best[row["round"]] = max([value, *list(self.best.values())[-1:]])
+
+
+def _loss_on(row: Row) -> str | None:
+    """Return where a row without an accuracy, such as one of regression, has a loss."""
+    return next(
+        (f"{on} loss" for on, (_, loss) in MEASURED.items() if number(row.get(loss)) is not None), None
+    )
+
+
+def _value(row: Row, on: str | None) -> float | None:
+    """Return the accuracy of a row, or its loss with its sign turned."""
+    if on is None:
+        return None
+    if on in MEASURED:
+        return number(row.get(MEASURED[on][0]))
+    loss = number(row.get(MEASURED[on.removesuffix(" loss")][1]))
+    return None if loss is None else -loss
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,8 @@ class Verdict:
 
     def __str__(self) -> str:
         return (
-            f"best {self.value:.4g} by round {self.round}, below the median {self.median:.4g} of "
-            f"{self.peers} runs before it"
+            f"best {abs(self.value):.4g} by round {self.round}, worse than the median {abs(self.median):.4g} "
+            f"of {self.peers} runs before it"
         )
 
 

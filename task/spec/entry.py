@@ -33,8 +33,8 @@ class Algorithm:
     keeps: tuple[Record, ...] = ()
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
-    # What clients do to answer: train, measure on test data, take the loss on training data, sum up the columns
-    # of their tables, or measure on test data what a round of training would make of them, of which nothing
+    # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
+    # tables' columns, or measure on test data what a round of training would make of them, of which nothing
     # goes up or is kept.
     work: Literal["train", "evaluate", "loss", "columns", "adapt"] = "train"
     weight: Literal["examples", "uniform"] = "examples"

@@ -303,6 +303,21 @@ def test_the_best_configuration_and_its_lead(swept: SweepQueue) -> None:
     }
 
 
+def test_without_accuracies_the_losses_decide(swept: SweepQueue) -> None:
+    for path in swept.folder.glob("*/rounds.jsonl"):
+        rows = [json.loads(line) | {"accuracy": None} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = outcome(swept, None, 0.5)  # the loss is 1 - accuracy: the same order
+    assert (out.metric, out.best) == ("loss", "scaffold, learning-rate=0.1")
+    assert out.header == ["run", "seeds", "rounds", "final loss"]
+    assert best_words(out)[0].endswith("final loss 0.3600 ± 0.0300, 3 seeds.")
+    assert differences(out)[0][1].mean == pytest.approx(-0.02)
+    made = Curve()
+    made.add([{"round": 1, "loss": 2.0}, {"round": 2, "loss": 3.0}])
+    assert made.best == {1: -2.0, 2: -2.0}
+    write_page(swept, out)
+
+
 def test_a_stopped_run_is_in_the_table_and_not_the_best(swept: SweepQueue) -> None:
     entry = next(e for e in swept.entries if e.name == "scaffold-learning-rate=0.1-seed=3")
     entry.state, entry.stopped_at, entry.error = STOPPED, 2, "best 0.67"
