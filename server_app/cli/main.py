@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli import deploy, run, scene, show, sweep, takeout
+from server_app.cli import bundle, deploy, run, scene, show, sweep, takeout
 from task.errors import BouquetError, DataError
 from task.text import plain
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for family in (run.app, sweep.app, scene.app, show.app, takeout.app, deploy.app):  # in the order of the help
+for family in (run.app, sweep.app, scene.app, show.app, takeout.app, bundle.app, deploy.app):  # in the order of the help
     app.add_typer(family)
 
 
