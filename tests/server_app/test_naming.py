@@ -19,6 +19,7 @@ from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.run_lock import holding
 from task.config.read import read_config
 from task.errors import BouquetError, ConfigError
+from task.tasks import with_task
 
 
 def put(path: Path, *, rounds: bool = True, result: bool = False) -> Path:
@@ -94,6 +95,13 @@ def test_a_run_without_a_name_takes_the_next_free_one(tmp_path: Path) -> None:
 def test_a_name_says_what_was_changed(keys: dict[str, Any], name: str, tmp_path: Path) -> None:
     """All runs of a data set were called alike, and a resume with more rounds has to find its run."""
     assert where(tmp_path, **keys) == name.replace("path_", "data-path_")
+
+
+def test_a_name_stays_when_the_data_have_said_the_task(tmp_path: Path) -> None:
+    """Every run was told that its name was taken, and kept state lay under another name than the run's."""
+    config = read_config({"algorithm": "ditto"})
+    assert with_task(config, "classification").run_name == config.run_name
+    assert numbered(with_task(config, "classification"), where(tmp_path, algorithm="ditto")) == ""
 
 
 def test_a_long_name_is_cut_and_stays_one_of_its_own(tmp_path: Path) -> None:
