@@ -104,11 +104,11 @@ def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
 
 
 def table(runs: Sequence[KeptRun]) -> Table:
-    """Return a row for each run."""
-    made = Table("run", "id", "algorithm")
-    for column in ("clients", "refused", "newest round", "size"):
-        made.add_column(column, justify="right")
+    """Return two lines for each run: its name as `bouquet state` takes it, whole, and what is kept of it."""
+    made = Table(show_header=False, box=None, padding=(0, 0, 1, 0))
+    made.add_column(overflow="fold")
     for r in runs:
-        numbers = f"{r.clients:,}", f"{r.refused:,}", f"{r.newest:,}", f"{r.size / 2**20:,.1f} MiB"
-        made.add_row(r.name, r.id, ", ".join(r.algorithms), *numbers)
+        refused = f", {r.refused:,} refused" if r.refused else ""
+        facts = f"{', '.join(r.algorithms)}, {r.clients:,} clients{refused}, newest round {r.newest:,}"
+        made.add_row(f"{r.name}/{r.id}\n    {facts}, {r.size / 2**20:,.1f} MiB")
     return made
