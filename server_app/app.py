@@ -81,6 +81,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         find_maker(config.model)
     dataset = _server_data(config)
     if dataset is not None:
+        task_of(config, dataset.task, dataset.num_classes)
         load_partition(dataset, config.data, config.seeds.data)
 
 
