@@ -103,7 +103,6 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     }
     goal, percent = str(float(target)), f"{100 * target:g} %"
     every = [result for results in found.values() for result in results]
-    scored = any(result["accuracy"] is not None for result in every)
     policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
     moved = [result["bytes_to_target"][goal] for result in every]
     size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
