@@ -40,7 +40,7 @@ clientapp = "client_app.app:app"
 
 @app.command(
     "app",
-    epilog="Example: [bold]bouquet app . -c 'model=\"net:Small\" dataset=\"data:load\"'[/bold], then "
+    epilog='Example: [bold]bouquet app . -c \'model="net:Small" dataset="data:load"\'[/bold], then '
     "[bold]flwr run . --stream[/bold]",
 )
 def write_app(
@@ -78,5 +78,6 @@ def _tables(keys: dict[str, bool | int | float | str]) -> str:
         tables.setdefault(section, []).append(f"{name} = {text}")
     head = "\n[tool.flwr.app.config"
     return "".join(
-        f"{head}{'.' * bool(section)}{section}]\n" + "\n".join(lines) + "\n" for section, lines in tables.items()
+        f"{head}{'.' * bool(section)}{section}]\n" + "\n".join(lines) + "\n"
+        for section, lines in tables.items()
     )

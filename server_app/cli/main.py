@@ -20,7 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for family in (run.app, sweep.app, scene.app, show.app, takeout.app, bundle.app, deploy.app):  # in the order of the help
+for family in (
+    run.app,
+    sweep.app,
+    scene.app,
+    show.app,
+    takeout.app,
+    bundle.app,
+    deploy.app,
+):  # in the order of the help
     app.add_typer(family)
 
 

@@ -25,7 +25,7 @@ from server_app.deploy.link.status import RED, read_status
 from server_app.run.progress import closing_table
 from server_app.run.stopped import finish_stopped
 from task import timing
-from task.errors import BouquetError, ConfigError
+from task.errors import BouquetError
 from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
 
@@ -120,10 +120,6 @@ def federation(
     Raises:
         BouquetError: A process did not come up.
     """
-    if not (APP_DIR / "pyproject.toml").exists():
-        raise ConfigError(
-            f"a federation needs the app's folder: expected {APP_DIR / 'pyproject.toml'}; got none"
-        )
     make_folder(runs)
     with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as folder:
         kits = Path(folder, "kits")

@@ -20,7 +20,6 @@ LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "plateau-rounds", 
 
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name
-_FOUND = frozenset({"task"})  # "auto" until the data are known; then a run would be called otherwise
 _BARE = frozenset({"model", "partition", "selection"})  # whose values say what they are
 
 
@@ -54,7 +53,7 @@ def default_name(config: Any) -> str:
 
     Of a configuration that is too long for that, the first changes and a fingerprint of all are named.
     """
-    left = CHANGE_NO_RESULT | LENGTHEN | _NAMED | _FOUND
+    left = CHANGE_NO_RESULT | LENGTHEN | _NAMED
     keys = {key: value for key, value in changed(config).items() if key not in left}
     return _joined(_safe(config.algorithm), _safe(config.data.dataset), keys, str(config.seed))
 

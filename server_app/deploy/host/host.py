@@ -1,18 +1,57 @@
 """This machine: its place names, free ports and marked processes."""
 
 import hashlib
+import shutil
 import socket
+import tempfile
+import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 
 import psutil
 
 MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[3]
+PROJECT = "pyproject.toml"
+IN_METADATA = f"extra_metadata/{PROJECT}"  # of a wheel
+PACKAGES = ("task", "strategies", "client_app", "server_app")
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
 APP_HEADER = "bouquet-app"  # of a node that runs its installed app only: which that is
 HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until there is an answer: seconds
+
+
+@contextmanager
+def app_folder() -> Iterator[Path]:
+    """Give the app's folder with its ``pyproject.toml``, as Flower builds a bundle from it.
+
+    That is the checkout; of an app that is installed from a wheel it is a copy, made for the block.
+
+    Raises:
+        OSError: The app's files are not here.
+    """
+    if _is_ours(APP_DIR / PROJECT):
+        yield APP_DIR
+        return
+    with tempfile.TemporaryDirectory(prefix="bouquet-app-") as folder:
+        text = distribution("bouquet").read_text(IN_METADATA)
+        if text is None:
+            raise OSError(f"the installed bouquet has no {IN_METADATA}")
+        Path(folder, PROJECT).write_text(text, "utf-8")
+        for package in PACKAGES:
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(APP_DIR / package, Path(folder, package), ignore=ignored)
+        yield Path(folder)
+
+
+def _is_ours(project: Path) -> bool:
+    """Return whether a file is Bouquet's ``pyproject.toml``: other packages leave theirs next to it."""
+    try:
+        return bool(tomllib.loads(project.read_text("utf-8"))["project"]["name"] == "bouquet")
+    except (OSError, KeyError, TypeError, ValueError):
+        return False
 
 
 def place_of(folder: Path) -> str:

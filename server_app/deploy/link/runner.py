@@ -256,15 +256,16 @@ def bundle() -> bytes:
     """Return the app as a bundle for a SuperLink.
 
     Raises:
-        BouquetError: The app's folder is not here.
+        BouquetError: The app's files are not here.
     """
-    from server_app.deploy.host.host import APP_DIR
+    from server_app.deploy.host.host import APP_DIR, app_folder
     from task.flower.app import build_bundle
 
     try:
-        return build_bundle(APP_DIR)
+        with app_folder() as folder:
+            return build_bundle(folder)
     except Exception as err:
-        raise BouquetError(f"{APP_DIR}: expected the app's folder; got {type(err).__name__}: {err}") from None
+        raise BouquetError(f"{APP_DIR}: expected the app's files; got {type(err).__name__}: {err}") from None
 
 
 __all__ = ["LinkError", "Runner", "bundle"]
