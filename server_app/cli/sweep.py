@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from server_app.cli.common import RunsDir, Set, console, importing, sigterm_is_ctrl_c
+from server_app.cli.common import RunsDir, console, importing, sigterm_is_ctrl_c
 from task.errors import BouquetError, ConfigError
 from task.text import plain
 
@@ -36,11 +36,14 @@ def sweep(
     recipe: Annotated[
         str, typer.Argument(help="Bundled recipe or TOML file, in which an array is several values.")
     ] = "",
-    config: Set = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'learning-rate=0.1,0.2 seed=1..5'."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the sweep: its folder below --runs-dir.")] = "sweep",
     runs_dir: RunsDir = "runs",
     listed: Annotated[
-        str, typer.Option("--list", help="A TOML file with a table [runs.NAME] for each run, or a scene.")
+        str, typer.Option("--list", help="A TOML file with a table \\[runs.NAME] for each run, or a scene.")
     ] = "",
     draw: Annotated[
         int,
@@ -68,8 +71,9 @@ def sweep(
 ) -> None:
     """Run every combination of run-config keys, and compare the configurations over their seeds.
 
-    `-c a=1,2 seed=1..5` gives a key several values. The queue is on disk: the same command, or only --name,
-    goes on after an interruption and runs nothing twice.
+    -c 'a=1,2 seed=1..5' gives keys several values, and so does an array in RECIPE, a bundled recipe or a TOML
+    file. The queue is on disk: the same command, or --name alone, goes on after an interruption and runs
+    nothing twice.
     """
     from server_app.sweep.points import plan, read_axes
 
@@ -84,8 +88,10 @@ def sweep(
     if dry_run:
         _list(planned, folder)
         return
-    from server_app.sweep.queue import holding, open_queue
+    from server_app.sweep.queue import check_there, holding, open_queue
 
+    if planned is None:
+        check_there(folder)
     command = shlex.join(["bouquet", *sys.argv[1:]])
     with holding(folder):
         queue, remarks = open_queue(folder, planned, command)

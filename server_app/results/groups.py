@@ -14,7 +14,6 @@ from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
 from task.errors import ConfigError
-from task.spec.algorithms import ALGORITHMS
 
 SWEEP = "sweep.json"  # the queue of a sweep, in its folder
 MOST_PARTS = 6  # of a label; where more keys differ, a run's name says more
@@ -22,7 +21,14 @@ BARE = ("algorithm", "dataset", "model", "partition", "selection")  # keys whose
 
 SEEDS = ("seed", "model-seed", "data-seed", "train-seed")
 # Keys in which runs of one configuration may differ, besides these.
-FREE = CHANGE_NO_RESULT | {"min-replies", "device", "stack", "threads"}
+FREE = CHANGE_NO_RESULT | {
+    *("min-replies", "device", "stack", "threads"),
+    *(
+        "fraction-evaluate",
+        "evaluate-every",
+        "client-evaluate-every",
+    ),  # what is measured, not what is trained
+}
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,7 @@ def _read(path: Path, last_round: int | None) -> Run:
 def configuration(config: Mapping[str, Value]) -> dict[str, Value]:
     """Return what a run computes, whatever its seed: the keys that it reads, with defaults filled in."""
     full = {**defaults(), **config}
-    found = {k: v for k, v in full.items() if k not in FREE and not _is_seed(k) and unmet(k, full) is None}
-    entry = ALGORITHMS.get(str(full["algorithm"]))
-    if found.get("fraction-evaluate") == float(bool(full["ala"]) or (entry is not None and entry.personal)):
-        found["fraction-evaluate"] = defaults()["fraction-evaluate"]  # it follows from the algorithm
-    return found
+    return {k: v for k, v in full.items() if k not in FREE and not _is_seed(k) and unmet(k, full) is None}
 
 
 def _is_seed(key: str) -> bool:

@@ -14,6 +14,7 @@ from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import as_run_config, fuse, read_config, read_recipe, scene_runs
 from task.config.sections import Value
 from task.errors import ConfigError
+from task.spec.algorithms import ALGORITHMS
 
 MOST_POINTS = 100_000
 LONGEST_NAME = 120
@@ -167,11 +168,15 @@ def _combination(
 def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own: frozenset[str]) -> Plan:
     points, seen = list[SweepPoint](), set[str]()
     dropped, reasons = Counter[str](), dict[str, str]()
+    places, unmeasured = set[str](), False
     for label, keys in combined:
         kept, unread = fuse(keys, {})
         dropped.update(unread.keys())
         reasons |= unread
         config = read_config(kept)
+        entry = ALGORITHMS.get(config.algorithm)
+        places.add(("server", "clients")[config.train.ala or (entry is not None and entry.personal)])
+        unmeasured |= config.server.fraction_evaluate == 0
         whole = {k: v for k, v in as_run_config(config).items() if k not in CHANGE_NO_RESULT}
         if repr(whole) not in seen:
             seen.add(repr(whole))
@@ -185,6 +190,11 @@ def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own
     ]
     if len(points) < len(combined):
         remarks.append(f"{len(combined)} combinations are {len(points)} different runs")
+    if len(places) > 1 and unmeasured:
+        remarks.append(
+            "some runs are measured on the clients and others on the server only, so no table can compare "
+            "them: set fraction-evaluate=1.0 for all"
+        )
     return Plan(_named_apart(points), swept, remarks)
 
 

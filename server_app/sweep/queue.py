@@ -89,12 +89,10 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
     record = read_object(folder / SWEEP, problems)
     if problems:
         raise StateError(f"{folder}: expected a sweep's {SWEEP}; got {problems[0]}")
+    if plan is None:
+        check_there(folder)
     if record is None:
-        if plan is None:
-            raise ConfigError(
-                "sweep: expected keys to sweep, such as -c 'learning-rate=0.05,0.1 seed=1..3', or the --name "
-                f"of a sweep to go on with; got neither, and {folder} holds none"
-            )
+        assert plan is not None
         if folder.is_dir() and any(not p.name.startswith(".") for p in folder.iterdir()):
             raise ConfigError(
                 f"sweep --name: expected a new folder or that of a sweep; got {folder}, which has no {SWEEP}"
@@ -122,6 +120,19 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
     )
     queue.save()
     return queue, remarks
+
+
+def check_there(folder: Path) -> None:
+    """Refuse to go on with a sweep that is not there.
+
+    Raises:
+        ConfigError: Saying what to give.
+    """
+    if not (folder / SWEEP).exists():
+        raise ConfigError(
+            "sweep: expected keys to sweep, such as -c 'learning-rate=0.05,0.1 seed=1..3', or the --name "
+            f"of a sweep to go on with; got neither, and {folder} holds none"
+        )
 
 
 def _extended(queue: SweepQueue, plan: Plan, command: str) -> list[str]:

@@ -12,7 +12,7 @@ from server_app.deploy.host.processes import Child
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.monitor.data import Watched
-from server_app.deploy.monitor.metrics import LATEST, Family, metrics
+from server_app.deploy.monitor.metrics import LATEST, MetricFamily, metrics
 from tests.deploy.test_monitor import Browse, browse, link_kit
 from tests.support.monitor import EVIL, write_run
 
@@ -20,7 +20,7 @@ __all__ = ["browse"]  # a fixture
 
 
 def test_the_text_of_a_family() -> None:
-    family = Family("a_total", "counter", "What it is.")
+    family = MetricFamily("a_total", "counter", "What it is.")
     assert list(family.lines()) == []
     family.add(None, run="not measured")
     family.add(3, run='a"b\\c\nd')

@@ -125,6 +125,12 @@ def test_every_combination_is_checked(option: str, message: str) -> None:
         planned(option)
 
 
+def test_runs_that_no_table_can_compare_are_told_before_they_run() -> None:
+    assert "set fraction-evaluate=1.0 for all" in planned('algorithm="fedavg","ditto"').remarks[0]
+    assert not planned('algorithm="fedavg","ditto" fraction-evaluate=1.0').remarks
+    assert not planned('algorithm="fedper","ditto"').remarks
+
+
 def test_names_that_a_folder_cannot_have_stay_apart() -> None:
     found = planned('data-path="a/b","a:b" dataset="csv"')
     assert [p.name for p in found.points] == ["data-path=a_b_1", "data-path=a_b_2"]

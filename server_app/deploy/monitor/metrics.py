@@ -19,7 +19,7 @@ Value = float | int | bool | None
 
 
 @dataclass
-class Family:
+class MetricFamily:
     """One metric with its samples."""
 
     name: str
@@ -59,14 +59,14 @@ def metrics(watched: Watched) -> bytes:
     return "".join(f"{line}\n" for family in families for line in family.lines()).encode()
 
 
-def _of_link(nodes: Row) -> Iterable[Family]:
-    state = Family("bouquet_link_state", "gauge", "1 for the link's state: green, yellow or red.")
+def _of_link(nodes: Row) -> Iterable[MetricFamily]:
+    state = MetricFamily("bouquet_link_state", "gauge", "1 for the link's state: green, yellow or red.")
     for name in (GREEN, YELLOW, RED) if nodes["state"] else ():
         state.add(nodes["state"] == name, state=name)
-    online = Family("bouquet_nodes_online", "gauge", "Enrolled nodes that are online.")
-    enrolled = Family("bouquet_nodes_enrolled", "gauge", "Nodes that are enrolled at the link.")
-    each = Family("bouquet_node_online", "gauge", "1 if the node is online.")
-    clients = Family("bouquet_node_clients", "gauge", "Clients that the node hosts.")
+    online = MetricFamily("bouquet_nodes_online", "gauge", "Enrolled nodes that are online.")
+    enrolled = MetricFamily("bouquet_nodes_enrolled", "gauge", "Nodes that are enrolled at the link.")
+    each = MetricFamily("bouquet_node_online", "gauge", "1 if the node is online.")
+    clients = MetricFamily("bouquet_node_clients", "gauge", "Clients that the node hosts.")
     if nodes["there"] and not nodes["old"]:  # an old status does not say who is online
         online.add(sum(bool(node["online"]) for node in nodes["nodes"]))
         enrolled.add(len(nodes["nodes"]))
@@ -76,18 +76,24 @@ def _of_link(nodes: Row) -> Iterable[Family]:
     return state, online, enrolled, each, clients
 
 
-def _of_runs(watched: Watched, found: Row) -> Iterable[Family]:
-    states = Family("bouquet_runs", "gauge", "Runs by state.")
+def _of_runs(watched: Watched, found: Row) -> Iterable[MetricFamily]:
+    states = MetricFamily("bouquet_runs", "gauge", "Runs by state.")
     for state, count in sorted(Counter(run["state"] for run in found["runs"]).items()):
         states.add(count, state=state)
-    done = Family("bouquet_run_round", "gauge", f"Last finished round of each of the {LATEST} latest runs.")
-    of = Family("bouquet_run_rounds", "gauge", "Rounds that the run is to have.")
-    running = Family("bouquet_run_running", "gauge", "1 while the run goes on.")
-    accuracy = Family("bouquet_run_accuracy", "gauge", "Last accuracy, between 0 and 1, and where measured.")
-    loss = Family("bouquet_run_loss", "gauge", "Last loss on the server's test set, in nats.")
-    moved = Family("bouquet_run_bytes_total", "counter", "Bytes of all messages to and from the clients.")
-    seconds = Family("bouquet_run_seconds_total", "counter", "Seconds of all finished rounds.")
-    dropped = Family("bouquet_run_quarantined_total", "counter", "Replies that were quarantined.")
+    done = MetricFamily(
+        "bouquet_run_round", "gauge", f"Last finished round of each of the {LATEST} latest runs."
+    )
+    of = MetricFamily("bouquet_run_rounds", "gauge", "Rounds that the run is to have.")
+    running = MetricFamily("bouquet_run_running", "gauge", "1 while the run goes on.")
+    accuracy = MetricFamily(
+        "bouquet_run_accuracy", "gauge", "Last accuracy, between 0 and 1, and where measured."
+    )
+    loss = MetricFamily("bouquet_run_loss", "gauge", "Last loss on the server's test set, in nats.")
+    moved = MetricFamily(
+        "bouquet_run_bytes_total", "counter", "Bytes of all messages to and from the clients."
+    )
+    seconds = MetricFamily("bouquet_run_seconds_total", "counter", "Seconds of all finished rounds.")
+    dropped = MetricFamily("bouquet_run_quarantined_total", "counter", "Replies that were quarantined.")
     for run in found["runs"][:LATEST]:
         name = {"run": run["name"]}
         try:
