@@ -79,7 +79,7 @@ def test_ctrl_c_ends_all_of_it_with_one_line(number: signal.Signals, tmp_path: P
         else:
             run.send_signal(number)
         assert run.wait(timeout=30) == 130
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 10  # result and report are written first
         assert ended(workers)
     log = (tmp_path / "log").read_text()
     assert log.count("--resume") == 1
