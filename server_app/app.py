@@ -15,7 +15,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.model_card import card_of
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
-from server_app.run.evaluate import central_evaluation
+from server_app.run.evaluate import central_evaluation, global_model
 from server_app.run.initial_model import initial_model
 from server_app.run.kept import settle
 from server_app.run.naming import check_free, folder_of_run, numbered
@@ -210,6 +210,8 @@ def _run(
             raise
         recorder.close()
     summary = _summary(folder, keys)
+    if dataset is not None and entry.personal:
+        summary["global_model"] = global_model(entry, model, dataset, task, result.arrays)
     folder.finish(summary, wire.read_arrays(result.arrays), card)
     _report(path)
     trackers.finish(summary, path)

@@ -340,6 +340,9 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
     held = result.get("heldout") or {}
+    whole = result.get("global_model") or {}
+    parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
+    rows.append(("Global model, test set", ", ".join(part for part in parts if part)))
     rows.append(("Held-out clients", _held_text(held)))
     rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
     return [(label, text) for label, text in rows if text]

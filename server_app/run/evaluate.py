@@ -7,6 +7,8 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
 from task.numerics.evaluate import measure
+from task.spec.entry import Algorithm
+from task.spec.record import MODEL_DOWN
 from task.tasks.base import Task
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
@@ -39,3 +41,17 @@ def central_evaluation(
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
+
+
+def global_model(
+    entry: Algorithm, model: torch.nn.Module, dataset: Dataset, task: Task, arrays: ArrayRecord
+) -> dict[str, float] | None:
+    """Return how the final global model of a run of clients' own models does on the global test set.
+
+    None if there is no such set, or the server has no whole model that clients receive.
+    """
+    if entry.private or MODEL_DOWN not in entry.down:
+        return None
+    evaluate_fn = central_evaluation(model, dataset, torch.device("cpu"), task)
+    found = evaluate_fn(0, arrays) if evaluate_fn else None
+    return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}

@@ -1,14 +1,15 @@
 """The phase before round 1 in which the server learns means and deviations of the clients' columns.
 
-All clients that are online are asked once (`task.spec.columns`). What comes of it goes down with every later
-message, so that a node that joins late, or starts again, works with the same numbers; a run that is resumed
-takes them from its folder.
+All clients that are online and not held out are asked once (`task.spec.columns`). What comes of it goes down
+with every later message, so that a node that joins late, or starts again, works with the same numbers; a run
+that is resumed takes them from its folder.
 """
 
 import math
 
 from flwr.serverapp import Grid
 
+from strategies.engine import held_out
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from task.errors import NodesError
@@ -37,6 +38,7 @@ def learn_columns(
         return engine.moments
     least = max(config.server.min_replies, 1)
     engine.register(grid, 0, least)
+    held_out.draw(config, registry)
     shape, _ = registry.shape_of_data()
     engine.columns = math.prod(shape)
     phase = Phase(COLUMNS, entry.phases[COLUMNS], tuple(sorted(registry.names)), least=least)

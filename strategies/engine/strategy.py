@@ -183,8 +183,7 @@ class Strategy(FlowerStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies in as they come and apply the rule; (None, None) if too few were good.
 
-        If most clients diverge from a model that has not proved itself (`strategies.engine.recovery`), the
-        server goes back to the last one that has, and the round is over.
+        If most clients diverge from the model, the server may go back (`strategies.engine.recovery`).
         """
         assert self.state is not None
         assert self._round is not None
@@ -290,8 +289,7 @@ class Strategy(FlowerStrategy):
             evaluate_config: The same for evaluation messages.
             evaluate_fn: Central evaluation; called for round 0 and every ``evaluate-every`` rounds.
             journal: Takes rows and checkpoints, and gives the one to resume from.
-            trainable: Names of the parameters among the arrays; empty = all floating arrays but the running
-                statistics of normalisation layers.
+            trainable: Names of the parameters; empty = all floating arrays but running statistics.
             overlap: Call `evaluate_fn` in a thread of its own, as the journal is written, while the next
                 round trains; without effect where that depends on the accuracy (``target-accuracy``).
             measures: The run's further metrics (run-config key ``metrics``).

@@ -263,3 +263,18 @@ def test_a_run_whose_clients_keep_nothing_says_nothing_of_it(
 ) -> None:
     go(tmp_path, state_dir=str(tmp_path / "states"))
     assert "Kept state" not in capsys.readouterr().out
+
+
+def test_a_run_of_own_models_says_what_its_global_model_does_on_the_global_test_set(tmp_path: Path) -> None:
+    """Fine-tuning trains fedavg's global model; one whose layers stay with the clients is no whole model."""
+    keys: dict[str, Any] = {"local_test_fraction": 0.2, "fraction_train": 1.0}
+    plain = json.loads((go(tmp_path, **keys) / "result.json").read_text())
+    own = json.loads(
+        (go(tmp_path, algorithm="fine-tune", run_name="own", **keys) / "result.json").read_text()
+    )
+    assert own["measured_on"] == "clients"
+    assert own["global_model"]["accuracy"] == plain["accuracy"]
+    assert own["global_model"]["loss"] == plain["loss"]
+    assert "global_model" not in plain
+    part = json.loads((go(tmp_path, algorithm="fedper", run_name="part", **keys) / "result.json").read_text())
+    assert part["global_model"] is None
