@@ -18,39 +18,19 @@ A target of -100, or NaN among floats, does not count: it fills up a batch or a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.population import listed
 from task.references import is_reference, load_reference
+from task.tasks.specs import TASKS, TaskSpec
 
 if TYPE_CHECKING:  # torch costs seconds
     from task.tasks.base import Task
 
 __all__ = ["TASKS", "TaskSpec", "check_goal", "check_loss_name", "metrics_of", "task_of", "with_task"]
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """One entry of `TASKS`."""
-
-    description: str  # one line for listings
-    losses: tuple[str, ...]  # by name, the task's own first
-    classes: bool = False  # whether targets are numbers of classes
-    accuracy: bool = False  # whether a prediction is right or wrong
-    metrics: tuple[str, ...] = ()  # measured unless the run names others
-
-
-_CLASSES = ("cross-entropy", "label-smoothing", "focal")
-TASKS: dict[str, TaskSpec] = {
-    "classification": TaskSpec("one class of each example", _CLASSES, classes=True, accuracy=True),
-    "language": TaskSpec("the next character of each one in a text", _CLASSES, classes=True, accuracy=True),
-    "multi-label": TaskSpec("each label of an example, 0 or 1", ("bce", "focal"), accuracy=True),
-    "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber")),
-    "regression": TaskSpec("numbers", ("mse", "mae", "huber"), metrics=("mae", "r2")),
-}
 
 
 def task_of(config: Config, found: str, classes: int) -> Task:

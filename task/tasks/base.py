@@ -12,7 +12,7 @@ import torch
 from task.datasets.base import PADDING
 from task.datasets.columns import readable
 from task.errors import ConfigError, local
-from task.tasks import TASKS
+from task.tasks.specs import TASKS
 
 if TYPE_CHECKING:
     import numpy as np

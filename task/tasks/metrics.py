@@ -1,8 +1,8 @@
 """Metrics as functions of sums over examples, so that the parts of many clients merge exactly.
 
 A metric never sees a whole set: it takes integers that were added over batches, clients and nodes, in any
-order. Counts are integers by themselves. A sum of numbers, such as that of squared errors, is an integer
-number of 2^-192, held in limbs (`exact`), so that it does not depend on the order either. Definitions are
+order. Counts are integers by themselves, and sums of numbers, such as that of squared errors, are made into
+integers by `task.numerics.limbs`. Definitions are
 scikit-learn's, with its defaults:
 
 =========================  ==================================================  ==============================
@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -37,49 +36,11 @@ import torch
 
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
+from task.numerics.limbs import LIMBS, Ints, exact, number_of
 
-Ints = npt.NDArray[np.int64]
 Value = float | list[float | None] | list[list[float]] | None
 BINS = 1024
-LIMB, WHOLE, UNIT = 32, 12, 192  # bits of a limb, limbs of a sum, and its unit is 2^-UNIT
-LIMBS = WHOLE + 1  # the last one counts what no sum holds: NaN, infinity, 2^128 and more
 COUNT = "count"
-
-
-def exact(values: npt.NDArray[np.float64]) -> Ints:
-    """Return the sum over the first axis as limbs [..., LIMBS]; values below 2^-139 count as 0.
-
-    Limb i counts 2^(32 i - 192); its sign is that of the sum. Limbs of several sums may be added.
-    """
-    flat = values.reshape(len(values), -1)
-    fits = np.abs(flat) < 2.0**128
-    mantissas, exponents = np.frexp(np.where(fits & (np.abs(flat) >= 2.0 ** (53 - UNIT)), flat, 0.0))
-    whole = np.ldexp(mantissas, 53).astype(np.int64)
-    limbs = np.zeros((flat.shape[1], LIMBS), np.int64)
-    for column in range(flat.shape[1]):
-        total = 0
-        for e in np.unique(exponents[:, column]).tolist():
-            some = whole[exponents[:, column] == e, column]
-            # halves, so that int64 sums of any number of them stay exact
-            units = (int((some >> 26).sum()) << 26) + int((some & (2**26 - 1)).sum())
-            total += units << (e - 53 + UNIT) if units else 0
-        sign, rest = (-1 if total < 0 else 1), abs(total)
-        for i in range(WHOLE):
-            limbs[column, i] = sign * ((rest >> (LIMB * i)) & (2**LIMB - 1))
-    limbs[:, WHOLE] = (~fits).sum(0)
-    return limbs.reshape(*values.shape[1:], LIMBS)
-
-
-def number_of(limbs: Ints) -> Fraction:
-    """Return the sum that limbs [LIMBS] stand for.
-
-    Raises:
-        ArithmeticError: A value was too large or not finite.
-    """
-    *parts, lost = limbs.tolist()
-    if lost:
-        raise ArithmeticError(f"{lost} values that are not finite")
-    return Fraction(sum(limb << (LIMB * i) for i, limb in enumerate(parts)), 2**UNIT)
 
 
 # ------------------------------------------------------------------------------ what is added up

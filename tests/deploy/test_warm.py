@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.flower.warm import Task
+from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.node import policy
 from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
 from server_app.deploy.node.policy import Site
@@ -116,4 +116,4 @@ def test_a_hook_that_cannot_be_run_says_no(tmp_path: Path) -> None:
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "hush" not in repr(Task("127.0.0.1:1", "hush"))
+    assert "hush" not in repr(AcquiredTask("127.0.0.1:1", "hush"))

@@ -12,7 +12,8 @@ import torch
 from sklearn import metrics as sk
 
 from task.errors import ConfigError
-from task.tasks.metrics import BINS, METRICS, Measures, added, exact, number_of
+from task.numerics.limbs import exact, number_of
+from task.tasks.metrics import BINS, METRICS, Measures, added
 
 RNG = np.random.default_rng(5)
 N, C = 400, 6

@@ -47,7 +47,7 @@ APP = "server_app.app"
 
 
 @dataclass(frozen=True)
-class Task:
+class AcquiredTask:
     """A task that was acquired.
 
     Attributes:
@@ -93,7 +93,7 @@ class PreforkExecutor:
         self.address, self.certificates, self._tokens = address, certificates, tokens
         self._here = installed()
         self._forks = Forks()  # whose wait ends with any signal that is handled
-        self.running: dict[int, Task] = {}  # by process id
+        self.running: dict[int, AcquiredTask] = {}  # by process id
         method = {"/flwr.proto.Runtime/AcquireTask"}
         self.client = RuntimeHttpClient.from_server_address(
             server_address=address,
@@ -128,7 +128,7 @@ class PreforkExecutor:
             say(f"{self.address} answers again")
             self._trouble = ""
         if answer.HasField("task") and answer.token:
-            task = Task(self.address, answer.token, self.certificates)
+            task = AcquiredTask(self.address, answer.token, self.certificates)
             pid = self._forks.fork(partial(server_task, task, self._here, self._tokens))
             self.running[pid] = task
             with open(self._tokens / str(pid), "w", opener=private, encoding="utf-8") as file:
@@ -153,12 +153,12 @@ class PreforkExecutor:
             path.unlink()
             if token:
                 say(f"process {path.name}: killed with its parent; reporting it")
-                task = Task(self.address, token, self.certificates)
+                task = AcquiredTask(self.address, token, self.certificates)
                 why = "the process was killed with the parent of all tasks"
                 self._forks.fork(partial(task.report, why))
 
 
-def server_task(task: Task, here: Mapping[str, str], turn: Path) -> None:
+def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None:
     """Run a ServerApp in Flower's way, with the installed app.
 
     Flower takes a folder that another process has begun to unpack for an app, so they unpack in turn: `turn`

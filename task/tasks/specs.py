@@ -1,0 +1,24 @@
+"""The tasks that there are; without torch, for whoever only needs the names."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One entry of `TASKS`."""
+
+    description: str  # one line for listings
+    losses: tuple[str, ...]  # by name, the task's own first
+    classes: bool = False  # whether targets are numbers of classes
+    accuracy: bool = False  # whether a prediction is right or wrong
+    metrics: tuple[str, ...] = ()  # measured unless the run names others
+
+
+_CLASSES = ("cross-entropy", "label-smoothing", "focal")
+TASKS: dict[str, TaskSpec] = {
+    "classification": TaskSpec("one class of each example", _CLASSES, classes=True, accuracy=True),
+    "language": TaskSpec("the next character of each one in a text", _CLASSES, classes=True, accuracy=True),
+    "multi-label": TaskSpec("each label of an example, 0 or 1", ("bce", "focal"), accuracy=True),
+    "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber")),
+    "regression": TaskSpec("numbers", ("mse", "mae", "huber"), metrics=("mae", "r2")),
+}
