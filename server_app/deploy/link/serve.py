@@ -78,8 +78,9 @@ class Keeper:
         """Return whether to look now; seldom while all nodes are online and there is no job."""
         silent_s = time.monotonic() - self._looked_at
         if timing.NODES_LOOK_S <= silent_s < timing.NODES_CALM_S:
-            online = {node.name for node in self.seen.nodes if node.online}
-            return self._runner.busy or online != {path.stem for path in self.kit.nodes.glob("[!.]*.pub")}
+            nodes, keys = self.seen.nodes, {path.stem for path in self.kit.nodes.glob("[!.]*.pub")}
+            calm = all(node.online for node in nodes) and {node.name for node in nodes} == keys
+            return self._runner.busy or not calm
         return silent_s >= timing.NODES_CALM_S
 
     def _register(self) -> list[NodeState]:
