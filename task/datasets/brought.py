@@ -42,20 +42,20 @@ def decode(request: Request, source: Source) -> Decoded:
         ConfigError: It is no such callable.
         DataError: It fails, or its result cannot be used.
     """
-    where = f'run-config key "dataset": "{request.name}"'
+    key = f'run-config key "dataset": "{request.name}"'
     load = load_reference("dataset", request.name)
     if not callable(load):
-        raise ConfigError(f"{where}: expected a callable (data_dir); got {type(load).__name__}")
+        raise ConfigError(f"{key}: expected a callable (data_dir); got {type(load).__name__}")
     try:
-        made = load(*_argument(load, request.data_dir, where))
+        made = load(*_argument(load, request.data_dir, key))
     except ConfigError:
         raise
     except Exception as err:  # whatever the user's code raises
-        raise DataError(f"{where}: expected data; got an error: {local(place(err))}") from err
-    return from_arrays(request, where, _arrays(where, made))
+        raise DataError(f"{key}: expected data; got an error: {local(place(err))}") from err
+    return from_arrays(request, key, _arrays(key, made))
 
 
-def _argument(load: Any, data_dir: Path, where: str) -> tuple[Path, ...]:
+def _argument(load: Any, data_dir: Path, key: str) -> tuple[Path, ...]:
     """Return what to call the user's code with."""
     try:
         parameters = list(inspect.signature(load).parameters.values())
@@ -70,39 +70,39 @@ def _argument(load: Any, data_dir: Path, where: str) -> tuple[Path, ...]:
     if not needed:
         return (data_dir,) if by_place and by_place[0].name == "data_dir" else ()
     got = ", ".join(map(str, parameters))
-    raise ConfigError(f"{where}: expected a callable (data_dir), or without arguments; got ({got})")
+    raise ConfigError(f"{key}: expected a callable (data_dir), or without arguments; got ({got})")
 
 
-def _arrays(where: str, made: Any) -> dict[str, npt.NDArray[Any]]:
+def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
     """Return the result as arrays by the names that npz files give them."""
     if not isinstance(made, Sequence) or len(made) not in (2, 3, 4, 5):
         got = f"{len(made)} values" if isinstance(made, Sequence) else type(made).__name__
-        raise DataError(f"{where}: expected {_FORMS}; got {got}")
+        raise DataError(f"{key}: expected {_FORMS}; got {got}")
     if len(made) < 4:
         train, test, *owners = made
-        both = [*from_examples(where, "train", train), *from_examples(where, "test", test)]
+        both = [*from_examples(key, "train", train), *from_examples(key, "test", test)]
         parts: Sequence[Any] = [*both, *owners]
     else:
         parts = made
     names = ("x", "y", "x_test", "y_test", "client")
-    arrays = {n: array_of(where, n, part) for n, part in zip(names, parts, strict=False) if part is not None}
+    arrays = {n: array_of(key, n, part) for n, part in zip(names, parts, strict=False) if part is not None}
     for inputs, targets in (("x", "y"), ("x_test", "y_test")):
         sizes = [str(len(arrays[n])) if n in arrays else "none" for n in (inputs, targets)]
         if sizes[0] != sizes[1]:
             raise DataError(
-                f"{where}: expected as many targets {targets} as examples {inputs}; got {' and '.join(sizes)}"
+                f"{key}: expected as many targets {targets} as examples {inputs}; got {' and '.join(sizes)}"
             )
     if "x" not in arrays:
-        raise DataError(f"{where}: expected training examples; got none")
+        raise DataError(f"{key}: expected training examples; got none")
     if not len(arrays.get("x_test", [0])):
         del arrays["x_test"], arrays["y_test"]
     if "x_test" in arrays and arrays["y"].shape[1:] != arrays["y_test"].shape[1:]:
         got = f"{list(arrays['y'].shape)} and {list(arrays['y_test'].shape)}"
-        raise DataError(f"{where}: expected targets of one shape in training and test; got {got}")
+        raise DataError(f"{key}: expected targets of one shape in training and test; got {got}")
     return arrays
 
 
-def array_of(where: str, name: str, values: Any) -> npt.NDArray[Any]:
+def array_of(key: str, name: str, values: Any) -> npt.NDArray[Any]:
     """Return an array, a tensor or a list as an array.
 
     Raises:
@@ -111,15 +111,13 @@ def array_of(where: str, name: str, values: Any) -> npt.NDArray[Any]:
     try:
         made = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except Exception as err:
-        raise DataError(f"{where}: expected {name} as an array; got {local(place(err))}") from err
+        raise DataError(f"{key}: expected {name} as an array; got {local(place(err))}") from err
     if made.ndim == 0 or (made.dtype.kind not in "fiub" and name != "client"):
-        raise DataError(
-            f"{where}: expected {name} as an array of numbers; got {made.dtype}{list(made.shape)}"
-        )
+        raise DataError(f"{key}: expected {name} as an array of numbers; got {made.dtype}{list(made.shape)}")
     return made
 
 
-def from_examples(where: str, name: str, examples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def from_examples(key: str, name: str, examples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return inputs and targets of a map-style data set, stacked.
 
     Raises:
@@ -127,16 +125,16 @@ def from_examples(where: str, name: str, examples: Any) -> tuple[npt.NDArray[Any
     """
     if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
         raise DataError(
-            f"{where}: expected {name} as a torch Dataset with __len__ and __getitem__; got "
+            f"{key}: expected {name} as a torch Dataset with __len__ and __getitem__; got "
             f"{type(examples).__name__}"
         )
     try:
         pairs = [examples[i] for i in range(len(examples))]
         x, y = ([np.asarray(pair[side]) for pair in pairs] for side in (0, 1))
     except Exception as err:
-        raise DataError(f"{where}: expected pairs (x, y) in {name}; got {local(place(err))}") from err
+        raise DataError(f"{key}: expected pairs (x, y) in {name}; got {local(place(err))}") from err
     shapes = {a.shape for a in x}
     if len(shapes) != 1:
         got = ", ".join(map(str, sorted(map(list, shapes))[:3])) or "no examples"
-        raise DataError(f"{where}: expected examples of one shape in {name}; got {local(got)}")
+        raise DataError(f"{key}: expected examples of one shape in {name}; got {local(got)}")
     return np.stack(x), np.stack(y)

@@ -314,27 +314,25 @@ def brought(deal: Deal) -> list[Rows]:
         DataError: It fails, or its lists are not one for each client, disjoint and of rows that there are.
     """
     name, clients = deal.config.partition, deal.config.num_clients
-    where = f'run-config key "partition": "{name}"'
+    key = f'run-config key "partition": "{name}"'
     own = load_reference("partition", name)
     if not callable(own):
-        raise ConfigError(
-            f"{where}: expected a callable (labels, num_clients, rng); got {type(own).__name__}"
-        )
+        raise ConfigError(f"{key}: expected a callable (labels, num_clients, rng); got {type(own).__name__}")
     try:
         parts = [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
     except ConfigError:
         raise
     except Exception as err:  # whatever the user's code raises
-        raise DataError(f"{where}: expected lists of rows; got an error: {local(place(err))}") from err
+        raise DataError(f"{key}: expected lists of rows; got an error: {local(place(err))}") from err
     if len(parts) != clients:
-        raise DataError(f"{where}: expected {clients} lists of rows, one for each client; got {len(parts)}")
+        raise DataError(f"{key}: expected {clients} lists of rows, one for each client; got {len(parts)}")
     for k, part in enumerate(parts):
         if part.ndim != 1 or (part.dtype.kind not in "iu" and len(part)):
             got = f"{part.dtype}{list(part.shape)}"
-            raise DataError(f"{where}: expected row numbers, integers [n], for client {k}; got {got}")
+            raise DataError(f"{key}: expected row numbers, integers [n], for client {k}; got {got}")
         if len(part) and not 0 <= part.min() <= part.max() < deal.size:
             wrong = int(part.min() if part.min() < 0 else part.max())
-            raise DataError(f"{where}: expected rows from 0 to {deal.size - 1}; got {wrong} for client {k}")
+            raise DataError(f"{key}: expected rows from 0 to {deal.size - 1}; got {wrong} for client {k}")
     parts = [part.astype(np.int64) for part in parts]
     rows, clients_of = np.concatenate(parts), np.repeat(np.arange(clients), [len(part) for part in parts])
     order = np.argsort(rows, kind="stable")
@@ -342,7 +340,7 @@ def brought(deal: Deal) -> list[Rows]:
     if len(twice):
         first, second = order[twice[0] : twice[0] + 2]
         raise DataError(
-            f"{where}: expected each row at one client at most; got row {int(rows[first])} at client "
+            f"{key}: expected each row at one client at most; got row {int(rows[first])} at client "
             f"{int(clients_of[first])} and again at client {int(clients_of[second])}"
         )
     return parts

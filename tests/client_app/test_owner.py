@@ -329,3 +329,23 @@ def test_a_refusal_stays_one_on_its_way_out(ward: dict[str, Any]) -> None:
     message = Message(ordered(node), dst_node_id=3, message_type="train")
     with pytest.raises(RefusedError, match="policy: min-examples = 10"):
         make_app()(message, context)
+
+
+@pytest.mark.parametrize("key", ["model", "dataset", "partition", "loss", "metrics", "optimizer"])
+def test_code_of_a_run_is_refused_by_name_unless_the_owner_allows_its_package(key: str) -> None:
+    # Importing it is running it: a run could read any file of the node.
+    with pytest.raises(ConfigError, match=r'policy: packages: .*\(other\); got "net" of "net.parts:own"'):
+        keys_of_node({key: "net.parts:own"}, {"packages": "other"})
+    with pytest.raises(ConfigError, match=r'\(none\); got "net"'):
+        keys_of_node({key: "net.parts:own"}, {})
+    assert keys_of_node({key: "net.parts:own"}, {"packages": "other,net"})[key] == "net.parts:own"
+
+
+def test_code_that_is_not_allowed_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ward: dict[str, Any]
+) -> None:
+    (tmp_path / "evil_net.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setenv("BOUQUET_CODE", str(tmp_path))
+    content = call(make_app(), {"dataset": "csv", "num-classes": 2, "model": "evil_net:Net"}, ward)
+    assert "policy: packages" in refused(content)
+    assert not (tmp_path / "ran").exists()

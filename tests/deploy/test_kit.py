@@ -211,6 +211,8 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
             "in policy.: expected one of apps, max-rounds, min-",
         ),
         ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
+        ("packages = []", 'packages = "net"', "\"policy.packages\": expected a list; got 'net'"),
+        ("packages = []", 'packages = ["net.py"]', 'modules, such as ["net", "data"]; got \'net.py\''),
         ("run-paths = false", "run-paths = 1", '"policy.run-paths": expected true or false; got 1'),
         ("[policy]", "[policies]", 'Did you mean "policy"?'),
     ],

@@ -1,11 +1,12 @@
 """Things of the user's own by reference: what is found, and what each error says."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from task.errors import ConfigError
-from task.references import is_reference, load_reference, package_of
+from task.references import CODE, code_of, is_reference, load_reference, package_of, references_in
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,45 @@ def test_errors(folder: Path, text: str, reference: str, words: str) -> None:
         (folder / "ref_a.py").write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_reference("model", reference)
+
+
+def test_the_hash_of_code_covers_what_it_imports_from_its_folder_and_no_more(folder: Path) -> None:
+    (folder / "ref_top.py").write_text("import ref_part\nimport numpy\n")
+    (folder / "ref_part.py").write_text("x = 1\n")
+    (folder / "ref_far.py").write_text("x = 1\n")
+    first = code_of(["ref_top:a", "ref_top:b"])
+    (folder / "ref_far.py").write_text("x = 2\n")
+    assert code_of(["ref_top:a"]) == first
+    (folder / "ref_part.py").write_text("x = 2\n")
+    assert code_of(["ref_top:a"]) != first
+    assert code_of(["ref_none:a"]) == {"ref_none": ""}
+    assert "ref_top" not in sys.modules  # nothing of it has run
+
+
+def test_the_hash_of_a_package_is_that_of_all_its_files_wherever_it_lies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two"):
+        (folder / place / "ref_pack" / "deep").mkdir(parents=True)
+        (folder / place / "ref_pack" / "__init__.py").write_text("")
+        (folder / place / "ref_pack" / "deep" / "net.py").write_text("x = 1\n")
+    found = []
+    for place in ("one", "two"):
+        monkeypatch.setenv(CODE, str(folder / place))
+        found.append(code_of(["ref_pack.deep.net:x"]))
+        sys.path.remove(str(folder / place))
+    assert found[0] == found[1]
+    monkeypatch.setenv(CODE, str(folder / "two"))
+    (folder / "two" / "ref_pack" / "deep" / "net.py").write_text("x = 2\n")
+    assert code_of(["ref_pack:x"]) != found[0]
+
+
+def test_references_of_a_run_are_found_in_all_keys_that_take_them() -> None:
+    keys = {
+        "model": "net:Small",
+        "metrics": "f1, net:own",
+        "loss": "",
+        "dataset": "mnist",
+        "data-path": "C:/x",
+    }
+    assert references_in(keys) == ("net:Small", "net:own")
