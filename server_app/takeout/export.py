@@ -52,6 +52,7 @@ class Deployed(nn.Module):
     def __init__(self, model: nn.Module, data: Dataset) -> None:
         super().__init__()
         self.model, self.image, self.scale = model, data.kind == "image", data.scale
+        self.preparation = data.preparation
         self.mean: torch.Tensor
         self.std: torch.Tensor
         self.register_buffer("mean", torch.tensor(data.mean).reshape(1, -1, 1, 1))
@@ -61,6 +62,8 @@ class Deployed(nn.Module):
         """Return probabilities [N, C] (text [N, C, T]) of raw examples [N, ...]."""
         if self.image:
             x = (x / self.scale - self.mean) / self.std
+        elif self.preparation:
+            x = self.preparation(x)
         return torch.softmax(self.model(x), 1)
 
 
@@ -132,7 +135,7 @@ def _compared(ours: np.ndarray, theirs: np.ndarray, y: np.ndarray) -> dict[str, 
 
 
 def _random(card: ModelCard) -> Input:
-    if not card.kind:
+    if not card.kind or card.moments or card.config.data.missing != "refuse":
         raise ConfigError(
             "--data: expected some examples, since only the nodes of this run knew what they are"
         )
@@ -157,7 +160,7 @@ def _raw(examples: Input) -> np.ndarray:
     x = np.asarray(data.x[examples.rows])
     if data.kind == "text":
         return x.astype(np.int64)
-    return x.reshape(len(x), *data.input_shape).astype(np.float32)
+    return (x if data.preparation else x.reshape(len(x), *data.input_shape)).astype(np.float32)
 
 
 def _answers(answer: Answer, x: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from strategies.engine.recovery import VOID
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets import spec_of
+from task.datasets.columns import with_moments
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
@@ -128,6 +129,8 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their nodes"
         )
     node = open_node(replace(config, train=replace(config.train, device="cpu", threads=0)), {})
+    if card.moments and node.dataset.preparation:
+        node = replace(node, dataset=with_moments(node.dataset, card.moments))
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
     if entry.keeps:

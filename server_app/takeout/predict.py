@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from server_app.takeout.examples import Input, of_dataset
 from server_app.takeout.model import TakenModel
 from task.datasets import load_dataset
+from task.datasets.columns import with_moments
 from task.errors import ConfigError
 from task.numerics.evaluate import BATCH
 
@@ -89,6 +90,8 @@ def own_examples(taken: TakenModel) -> Input:
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
         data = load_dataset(config.data, config.synthetic, config.seeds.data)
         rows = np.arange(data.num_train, len(data.y))
+    if taken.card.moments and data.preparation:
+        data = with_moments(data, taken.card.moments)
     if not len(rows):
         raise ConfigError("--data: expected a file, since the run has no test set for this model")
     return of_dataset(data, rows)

@@ -103,7 +103,7 @@ class Preparation:
         wide = torch.where(gone, fill, x.double())
         if self.standardise and self.moments:
             wide = (wide - mean) / torch.from_numpy(self.moments.std[:d])
-            wide[gone & ~torch.from_numpy(self.numbers)] = 0.0
+            wide = torch.where(gone & ~torch.from_numpy(self.numbers), torch.zeros_like(wide), wide)
         parts = [wide.float(), gone[:, torch.from_numpy(self.firsts)].float()]
         return torch.cat(parts, dim=1) if self.indicator else parts[0]
 

@@ -21,6 +21,7 @@ from client_app.app import make_app
 from server_app.app import run
 from server_app.results.model_card import read_model
 from server_app.takeout.examples import read_examples
+from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
 from task.config.read import read_config
@@ -223,7 +224,23 @@ def test_a_table_is_predicted_as_it_was_trained_on_filled_encoded_and_standardis
     assert found.scores["all"]["accuracy"] == 1
     whole = predict(taken, read_examples(file, card)).scores["all"]
     assert whole["accuracy"] > 0.95
+    own = predict(taken, own_examples(taken))
+    assert own.scores["all"]["accuracy"] > 0.9
+    exported = export(taken, "torchscript", tmp_path / "m.pt", read_examples(file, card))
+    assert exported.difference <= 1e-6  # filling, gaps and standardisation are in it
     deployed = replace(card, columns=())  # nodes keep names to themselves; then the file's header tells
     typed = table(tmp_path / "typed.csv", "a,kind:category(x|y)", "1000001,y", "999999,", "1000002.5,x")
     again = predict(taken, read_examples(typed, deployed))
     np.testing.assert_array_equal(again.probabilities, found.probabilities)
+
+
+def test_a_clients_own_model_reads_a_standardised_table(tmp_path: Path) -> None:
+    """Per-FedAvg adapts on the client's own rows when its model is taken out: these are standardised, too."""
+    rows = [f"{1e6 + i % 7:.1f},{int(i % 7 > 3)}" for i in range(120)]
+    file = table(tmp_path / "train.csv", "a,label", *rows)
+    folder = trained(
+        tmp_path, dataset="csv", data_path=str(file), model="logistic", standardise=True,
+        algorithm="per-fedavg", learning_rate=0.5, fraction_evaluate=1.0, local_test_fraction=0.3,
+    )  # fmt: skip
+    taken = take(folder, "client-1")
+    assert np.isfinite(predict(taken, own_examples(taken)).scores["all"]["loss"])
