@@ -98,6 +98,7 @@ def test_a_result_is_data_frames_a_model_and_a_plot(tmp_path: Path) -> None:
     assert (mine["predicted"] == mine.filter(like="p_").idxmax(axis=1).str.removeprefix("p_")).all()
     assert not result.model.training
     assert [axes.get_xlabel() for axes in result.plot().axes][:2] == ["round", "round"]
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     assert repr(result).startswith("<ditto on digits, 2 rounds, accuracy 0.")
     with pytest.raises(ConfigError, match="load: expected a result folder"):
         load(tmp_path / "nothing")

@@ -202,7 +202,9 @@ def _left(seconds: float | None) -> str:
 
 
 def closing_table(result: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:
-    """Print the headline numbers of a finished run and where its results lie."""
+    """Print the headline numbers of a finished run and where its results lie; a notebook shows its result."""
+    if in_notebook():
+        return
     console = console or Terminal()
     rows = headline(result)
     wide = max(len(label) for label, _ in rows) + 2

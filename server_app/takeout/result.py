@@ -1,6 +1,7 @@
 """A run as Python sees it: its rounds and clients as data frames, its model, its plot."""
 
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ class RunResult:
         figure = compare.figure(curves, compare.choose(curves)[0])
         if not any(axes.has_data() for axes in figure.axes):
             raise ConfigError(f"{self.path}: expected a round that was measured; there is none yet")
+        figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]  # what a notebook asks for
         return figure
 
     def __repr__(self) -> str:
@@ -108,6 +110,12 @@ class RunResult:
         if result.get("accuracy") is not None:
             state += f", accuracy {result['accuracy']:.3f}"
         return f"<{run.get('algorithm')} on {run.get('dataset')}, {state}: {self.path}>"
+
+
+def _png(figure: "Figure") -> bytes:
+    data = BytesIO()
+    figure.savefig(data, format="png", dpi=70)
+    return data.getvalue()
 
 
 def _frame(rows: list[Row]) -> "pd.DataFrame":
