@@ -7,11 +7,13 @@ before it starts; whatever a tracker does wrong later costs a line in the log an
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,15 +133,15 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = [Metric(key, value, now, step) for key, value in values.items()]
+        metrics = [Metric(_plain(key), value, now, step) for key, value in values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
     def finish(self, result: Row, folder: Path, figure: Callable[[], Figure]) -> None:
         """Record the final numbers, the headline as tags, and the report with its plots as artifacts."""
         for key, value in scalars(result).items():
-            self._client.log_metric(self._id, f"final/{key}", value)
+            self._client.log_metric(self._id, _plain(f"final/{key}"), value)
         for label, text in headline(result):
-            self._client.set_tag(self._id, label, text)
+            self._client.set_tag(self._id, _plain(label), text)
         self._client.log_figure(self._id, figure(), "curves.png")
         for path in [
             folder / "report.html",
@@ -152,6 +154,11 @@ class MLflow(Tracker):
     def close(self, failed: bool) -> None:
         """End MLflow's run."""
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+
+
+def _plain(key: str) -> str:
+    """Return a name with the letters that MLflow takes only."""
+    return re.sub(r"[^\w.\- :/]", "", key)
 
 
 class WandB(Tracker):
@@ -176,12 +183,15 @@ class WandB(Tracker):
 
     def finish(self, result: Row, folder: Path, figure: Callable[[], Figure]) -> None:
         """Record the final numbers in the summary, the headline table, the curves and the report."""
+        import PIL.Image
         import wandb
 
         self._run.summary.update({f"final/{key}": value for key, value in scalars(result).items()})
         rows = [list(row) for row in headline(result)]
         self._run.log({"result": wandb.Table(columns=["what", "value"], data=rows)})
-        self._run.log({"curves": wandb.Image(figure())})
+        picture = io.BytesIO()  # of a figure it would want pyplot
+        figure().savefig(picture, format="png", dpi=110)
+        self._run.log({"curves": wandb.Image(PIL.Image.open(picture))})
         report = folder / "report.html"
         if report.exists():
             self._run.log({"report": wandb.Html(report.read_text("utf-8"))})
@@ -253,10 +263,13 @@ class Trackers:
         try:
             yield
         except Exception as err:
-            self._live.pop(name, None)
-            logger.warning(
+            failed = self._live.pop(name, None)
+            logger.error(
                 "tracker %s failed, the run goes on without it: %s: %s", name, type(err).__name__, err
             )
+            if failed is not None:
+                with suppress(Exception):  # it may be whole enough to end its record
+                    failed.close(failed=False)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -107,6 +108,8 @@ def test_mlflow_is_told_everything(folder: RunFolder, monkeypatch: pytest.Monkey
     assert (("7f", "final/accuracy", 0.5), {}) in fake.of("log_metric")
     assert (("7f", str(folder.path / "report.html"), None), {}) in fake.of("log_artifact")
     assert len(fake.of("log_figure")) == 1
+    keys = [args[1] for name in ("set_tag", "log_metric") for args, _ in fake.of(name)]
+    assert all(re.fullmatch(r"[\w.\- :/]+", key) for key in keys)  # or MLflow refuses it
     assert fake.of("set_terminated") == [(("7f", "FINISHED"), {})]
     # A resumed run goes on in the same record.
     record(folder, "mlflow", resumed=True)
