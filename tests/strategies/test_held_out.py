@@ -106,3 +106,16 @@ def test_what_could_not_be_measured_is_refused(keys: dict[str, Any], said: str) 
     with pytest.raises(ConfigError) as refused:
         read_config(keys)
     assert said in str(refused.value)
+
+
+def test_the_means_of_columns_are_those_of_the_clients_that_train(tmp_path: Path) -> None:
+    """Standardised by everybody's columns, the held-out clients' data would be in every model."""
+    path = tmp_path / "owners.npz"
+    write_owners(path)
+    keys = config(path, "fedavg", num_server_rounds=1, local_test_fraction=0.3, standardise=True)
+    journal = Held()
+    played = play(keys | {"heldout-clients": 0.4}, nodes=2, journal=journal)
+    registry, moments = played.strategy.registry, played.strategy.engine.moments
+    trained = [name for name in played.names if name not in {line["name"] for line in journal.lines}]
+    assert moments is not None
+    assert set(moments.count.tolist()) == {sum(registry.num_examples(trained).values())}
