@@ -20,7 +20,7 @@ import torch
 
 from client_app.memory.state import StateStore
 from client_app.owner import SIMULATION, Owner
-from client_app.training.local_optimizer import own_optimizer
+from client_app.training.local_optimizer import check_optimizer
 from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
@@ -157,7 +157,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     device = pick_device(config.train.device)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
-        own_optimizer(config.train.optimizer)  # said at registration if it cannot be used
+        check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
         owned = load_owned(config.data, path, name, config.seeds.data)
         config = with_task(config, owned.task)

@@ -171,6 +171,16 @@ def own_optimizer(reference: str) -> Callable[..., Optimizer]:
     return found
 
 
+def check_optimizer(reference: str) -> None:
+    """Take a step with a user's optimizer, so that what cannot train is refused before round 1.
+
+    Raises:
+        ConfigError: It cannot be made, or cannot take a step.
+    """
+    grads = [torch.ones(1, 2, 2)]
+    OwnOptimizer(own_optimizer(reference)).step([torch.zeros(1, 2, 2)], grads, 0.1)
+
+
 def _refused(expected_and_got: str) -> ConfigError:
     return ConfigError(f'run-config key "optimizer": expected {expected_and_got}')
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
-from client_app.training.local_optimizer import clip, own_optimizer
+from client_app.training.local_optimizer import check_optimizer, clip
 from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import program_of
 from task.config.knobs import AdamConfig, Config
@@ -154,11 +154,13 @@ def test_clip_by_hand() -> None:
         ("no_such_module_at_all:make", "no_such_module_at_all"),
         ("math:pi", "got float"),
         ("math:fabs", "(params, lr)"),
+        ("builtins:print", "torch.optim.Optimizer"),
+        ("torch.optim:LBFGS", "no argument"),
     ],
 )
 def test_what_makes_no_optimizer_is_refused(reference: str, said: str) -> None:
     with pytest.raises(ConfigError, match=r'"optimizer"') as refused:
-        own_optimizer(reference)
+        check_optimizer(reference)
     assert said in str(refused.value)
 
 
