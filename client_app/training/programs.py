@@ -249,10 +249,10 @@ class Layers(Program):
         plain = all(type(m) in cls.LAYERS for m in model) and next(iter(model.parameters()), None) is not None
         weighted = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
         # in this order: what PyTorch's older weight_norm leaves is none of it
-        named = [[*m._parameters] == ["weight", "bias"] and m.bias is not None for m in weighted]
+        named = [[name for name, _ in m.named_parameters(recurse=False)] == ["weight", "bias"] for m in weighted]
         ungrouped = [m.groups == 1 and m.padding_mode == "zeros" for m in model if isinstance(m, nn.Conv2d)]
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
-        unhooked = [not (m._forward_hooks or m._forward_pre_hooks or m._backward_hooks) for m in model]
+        unhooked = [not any(held for name, held in vars(m).items() if name.endswith("_hooks")) for m in model]
         # PyTorch applies a linear layer to the last dimension, and `_through` to all of them together.
         kinds = [type(m) for m in model]
         flattened = [nn.Flatten in kinds[:i] for i, kind in enumerate(kinds) if kind is nn.Linear]
