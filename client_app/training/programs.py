@@ -249,7 +249,9 @@ class Layers(Program):
         plain = all(type(m) in cls.LAYERS for m in model) and next(iter(model.parameters()), None) is not None
         weighted = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
         # in this order: what PyTorch's older weight_norm leaves is none of it
-        named = [[name for name, _ in m.named_parameters(recurse=False)] == ["weight", "bias"] for m in weighted]
+        named = [
+            [name for name, _ in m.named_parameters(recurse=False)] == ["weight", "bias"] for m in weighted
+        ]
         ungrouped = [m.groups == 1 and m.padding_mode == "zeros" for m in model if isinstance(m, nn.Conv2d)]
         flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
         unhooked = [not any(held for name, held in vars(m).items() if name.endswith("_hooks")) for m in model]
