@@ -46,7 +46,7 @@ def client_lines(server_round: int, phase: str, folded: Folded) -> list[dict[str
         scalars = dict(folded.metrics[name])
         examples = int(scalars.pop(wire.NUM_EXAMPLES))
         line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
-        lines.append(line | {"metrics": scalars})
+        lines.append(line | {"metrics": dict(sorted(scalars.items()))})
     return lines
 
 
