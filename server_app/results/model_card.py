@@ -27,6 +27,7 @@ from task.datasets import Dataset
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
+from task.tasks import with_task
 
 FORMAT = 1
 METADATA = "bouquet"
@@ -58,6 +59,11 @@ class ModelCard:
         return read_config(self.run)
 
     @property
+    def task(self) -> str:
+        """What the model was trained for, a name in `task.tasks.TASKS`."""
+        return with_task(self.config, "language" if self.kind == "text" else "classification").data.task
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the classes, their numbers where they have none."""
         return self.classes or tuple(str(i) for i in range(self.num_classes))
@@ -71,7 +77,7 @@ class ModelCard:
             "model": config.model,
             "dataset": config.data.dataset,
             "seed": config.seed,
-            "task": "language" if self.kind == "text" else "classification",
+            "task": self.task,
             "kind": self.kind,
             "input_shape": list(self.input_shape),
             "num_classes": self.num_classes,
@@ -95,6 +101,8 @@ def card_of(
 ) -> ModelCard:
     """Return the card of a run's model; `dataset` is None if only the nodes have data."""
     keys, default = as_run_config(config), defaults()
+    if config.data.task in ("classification", "language"):  # as the kind of the data says
+        keys["task"] = default["task"]
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:

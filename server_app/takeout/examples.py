@@ -26,6 +26,7 @@ from task.datasets.own import channels_first
 from task.datasets.tables import read_arrays
 from task.errors import DataError
 from task.population import some
+from task.tasks import TASKS
 
 Rows = npt.NDArray[np.int64]
 
@@ -98,11 +99,14 @@ def _csv(path: Path, card: ModelCard) -> Input:
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
-    labels = column(label) if label else []
+    labels = column(label) if label and TASKS[card.task].classes else []
+    numbers = (
+        _floats(column(label), path, [line for line, _ in lines]) if label and _has_numbers(card) else None
+    )
     where = [f"{path}, line {line}" for line, _ in lines]
     ids = column("id") if "id" in at and "id" not in [f.name for f in features] else []
     return _examples(
-        path, card, x, labels, where, ids, column("split") if "split" in at else [], encoded=True
+        path, card, x, labels, where, ids, column("split") if "split" in at else [], numbers, encoded=True
     )
 
 
@@ -152,11 +156,17 @@ def _npz(path: Path, card: ModelCard) -> Input:
         raise DataError(
             f"{path}: expected x of {wanted}, as the model was trained on; got {x.dtype} {x.shape}"
         )
-    labels = list(map(str, _joined(path, arrays, "y"))) if "y" in arrays else []
+    numbers = _joined(path, arrays, "y").astype(np.float32) if _has_numbers(card) and "y" in arrays else None
+    labels = list(map(str, _joined(path, arrays, "y"))) if TASKS[card.task].classes and "y" in arrays else []
     where = [f"{path}, example {i}" for i in range(len(x))]
     return _examples(
-        path, card, channels_first(x) if image else x.astype(np.float32), labels, where, [], parts
+        path, card, channels_first(x) if image else x.astype(np.float32), labels, where, [], parts, numbers
     )
+
+
+def _has_numbers(card: ModelCard) -> bool:
+    """Return whether targets are numbers or labels 0 and 1."""
+    return card.task in ("regression", "multi-label")
 
 
 def _joined(path: Path, arrays: dict[str, npt.NDArray[np.generic]], name: str) -> npt.NDArray[np.generic]:
@@ -196,6 +206,7 @@ def _examples(
     where: Sequence[str],
     ids: Sequence[str] = (),
     parts: Sequence[str] = (),
+    numbers: npt.NDArray[np.float32] | None = None,
     *,
     encoded: bool = False,
 ) -> Input:
@@ -214,7 +225,7 @@ def _examples(
     data = Dataset(
         name=path.name,
         x=x,
-        y=_numbers(labels, where, card) if labels else np.zeros(len(x), np.int64),
+        y=numbers if numbers is not None else _numbers(labels, where, card),
         num_train=0,
         num_classes=card.num_classes,
         input_shape=card.input_shape,
@@ -228,11 +239,25 @@ def _examples(
     if card.moments and data.preparation:
         data = with_moments(data, card.moments)
     names = list(ids) or [str(i) for i in range(len(x))]
-    return Input(data, np.arange(len(x)), names, bool(labels), list(parts))
+    return Input(data, np.arange(len(x)), names, bool(labels) or numbers is not None, list(parts))
+
+
+def _floats(cells: Sequence[str], path: Path, lines: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Return the targets of a csv file."""
+    for cell, line in zip(cells, lines, strict=True):
+        try:
+            good = math.isfinite(float(cell))
+        except ValueError:
+            good = False
+        if not good:
+            raise DataError(f"{path}, line {line}: expected a number as target; got {cell!r}")
+    return np.array(cells, np.float32)
 
 
 def _numbers(labels: Sequence[str], where: Sequence[str], card: ModelCard) -> Rows:
     """Return class numbers; labels are names of classes, or the numbers of classes without names."""
+    if not labels:
+        return np.zeros(len(where), np.int64)
     number = {name: i for i, name in enumerate(card.names)}
     for label, place in zip(labels, where, strict=True):
         if label not in number:

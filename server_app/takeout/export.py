@@ -29,13 +29,14 @@ from torch import nn
 from server_app.results.model_card import ModelCard, read_model
 from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
-from server_app.takeout.predict import predict
+from server_app.takeout.predict import answer, predict
 from task.datasets import Dataset
 from task.errors import BouquetError, ConfigError
 from task.numerics.arrays import state_of
 from task.numerics.evaluate import BATCH
 from task.resolve.contract import model_of
 from task.storage.files import replacing, write_safetensors
+from task.tasks import TASKS
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "state-dict": ".pth"}
 GRAPHS = ("onnx", "torchscript")  # formats that hold a program
@@ -47,10 +48,11 @@ Answer = Callable[[np.ndarray], np.ndarray]  # probabilities of raw examples
 
 
 class Deployed(nn.Module):
-    """A model that reads raw examples, as they are in files, and gives the probabilities of the classes."""
+    """A model that reads raw examples, as they are in files, and gives what `predict` says of them."""
 
-    def __init__(self, model: nn.Module, data: Dataset) -> None:
+    def __init__(self, model: nn.Module, data: Dataset, task: str = "classification") -> None:
         super().__init__()
+        self.task = task
         self.model, self.image, self.scale = model, data.kind == "image", data.scale
         self.preparation = data.preparation
         self.mean: torch.Tensor
@@ -59,12 +61,12 @@ class Deployed(nn.Module):
         self.register_buffer("std", torch.tensor(data.std).reshape(1, -1, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return probabilities [N, C] (text [N, C, T]) of raw examples [N, ...]."""
+        """Return probabilities [N, C] (text [N, C, T]), or numbers [N, d], of raw examples [N, ...]."""
         if self.image:
             x = (x / self.scale - self.mean) / self.std
         elif self.preparation:
             x = self.preparation(x)
-        return torch.softmax(self.model(x), 1)
+        return answer(self.model(x), self.task)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def export(
         raise ConfigError(f"--format: expected one of {', '.join(SUFFIXES)}; got {form!r}")
     if int8 and form not in GRAPHS:
         raise ConfigError(f"--int8: expected --format onnx or torchscript, which hold a program; got {form}")
-    labelled = examples is not None and examples.labelled
+    labelled = examples is not None and examples.labelled and TASKS[taken.card.task].classes
     examples = examples or _random(taken.card)
     ours = predict(taken, examples).probabilities
     x = _raw(examples)
@@ -121,7 +123,10 @@ def export(
 
 
 def _largest(theirs: np.ndarray, ours: np.ndarray) -> float:
-    return float(np.abs(theirs - ours).max(initial=0.0)) if theirs.shape == ours.shape else float("inf")
+    if theirs.shape != ours.shape:
+        return float("inf")
+    # Of numbers beyond 1 the relative one.
+    return float((np.abs(theirs - ours) / np.maximum(np.abs(ours), 1.0)).max(initial=0.0))
 
 
 def _compared(ours: np.ndarray, theirs: np.ndarray, y: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -170,7 +175,7 @@ def _answers(answer: Answer, x: np.ndarray) -> np.ndarray:
 def _write(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
     """Write a model in float32 and return how the written one answers."""
     if form in GRAPHS:
-        deployed = Deployed(taken.model, data).eval()
+        deployed = Deployed(taken.model, data, taken.card.task).eval()
         return _write_onnx(deployed, path, x) if form == "onnx" else _write_script(deployed, path, x)
     if form == "safetensors":
         config = taken.config
@@ -185,7 +190,7 @@ def _write(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Datase
         model.load_state_dict({name: torch.from_numpy(a) for name, a in arrays.items()})
     else:
         model.load_state_dict(torch.load(path, weights_only=True))
-    return _of_module(Deployed(model, data).eval())
+    return _of_module(Deployed(model, data, taken.card.task).eval())
 
 
 def _of_module(module: Callable[[torch.Tensor], torch.Tensor]) -> Answer:
@@ -223,7 +228,7 @@ def _of_onnx(path: Path) -> Answer:
 def _quantise(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
     """Replace a written graph by one with weights of 8 bits and return how that one answers."""
     if form == "torchscript":
-        deployed = Deployed(taken.model, data).eval()
+        deployed = Deployed(taken.model, data, taken.card.task).eval()
         quantisation: Any = torch.ao.quantization
         small = quantisation.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
         return _write_script(small, path, x)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from server_app.takeout.examples import Input, of_dataset
 from server_app.takeout.model import TakenModel
@@ -16,19 +15,31 @@ from task.datasets import load_dataset
 from task.datasets.columns import with_moments
 from task.errors import ConfigError
 from task.numerics.evaluate import BATCH
+from task.tasks import TASKS, task_of
+from task.tasks.base import Task, counted
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What a model says of some examples."""
 
-    probabilities: np.ndarray  # float32 [N, C], of text [N, C, T]
-    classes: tuple[str, ...]  # names of the classes
+    # Probabilities of the classes float32 [N, C], of text [N, C, T], or of the labels [N, C]; of other tasks
+    # the numbers that the model gives, [N, d].
+    probabilities: np.ndarray
+    classes: tuple[str, ...]  # names of the columns of these
     ids: tuple[str, ...]
-    scores: dict[str, dict[str, float]]  # "loss", "accuracy" and "examples", of all and of each part
+    # "loss", "accuracy" if the task has one, and "examples", of all and of each part
+    scores: dict[str, dict[str, float]]
+    task: str = "classification"
 
     def rows(self) -> Iterator[list[Any]]:
         """Yield a header and a row for each example: id, predicted class, probability of each class."""
+        if not TASKS[self.task].classes:
+            what = "p" if self.task == "multi-label" else "predicted"
+            yield ["id", *([what] if len(self.classes) == 1 else [f"{what}_{name}" for name in self.classes])]
+            for i, row in zip(self.ids, self.probabilities, strict=True):
+                yield [i, *(f"{p:.9g}" for p in row)]
+            return
         yield ["id", "predicted", *(f"p_{name}" for name in self.classes)]
         for i, row in zip(self.ids, self.probabilities, strict=True):
             # Nine digits give back every float32.
@@ -43,35 +54,61 @@ class Prediction:
     def report(self) -> list[str]:
         """Return a line about loss and accuracy of each part that has labels."""
         return [
-            f"{part}: loss {s['loss']:.4f}, accuracy {s['accuracy']:.4f} on {s['examples']:,} examples"
+            f"{part}: loss {s['loss']:.4f}"
+            + (f", accuracy {s['accuracy']:.4f}" if "accuracy" in s else "")
+            + f" on {s['examples']:,} examples"
             for part, s in self.scores.items()
         ]
 
 
 def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Prediction:
-    """Return a model's probabilities of each class, and its loss and accuracy where there are labels."""
-    y = examples.data.targets(examples.rows)
+    """Return what a model says of each example, and its loss and accuracy where there are targets.
+
+    Raises:
+        ConfigError: The outputs of a model of the user's own are no tensor.
+    """
+    task = task_of(taken.card.config, taken.card.task, taken.card.num_classes)
+    y = task.targets(examples.data, examples.rows)
     parts = []
     with torch.inference_mode():
         for i in range(0, len(examples.rows), batch):
             parts.append(taken.model(examples.data.inputs(examples.rows[i : i + batch])))
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        raise ConfigError(
+            f'run-config key "model": expected a tensor as outputs of "{taken.config.model}"; got '
+            f"{type(parts[0]).__name__}, which only its loss can read"
+        )
     logits = torch.cat(parts)
-    found = torch.softmax(logits, 1).numpy()
-    scores = _scores(logits, y, examples) if examples.labelled else {}
-    return Prediction(found, taken.card.names, tuple(examples.ids), scores)
+    found = answer(logits, task.name).numpy()
+    labelled = examples.labelled or task.name == "reconstruction"
+    scores = _scores(task, logits, y, examples) if labelled else {}
+    names = taken.card.names if task.spec.classes else tuple(map(str, range(found.shape[1])))
+    return Prediction(found, names, tuple(examples.ids), scores, task.name)
 
 
-def _scores(logits: torch.Tensor, y: torch.Tensor, examples: Input) -> dict[str, dict[str, float]]:
-    loss = cross_entropy(logits, y, reduction="none")
-    right, counts = (logits.argmax(1) == y), (y >= 0)  # of text, padding does not count
+def answer(outputs: torch.Tensor, task: str) -> torch.Tensor:
+    """Return probabilities of classes or labels, or an example's numbers [N, d], of a task's outputs."""
+    if TASKS[task].classes:
+        return torch.softmax(outputs, 1)
+    numbers = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)
+    return torch.sigmoid(numbers) if task == "multi-label" else numbers
+
+
+def _scores(
+    task: Task, outputs: torch.Tensor, y: torch.Tensor, examples: Input
+) -> dict[str, dict[str, float]]:
+    loss = task.single(outputs, y)
+    counts = counted(y)  # of text, padding does not
     named = np.array(examples.parts)
     masks = {"all": torch.ones(len(y), dtype=torch.bool)}
     masks |= {part: torch.from_numpy(named == part) for part in sorted(set(examples.parts))}
     scores = {}
     for part, mask in masks.items():
         n = int(counts[mask].sum())
-        sums = float(loss[mask].double().sum()), int(right[mask].sum())
-        scores[part] = {"loss": sums[0] / max(n, 1), "accuracy": sums[1] / max(n, 1), "examples": n}
+        scores[part] = {"loss": float(loss[mask].double().sum()) / max(n, 1)}
+        if task.spec.accuracy:
+            scores[part]["accuracy"] = task.correct(outputs[mask], y[mask]) / max(n, 1)
+        scores[part]["examples"] = n
     return scores
 
 

@@ -79,12 +79,18 @@ class RunResult:
         from server_app.takeout.examples import read_examples
         from server_app.takeout.model import take
         from server_app.takeout.predict import own_examples, predict
+        from task.tasks import TASKS
 
         taken = take(self.path, client)
         found = predict(taken, own_examples(taken) if data is None else read_examples(Path(data), taken.card))
         columns = {f"p_{name}": found.probabilities[:, i] for i, name in enumerate(found.classes)}
         words = [found.classes[i] for i in found.probabilities.argmax(1)]
         frame = pd.DataFrame({"id": list(found.ids), "predicted": words, **columns})
+        if not TASKS[found.task].classes:
+            names = next(found.rows())[1:]
+            frame = pd.DataFrame(
+                {"id": list(found.ids), **dict(zip(names, found.probabilities.T, strict=True))}
+            )
         frame.attrs.update(found.scores)
         return frame
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+import torch
+
+from server_app.results.model_card import ModelCard
 from server_app.results.plots import by_round
 from server_app.results.summary import headline, measured_on, summarise
 from server_app.run.progress import _measured
 from server_app.run.recorder import _score
+from server_app.takeout.examples import read_examples
+from server_app.takeout.model import TakenModel
+from server_app.takeout.predict import predict
 
 
 def row(number: int) -> dict[str, Any]:
@@ -55,3 +64,18 @@ def test_further_metrics_have_a_plot_of_their_own() -> None:
     assert names == ["accuracy", "loss", "metrics", "seconds", "bytes", "replies"]
     plain = [{k: v for k, v in r.items() if k != "measures"} for r in rows(3.0)]
     assert "metrics" not in [plot.name for plot in by_round(plain)]
+
+
+def test_the_model_of_a_regression_predicts_numbers(tmp_path: Path) -> None:
+    """As probabilities of one class they would all be 1."""
+    model = torch.nn.Linear(3, 1)
+    card = ModelCard({"dataset": "npz", "data-path": "t.npz", "task": "regression"}, (3,), 1)
+    np.savez(tmp_path / "t.npz", x=np.eye(3, dtype=np.float32), y=np.array([0.5, 1.0, 2.0]))
+    found = predict(TakenModel(card, model, card.config), read_examples(tmp_path / "t.npz", card))
+    outputs = model(torch.eye(3)).detach()[:, 0]
+    assert list(found.rows()) == [
+        ["id", "predicted"], *([str(i), f"{float(p):.9g}"] for i, p in enumerate(outputs))
+    ]  # fmt: skip
+    squares = (outputs - torch.tensor([0.5, 1.0, 2.0])).square()
+    assert found.scores["all"] == {"loss": pytest.approx(float(squares.mean())), "examples": 3}
+    assert card.metadata()["bouquet"].count('"task": "regression"') == 2  # its own, and the run's key

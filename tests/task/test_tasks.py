@@ -168,7 +168,7 @@ def test_a_model_whose_outputs_do_not_fit_is_refused() -> None:
         ({"task": "multi-label", "algorithm": "ensemble"}, "vote"),
         ({"task": "regression", "target-accuracy": 0.5}, '"target-accuracy"'),
         ({"loss": "mze"}, 'expected one of .*Did you mean "mse"'),
-        ({"task": "clasification"}, '"task"'),
+        ({"task": "numbers"}, '"task"'),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_the_keys_are_read(keys: dict[str, Any], words: str) -> None:
