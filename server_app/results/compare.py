@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.results.groups import Groups, Run
-from server_app.results.lines import Row, number
+from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
     has_accuracy,
@@ -48,10 +48,6 @@ def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
         ConfigError: A run lacks that evaluation.
     """
     runs = [run for group in curves.values() for run in group]
-    if not any(measured_on(run.rounds) for run in runs):  # such as regression
-        places = [p for p, (_, loss) in MEASURED.items() if all(_has(run, loss) for run in runs)]
-        if places and (on is None or on in places):
-            return on or places[0], ["No run has an accuracy: the losses are compared."]
     headlines = {str(run.path): measured_on(run.rounds) for run in runs}
     by_place = {headline: path for path, headline in reversed(headlines.items())}
     if None in by_place:
@@ -77,10 +73,6 @@ def choose(curves: Groups, on: str | None = None) -> tuple[str, list[str]]:
     mixed = len(by_place) > 1 and not on
     remark = "Some runs have no accuracy on the server's test set: the clients' are compared."
     return wanted, [remark] * mixed
-
-
-def _has(run: Run, key: str) -> bool:
-    return any(number(row.get(key)) is not None for row in run.rounds)
 
 
 class Column(NamedTuple):

@@ -17,11 +17,12 @@ from server_app.results.lines import Row, number
 from server_app.results.summary import MEASURED, measured_on
 
 LEAST_PEERS = 3
+LOSSES = tuple(loss for _, loss in MEASURED.values())
 
 
 @dataclass
 class Curve:
-    """The best value of a run by round, higher is better, and where it was measured."""
+    """The best value of a run by round, higher is better, and which key of a round it is."""
 
     on: str | None = None
     best: dict[int, float] = field(default_factory=dict)
@@ -32,27 +33,19 @@ class Curve:
         """Add finished rounds, given by their lines of rounds.jsonl."""
         for row in rows:
             self.last = max(self.last, row["round"])
-            self.on = self.on or measured_on([row]) or _loss_on(row)
+            place = measured_on([row])
+            if self.on is None and place is not None:
+                accuracy, loss = MEASURED[place]
+                self.on = loss if number(row.get(accuracy)) is None else accuracy
             value = _value(row, self.on)
             if value is not None:
                 self.best[row["round"]] = max([value, *list(self.best.values())[-1:]])
 
 
-def _loss_on(row: Row) -> str | None:
-    """Return where a row without an accuracy, such as one of regression, has a loss."""
-    return next(
-        (f"{on} loss" for on, (_, loss) in MEASURED.items() if number(row.get(loss)) is not None), None
-    )
-
-
-def _value(row: Row, on: str | None) -> float | None:
+def _value(row: Row, key: str | None) -> float | None:
     """Return the accuracy of a row, or its loss with its sign turned."""
-    if on is None:
-        return None
-    if on in MEASURED:
-        return number(row.get(MEASURED[on][0]))
-    loss = number(row.get(MEASURED[on.removesuffix(" loss")][1]))
-    return None if loss is None else -loss
+    value = number(row.get(key)) if key else None
+    return -value if value is not None and key in LOSSES else value
 
 
 @dataclass(frozen=True)

@@ -315,7 +315,7 @@ def test_without_accuracies_the_losses_decide(swept: SweepQueue) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = outcome(swept, None, 0.5)  # the loss is 1 - accuracy: the same order
     assert (out.metric, out.best) == ("loss", "scaffold, learning-rate=0.1")
-    assert out.header == ["run", "seeds", "rounds", "final loss"]
+    assert out.header == ["run", "seeds", "rounds", "final loss", "lowest loss"]
     assert best_words(out)[0].endswith("final loss 0.3600 ± 0.0300, 3 seeds.")
     assert differences(out)[0][1].mean == pytest.approx(-0.02)
     made = Curve()
