@@ -57,8 +57,9 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         ConfigError: The model has no such part, or is not of the form that the algorithm needs.
     """
     entry = contract_of(config)
-    layers = config.personal.layers if entry.private == "head" else 0
-    private = private_names(model, entry.private, layers, listed(config.train.private_layers))
+    head = entry.private == "head"
+    named = listed(config.train.private_layers) if head else ()
+    private = private_names(model, entry.private, config.personal.layers if head and not named else 0, named)
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
