@@ -205,6 +205,11 @@ def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArr
         )
     with np.errstate(over="ignore"):
         numbers = y.astype(np.float32)
+    if request.task == "auto" and y.ndim == 1 and (numbers >= 0).all() and (numbers % 1 == 0).all():
+        raise DataError(
+            f"{local(where)}: y has whole numbers as {y.dtype}, which may be classes or numbers to predict. "
+            'Save classes as integers, or set the run-config key task = "regression".'
+        )
     labels = request.task == "multi-label"
     good = np.isfinite(numbers) & (np.isin(numbers, (0, 1)) if labels else True)
     if labels and y.ndim == 1:
