@@ -21,15 +21,10 @@ NOT_NEGATIVE = {
     "loss", "train-loss", "test-loss", "loss-before", "loss-rms", "test-examples", "rho", "beta",
     "step-seconds", "step-weight", "lipschitz", "gamma",
 }  # fmt: skip
-TAGS = {
-    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "table", "thead", "tbody", "tr",
-    "th", "td", "figure", "figcaption", "details", "summary",
-    "svg", "g", "path", "rect", "circle", "text", "tspan",
-}  # fmt: skip
-ATTRIBUTES = {
-    "lang", "charset", "name", "content", "class", "scope", "role", "aria-label", "data-series", "viewbox",
-    "width", "height", "x", "y", "cx", "cy", "r", "d", "text-anchor", "transform",
-}  # fmt: skip
+ELEMENTS = [
+    *("html", "head", "meta", "meta", "meta", "title", "style"),
+    *("body", "main", "noscript", "script", "script"),
+]
 
 
 def violations(played: Played, player: Player) -> list[str]:
@@ -141,7 +136,7 @@ def _legal(played: Played) -> Iterator[str]:
 
 
 def _files(played: Played) -> Iterator[str]:
-    """The JSON files hold finite numbers and the report nothing but what it was made of."""
+    """The JSON files hold finite numbers and the report is the page with data in it, and nothing else."""
     for name in ("rounds.jsonl", "clients.jsonl", "result.json", "nodes.json", "config.json"):
         text = (played.folder / name).read_text(encoding="utf-8")
         for part in text.splitlines() if name.endswith("l") else [text]:
@@ -157,7 +152,15 @@ def _files(played: Played) -> Iterator[str]:
         yield "report.html is missing"
         return
     page.feed(report.read_text(encoding="utf-8"))
-    yield from page.odd
+    if page.elements != ELEMENTS:
+        yield f"report.html has the elements {page.elements}"
+    try:
+        json.loads(page.data)
+    except ValueError as err:
+        yield f"report.html: its data end early: {err}"
+    for drawing in (played.folder / "plots").glob("*.svg"):
+        if "<script" in drawing.read_text(encoding="utf-8"):
+            yield f"{drawing.name} has a script"
 
 
 def _refuse(word: str) -> None:
@@ -173,17 +176,26 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 class _Page(HTMLParser):
-    """Collects what a report must not have: other elements and attributes than it is made of."""
+    """Collects a page's elements, and the data that it holds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.odd: list[str] = []
+        self.elements: list[str] = []
+        self.data = ""
+        self._inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at one element."""
-        strange = [name for name, _ in attrs if name not in ATTRIBUTES]
-        if tag not in TAGS or strange:
-            self.odd.append(f"report.html has <{tag} {attrs}>")
+        """Take up an element."""
+        self.elements.append(tag)
+        self._inside = ("type", "application/json") in attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave an element."""
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        """Take up a text."""
+        self.data += data if self._inside else ""
 
 
 def _shown(played: Played) -> Iterator[str]:

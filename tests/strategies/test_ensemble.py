@@ -14,6 +14,7 @@ from torch import nn
 from client_app.solvers import SOLVERS
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, sha256, state_of
+from task.tasks.kinds import CLASSIFICATION
 from tests.reference import mlp
 from tests.strategies.test_models import held
 from tests.support.models import Bytes, Noisy, OneNumber
@@ -23,7 +24,7 @@ from tests.support.rules import w
 
 def measure(model: nn.Module, members: dict[str, Arrays], x: torch.Tensor, y: torch.Tensor) -> Any:
     solver = SOLVERS["ensemble"](Config(), {}, {}, [{}], [{"models": members}])
-    found = solver.measure(model, x, y)
+    found, _ = solver.measure(model, x, y, CLASSIFICATION)
     return found["loss"], found["accuracy"], found["num-examples"]
 
 

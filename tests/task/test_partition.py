@@ -83,7 +83,7 @@ def test_partitions_are_computed_once(name, monkeypatch):
 
 def test_cached_partition_needs_no_slow_import(tmp_path):
     code = (
-        "import sys; from task.config.knobs import *; from task.datasets import *\n"
+        "import sys; from task.config.sections import *; from task.datasets import *\n"
         "from task.datasets.partition import *\n"
         "c = DataConfig(partition='dirichlet')\n"
         "p = load_partition(load_dataset(c, SyntheticConfig(), 1), c, 1)\n"
@@ -389,7 +389,7 @@ def test_text_is_dealt_by_rows_only(tmp_path):
     counts = label_counts(data, partition)
     assert counts.sum() == (data.y[: data.num_train] != base.PADDING).sum()
     assert counts[:, ord("l")].sum() == (data.y[: data.num_train] == ord("l")).sum()
-    with pytest.raises(ConfigError, match=r'"shards" deals by class.*texts'):
+    with pytest.raises(ConfigError, match=r'"shards" deals by class.*have no class'):
         deal(data, dataset="shakespeare", partition="shards")
 
 
