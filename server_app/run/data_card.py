@@ -1,0 +1,41 @@
+"""The server's data, and what config.json says of them."""
+
+from typing import Any
+
+from task.config.knobs import Config
+from task.datasets import Dataset, load_dataset, spec_of
+from task.datasets.partition import Partition, label_counts, load_partition
+
+MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
+
+
+def server_data(config: Config) -> Dataset | None:
+    """Return the data set that the server evaluates on; None if only the nodes have data."""
+    if spec_of(config.data.dataset).own and not config.data.data_path:
+        return None
+    return load_dataset(config.data, config.synthetic, config.seeds.data)
+
+
+def data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[str, Any] | None:
+    """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
+    if dataset is None:
+        return None
+    partition = load_partition(dataset, config.data, config.seeds.data)
+    return {
+        "description": dataset.description,
+        "source": dataset.source,
+        "fingerprint": dataset.fingerprint,
+        "train_examples": dataset.num_train,
+        "test_examples": len(dataset.y) - dataset.num_train,
+        "clients": partition.num_clients,
+        "skew": {k: float(v) for k, v in partition.skew.items()},
+        **(_labels(dataset, partition) if labelled else {}),
+    }
+
+
+def _labels(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """Return how many examples of each class the first clients have, if there are not too many classes."""
+    if not 1 < dataset.num_classes <= MOST_CLASSES:
+        return {}
+    counts = label_counts(dataset, partition, SHOWN_CLIENTS).tolist()
+    return {"labels": {"clients": list(partition.names[: len(counts)]), "counts": counts}}

@@ -1,0 +1,117 @@
+"""A run before its first round: data, task, model and strategy fit together, or it is refused here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from server_app.results.folder import RunFolder
+from server_app.results.model_card import card_of
+from server_app.run.data_card import data_card, server_data
+from server_app.run.evaluate import central_evaluation
+from server_app.run.initial_model import initial_model
+from server_app.run.naming import numbered
+from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
+from strategies import STRATEGIES
+from strategies.engine.columns_phase import learn_columns
+from strategies.engine.strategy import Strategy
+from task.config.knobs import Config
+from task.config.read import as_run_config
+from task.datasets import Dataset, natural_task
+from task.datasets.columns import column_names, unscaled, with_moments
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.moments import from_dict
+from task.references import code_of, is_reference, references_in
+from task.resolve.contract import Parts, check_model, contract_of, model_of, parts_of
+from task.spec.columns import COLUMNS
+from task.spec.entry import Algorithm
+from task.tasks import task_of, with_task
+from task.tasks.base import Task, check_fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedRun:
+    """A run whose parts fit together."""
+
+    config: Config  # with the task that the data said
+    keys: dict[str, Any]  # every run-config key as the run was given
+    entry: Algorithm
+    strategy: Strategy
+    dataset: Dataset | None  # what the server has to test on; None if only the nodes have data
+    task: Task
+    model: torch.nn.Module
+    parts: Parts
+    shared: Arrays  # what the clients share of the initial model, by name
+    record: dict[str, Any]  # what config.json is to say
+    card: dict[str, str]  # metadata of the model's file
+    remarks: Sequence[str]  # lines to show before round 1
+
+    def evaluation(self) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
+        """Return Flower's ``evaluate_fn``; None where the server has no test set, or clients the models."""
+        if self.dataset is None or self.entry.personal:
+            return None
+        return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task)
+
+
+def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
+    """Put a run together; `path` is its result folder, which is read if it is to be resumed.
+
+    Raises:
+        BouquetError: A part is missing or does not fit; nothing was written.
+    """
+    dataset, keys, resume = server_data(config), as_run_config(config), config.output.resume
+    found = dataset.task if dataset else natural_task(config.data)
+    config = with_task(config, found)
+    entry = contract_of(config)
+    strategy = STRATEGIES[entry.rule](config)
+    code = code_of(references_in(keys))
+    strategy.registry.membership.expect_code(code)
+    if dataset:
+        shape, classes = dataset.input_shape, dataset.num_classes
+    else:  # the nodes know what an example is like
+        strategy.engine.register(grid, 0)
+        shape, classes = strategy.registry.shape_of_data()
+    if resume:
+        check_same_run(RunFolder(path), keys, free_on_resume(config))
+        check_same_code(RunFolder(path), code)
+    task = task_of(config, found, classes)
+    check_model(config, shape, classes, task.name)
+    kept = RunFolder(path).config().get(COLUMNS) if resume else None
+    moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
+    if dataset is not None and moments is not None:
+        dataset = with_moments(dataset, moments)
+    model = model_of(config, shape, classes)
+    parts = parts_of(model, config)
+    if dataset and (not task.plain or is_reference(config.model)):
+        check_fits(task, model, dataset)
+    record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    if code:
+        record["code"] = code
+    if moments is not None:
+        record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
+    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    remarks = [note] if (note := numbered(config, path.name)) else []
+    if config.initial_model:
+        shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
+        record["initial_model"] = asdict(loaded)
+        remarks += loaded.lines()
+    if dataset is not None and not resume and (warning := unscaled(dataset, config.data)):
+        remarks.append(f"warning: {warning}")
+    return OpenedRun(
+        config=config,
+        keys=keys,
+        entry=entry,
+        strategy=strategy,
+        dataset=dataset,
+        task=task,
+        model=model,
+        parts=parts,
+        shared=shared,
+        record=record,
+        card=card_of(config, shape, classes, dataset, moments).metadata(),
+        remarks=remarks,
+    )

@@ -1,0 +1,49 @@
+"""Whether a run may go on: under the keys and with the code that it was started with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from server_app.results.folder import RunFolder
+from task.config.knobs import CHANGE_NO_RESULT, Config
+from task.config.run_name import LENGTHEN
+from task.errors import ConfigError
+
+# Keys that may differ when a run is resumed, but see `free_on_resume`.
+FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
+
+
+def free_on_resume(config: Config) -> frozenset[str]:
+    """Return the keys that may differ when a run is resumed; a cosine's rates follow from the last round."""
+    return FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
+
+
+def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
+    """Refuse to resume a run with other code of its user's than it was started with.
+
+    `code` has the hashes by package.
+
+    Raises:
+        ConfigError: Naming the first package that differs.
+    """
+    before = folder.config().get("code", {})
+    for package, digest in code.items():
+        if (was := before.get(package, "")) != digest:
+            raise ConfigError(
+                f'--resume: module "{package}": expected the code with which {folder.path} was started, '
+                f"SHA-256 {was[:12] or 'none'}...; got {digest[:12]}.... Restore it, or start a new run."
+            )
+
+
+def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[str] = FREE_ON_RESUME) -> None:
+    """Refuse to resume a run under other keys than it was started with.
+
+    Raises:
+        ConfigError: Naming the first key that differs, with both values.
+    """
+    before = folder.config()["run"]
+    for key, value in keys.items():
+        if key not in free and key in before and before[key] != value:
+            raise ConfigError(
+                f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
+                f"was started; got {value!r}. Give the same keys, or another --run-name for a new run."
+            )
