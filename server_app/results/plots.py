@@ -41,15 +41,18 @@ CENTRAL, OWN = "central test set", "clients' own test data"
 Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or value of a row
 
 
-def by_round(rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory | None = None) -> list[Plot]:
+def by_round(
+    rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory | None = None, named_loss: str = ""
+) -> list[Plot]:
     """Return accuracy, loss, time, traffic and replies by round.
 
     Accuracy has a line at `target`, unless it is 0, and what is in `clients`: a band over the clients, and
-    the accuracy of their models after local training.
+    the accuracy of their models after local training. `named_loss` is the run-config key ``loss``.
     """
     rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
     trained = [row for row in rows if row.get("asked") != 0]
-    unit = "cross-entropy, nats" if any(has_accuracy(rows, on) for on in MEASURED) else "of an example"
+    rated = any(has_accuracy(rows, on) for on in MEASURED)
+    unit = named_loss or ("cross-entropy, nats" if rated else "of an example")
     loss = _curves(
         "loss", "Loss", unit, rows,
         [(CENTRAL, BLUE, "loss"), ("training", GREEN, "train_loss"), (OWN, ORANGE, "client_loss")],

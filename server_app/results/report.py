@@ -75,7 +75,7 @@ def write_report(run: Path) -> list[Path]:
     keys = config.get("run") or {}
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
     seen = gather(clients)
-    plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen)
+    plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "")
     plots += [*over_clients(clients, participation(rounds, seen.times)), *labels(config.get("data") or {})]
     written = []
     for plot in plots:
