@@ -157,6 +157,8 @@ def public_names() -> frozenset[str]:
 def is_public(path: str) -> bool:
     """Return whether Flower documents a name, or what it is an attribute of."""
     parts = path.split(".")
+    if re.fullmatch(r"_repr_\w+_", parts[-1]):
+        return True  # of IPython's protocol for what a notebook shows
     if path.startswith((UNKNOWN, "FLWR_")) or any(re.match("_[^_]", part) for part in parts):
         return False
     if path in PUBLIC:
