@@ -93,7 +93,7 @@ class Node:
         Raises:
             ConfigError: Naming the key; before round 1.
         """
-        if not self.task.plain or is_reference(self.config.model):
+        if not self.task.plain or self.task.measures.own or is_reference(self.config.model):
             check_fits(self.task, self.model(), self.dataset)
 
     def model(self) -> torch.nn.Module:

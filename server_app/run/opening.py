@@ -86,7 +86,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    if dataset and (not task.plain or is_reference(config.model)):
+    if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
     record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
     if code:

@@ -10,7 +10,7 @@ from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.spec.algorithms import ALGORITHMS
 from task.spec.selections import SELECTIONS, candidates_of
-from task.tasks import check_goal, check_loss_name
+from task.tasks import check_goal, check_goal_names
 
 REFERENCES = ("model", "dataset", "partition")  # run-config keys that take ``package.module:name``, too
 
@@ -47,7 +47,7 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
-    check_loss_name(config.loss)
+    check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
     if config.server.stragglers > 0 and config.train.local_steps > 0:

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.population import listed
-from task.references import is_reference, load_reference
+from task.references import check_reference, is_reference, load_reference
 from task.tasks.specs import TASKS, TaskSpec
 
 if TYPE_CHECKING:  # torch costs seconds
     from task.tasks.base import Task
 
-__all__ = ["TASKS", "TaskSpec", "check_goal", "check_loss_name", "metrics_of", "task_of", "with_task"]
+__all__ = ["TASKS", "TaskSpec", "check_goal", "check_goal_names", "metrics_of", "task_of", "with_task"]
 
 
 def task_of(config: Config, found: str, classes: int) -> Task:
@@ -74,12 +74,15 @@ def with_task(config: Config, found: str) -> Config:
     return replace(config, data=replace(config.data, task=found), output=output)
 
 
-def check_loss_name(loss: str) -> None:
-    """Refuse a loss that is neither one of ours nor a reference.
+def check_goal_names(config: Config) -> None:
+    """Refuse a loss that is neither one of ours nor a reference, and metrics with a wrong reference.
 
     Raises:
-        ConfigError: Naming the losses there are.
+        ConfigError: Naming the losses there are, or the form of a reference.
     """
+    for name in filter(is_reference, listed(config.metrics)):
+        check_reference("metrics", name)
+    loss = config.loss
     known = {name for spec in TASKS.values() for name in spec.losses}
     if loss and not is_reference(loss) and loss not in known:
         raise ConfigError(choose_from('run-config key "loss": or package.module:name', loss, known))

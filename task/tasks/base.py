@@ -170,6 +170,8 @@ class Task(ABC):
                 f"{where}: expected finite losses under the initial model; got NaN or infinity. Scale the "
                 "data, or choose another loss."
             )
+        for metric in self.measures.own:
+            metric.sums(outputs.detach() if tensor else outputs, y)
 
 
 def _shapes(outputs: Any) -> str:

@@ -20,7 +20,7 @@ sums                       what they are                                       m
 =========================  ==================================================  ==============================
 
 AUROC is that of scores rounded down to multiples of 1/1024: at most half of the pairs whose scores are in one
-bin count wrongly, and ``auroc-error`` is that share.
+bin count wrongly, and ``auroc-error`` is that share. Metrics of a user's own: `task.tasks.own_metrics`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ import torch
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.numerics.limbs import LIMBS, Ints, exact, number_of
+from task.references import is_reference
+from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None
 BINS = 1024
@@ -293,25 +295,29 @@ class Measures:
 
     Args:
         task: Name of the task.
-        names: Metrics, in the order in which results have them.
+        names: Metrics, in the order in which results have them; ``package.module:name`` is the user's own.
         classes: Outputs of the model.
 
     Raises:
-        ConfigError: The task has no such metric.
+        ConfigError: The task has no such metric, or the user's own cannot be used.
     """
 
     def __init__(self, task: str, names: tuple[str, ...] = (), classes: int = 1) -> None:
         known = METRICS[task]
         for name in names:
-            if name not in known:
+            if name not in known and not is_reference(name):
                 raise ConfigError(
-                    f'run-config key "metrics": task = "{task}" has {", ".join(known)}; got "{name}"'
+                    f'run-config key "metrics": task = "{task}" has {", ".join(known)}, and takes '
+                    f'package.module:name; got "{name}"'
                 )
         self.names = tuple(dict.fromkeys(n for name in names for n in _with_error(name)))
         self.classes = classes
-        self._metrics = {name: known[name] for name in self.names}
+        self.own = [OwnMetric(name, task, classes) for name in self.names if is_reference(name)]
+        ours = {name: known[name] for name in self.names if name in known}
+        self._values = {name: metric.value for name, metric in ours.items()}
+        self._values |= {metric.reference: metric.value for metric in self.own}
         ways = _SUMS | {"multi-label": _OF_LABELS, "reconstruction": _OF_INPUTS}.get(task, {})
-        self._ways = {m.sums: ways[m.sums] for m in self._metrics.values()}
+        self._ways = {m.sums: ways[m.sums] for m in ours.values()}
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -320,18 +326,22 @@ class Measures:
     def like(self) -> Arrays:
         """Zeros of the names and shapes of the sums."""
         sums = {name: np.zeros(shape(self.classes), np.int64) for name, (_, shape) in self._ways.items()}
+        for metric in self.own:
+            sums |= metric.like
         return sums | ({COUNT: np.zeros(1, np.int64)} if sums else {})
 
     def sums(self, outputs: torch.Tensor, y: torch.Tensor, count: int) -> Arrays:
         """Return the sums of a batch in which so many targets count."""
         found: Arrays = {name: add(outputs, y, self.classes) for name, (add, _) in self._ways.items()}
+        for metric in self.own:
+            found |= metric.sums(outputs, y)
         return found | ({COUNT: np.array([count], np.int64)} if found else {})
 
     def values(self, sums: Mapping[str, np.ndarray]) -> dict[str, Value]:
         """Return each metric of the sums; None where it is not defined, as without examples."""
         if not sums or not int(sums[COUNT][0]):
             return dict.fromkeys(self.names)
-        return {name: _defined(metric, sums) for name, metric in self._metrics.items()}
+        return {name: _defined(self._values[name], sums) for name in self.names}
 
     def record(self, sums: Mapping[str, np.ndarray]) -> dict[str, float | list[float]]:
         """Return the values as a MetricRecord takes them: lists flat, and without what is not defined."""
@@ -355,9 +365,9 @@ class Measures:
         return found
 
 
-def _defined(metric: Metric, sums: Sums) -> Value:
+def _defined(value: Callable[[Sums], Value], sums: Sums) -> Value:
     try:
-        return metric.value(sums)
+        return value(sums)
     except ArithmeticError:  # the model diverged
         return None
 
