@@ -35,6 +35,7 @@ MOST_BARS = 60  # more rounds than this are drawn as means of neighbours
 MOST_PHASES = 14
 MOST_READOUTS = 120
 MOST_MEASURES = 8  # lines in the plot of further metrics
+MOST_CLASSES = 40  # of a confusion table that is drawn
 
 CENTRAL, OWN = "central test set", "clients' own test data"
 
@@ -86,10 +87,50 @@ def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
     return [_clients(lines), _participation(participation)]
 
 
+def confusion(rounds: Sequence[Row]) -> list[Plot]:
+    """Return the run's last confusion table, on the server's data or else on the clients', if it has one."""
+    prefix, where = _headline(rounds)
+    table = measures_of(rounds, prefix).get("confusion")
+    if not table:
+        return []
+    title, unit = "Confusion", "test examples"
+    if len(table) > MOST_CLASSES:
+        return [Plot("confusion", title, unit, f"The table of {len(table)} classes is in result.json.", [])]
+    names = [str(c) for c in range(len(table))]
+    note = (
+        f"A row is a class, a column what was predicted. On the {where}, in the last round that was measured."
+    )
+    return [Plot("confusion", title, unit, note, [], x="predicted class", cells=Cells(names, names, table))]
+
+
+def by_class(rounds: Sequence[Row]) -> Row | None:
+    """Return the per-class metrics of where the headline was measured, as a table of the page; None without.
+
+    A row has the number of the class, its examples if there is a confusion table, and a value of each metric.
+    """
+    prefix, where = _headline(rounds)
+    found = measures_of(rounds, prefix)
+    metrics = {name.removesuffix("-per-class"): v for name, v in found.items() if name.endswith("-per-class")}
+    if not metrics:
+        return None
+    examples = {"examples": [sum(row) for row in found["confusion"]]} if "confusion" in found else {}
+    columns = examples | metrics
+    rows = [[c, *values] for c, values in enumerate(zip(*columns.values(), strict=True))]
+    return {
+        "caption": f"On the {where}, in the last round that was measured",
+        "head": ["class", *columns],
+        "rows": rows,
+    }
+
+
+def _headline(rounds: Sequence[Row]) -> tuple[str, str]:
+    """Return the prefix of the metrics' keys where the headline was measured, and where that is."""
+    return ("", CENTRAL) if (measured_on(rounds) or "server") == "server" else ("client_", OWN)
+
+
 def _further(rows: Sequence[Row]) -> Plot:
     """Return the run's further metrics that are numbers, on the server's data or else on the clients'."""
-    on = measured_on(rows) or "server"
-    prefix, where = ("", CENTRAL) if on == "server" else ("client_", OWN)
+    prefix, where = _headline(rows)
     names = dict.fromkeys(name for row in rows for name in scalars_of(measures_of([row], prefix)))
     columns: list[Column] = [(n, k, f"{prefix}{n}") for k, n in enumerate(list(names)[:MOST_MEASURES])]
     return _curves("metrics", "Further metrics", where, rows, columns, note=f"On the {where}.")

@@ -18,7 +18,7 @@ from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, ro
 from server_app.results import svg
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, RunFolder, to_json
 from server_app.results.lines import Row
-from server_app.results.plots import by_round, labels, over_clients
+from server_app.results.plots import by_class, by_round, confusion, labels, over_clients
 from server_app.results.summary import gather, headline, measured_on, participation, summarise
 from task.config.effective import unmet
 from task.config.read import defaults, read_config
@@ -76,7 +76,8 @@ def write_report(run: Path) -> list[Path]:
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
     seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "")
-    plots += [*over_clients(clients, participation(rounds, seen.times)), *labels(config.get("data") or {})]
+    plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
+    plots += labels(config.get("data") or {})
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
@@ -139,6 +140,7 @@ def _run(
         "problems": [],
         "warnings": [],
         "facts": [[label, known[label]] for label in TILES if label in known],
+        "classes": by_class(rounds),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
         "repeat": "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),

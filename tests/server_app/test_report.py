@@ -287,6 +287,30 @@ def test_the_data_are_described_with_their_labels(folder: RunFolder) -> None:
     assert "The first 2 of 3 clients." in text
 
 
+def test_the_classes_are_shown_where_the_headline_was_measured(folder: RunFolder) -> None:
+    """A confusion table that is only in result.json, or the clients' beside the server's accuracy."""
+    names = ["confusion", "f1-per-class", "f1-macro"]
+    table = {"confusion": [[3, 1], [0, 0]], "f1-per-class": [0.75, None], "f1-macro": 0.75}
+    folder.append_round(row(1, measures=names, **table, client_confusion=[[9, 9], [9, 9]]))
+    folder.append_round(row(2))  # not measured in each round
+    text = check(folder.path, [*BY_ROUND[:2], "metrics", *BY_ROUND[2:], "confusion"])
+    classes = filed(text)["run"]["classes"]
+    assert classes["head"] == ["class", "examples", "f1"]
+    assert classes["rows"] == [[0, 4, 0.75], [1, 0, None]]
+    assert "central test set" in classes["caption"]
+    plot = ElementTree.parse(folder.path / "plots" / "confusion.svg").getroot()
+    cells = [c for c in plot.iter(f"{SVG}rect") if c.get("fill-opacity")]
+    assert [c[0].text for c in cells][:2] == ["0, predicted class 0: 3", "0, predicted class 1: 1"]
+
+
+def test_the_confusion_of_very_many_classes_stays_in_the_result(folder: RunFolder) -> None:
+    """Ten thousand boxes in each of three widths are megabytes."""
+    folder.append_round(row(1, measures=["confusion"], confusion=np.eye(100, dtype=int).tolist()))
+    text = check(folder.path, BY_ROUND)
+    assert "The table of 100 classes is in result.json." in text
+    assert filed(text)["run"]["classes"] is None
+
+
 def words(plot: Plot) -> list[str]:
     """Return the texts at the axis of y."""
     drawn = draw(plot).iter("text")

@@ -148,5 +148,7 @@ def test_what_is_not_defined_is_null_and_survives_the_record() -> None:
 
 
 def test_a_metric_of_another_task_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match='"metrics": task = "regression" has mae, mse, rmse, r2, .*; got "f1'):
+    with pytest.raises(
+        ConfigError, match=r'"metrics": task = "regression" has mae, mse, rmse, r2, .*; got "f1'
+    ):
         Measures("regression", ("f1-macro",))

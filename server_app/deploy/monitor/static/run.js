@@ -29,6 +29,7 @@ export async function runPage(run) {
     h('h2', {}, 'Quarantined replies'), quarantinedTable(lines, dropped)]);
   showRounds();
   part('clients', [clients, dropped], () => [h('h2', {}, 'Clients'), clientsTable(clients)]);
+  part('classes', found.classes, () => found.classes ? classesTable(found.classes) : '');
   part('data', found.data, () => origin('Data', found.data));
   part('repeat', found.repeat, () => known(found.repeat) ? [
     h('h2', {}, 'Repeat it'), h('div', {class: 'wide'}, h('pre', {}, h('code', {}, found.repeat)))] : '');
@@ -179,6 +180,12 @@ function clientsTable(found) {
     ['Times trained', c => count(c.trained), true],
     ['Quarantined', c => count(times.get(c.name) || 0), true],
   ], found.clients);
+}
+
+function classesTable({caption, head: names, rows}) {
+  const value = (name, i) => row => ['class', 'examples'].includes(name) ? count(row[i]) : short(row[i]);
+  const columns = names.map((name, i) => [name[0].toUpperCase() + name.slice(1), value(name, i), true]);
+  return [h('h2', {}, 'Classes'), table(caption, columns, rows)];
 }
 
 const pairs = lines =>
