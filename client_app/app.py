@@ -9,6 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.columns import sum_columns, with_columns
+from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.stages.loss import query_clients
@@ -152,6 +153,8 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
     if entry.work not in ("evaluate", "adapt"):  # numbers about test data go up, and no more
         check_bounds(node, entry, order, trains=entry.work == "train")
+    if node.owner.keep_models and entry.work in ("train", "evaluate"):
+        keep_model(node, order)
     outcomes = WORK[entry.work](node, entry, order)
     for client, outcome in outcomes:
         try:

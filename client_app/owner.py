@@ -14,6 +14,7 @@ key               meaning                                                       
 ``min-examples``  fewest distinct training examples that a record of an upload is computed from   0
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data"  none
+``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -38,7 +39,7 @@ from task.text import logger
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
-PACKAGES = "packages"
+PACKAGES, KEEP_MODELS = "packages", "keep-models"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -49,6 +50,7 @@ class Owner:
     simulation: bool = True  # whether there is none, as the run and the node are one user's
     min_examples: int = 0  # fewest distinct examples that a record is computed from; 0 = any number
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
+    keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
 
     def explain(self, err: Exception) -> str:
         """Return what the server hears of an error; the node's own log has all of it."""
@@ -65,13 +67,16 @@ def owner_of(node_config: Mapping[str, Any]) -> Owner:
     """Return what a node config says.
 
     Raises:
-        ConfigError: A bound is no whole number from 0 on.
+        ConfigError: A bound is no whole number from 0 on, or ``keep-models`` no folder.
     """
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
         if type(value) is not int or value < 0:
             raise ConfigError(f'node config: key "{key}": expected a whole number from 0 on; got {value!r}')
-    return Owner(False, *bounds)
+    models = node_config.get(KEEP_MODELS, "")
+    if not isinstance(models, str):
+        raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
+    return Owner(False, bounds[0], bounds[1], models)
 
 
 def in_simulation() -> bool:

@@ -1,5 +1,6 @@
 """Commands that take a model out of a run: ``predict``, ``export``."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,14 +9,14 @@ import typer
 
 from server_app.cli.common import importing
 from task.errors import ConfigError
+from task.references import CODE
 from task.storage.client_state import safe_name
 from task.text import plain
 
 app = typer.Typer()
 
-Run = Annotated[
-    Path, typer.Argument(help="A result folder, a run's name below runs/, or a model.safetensors.")
-]
+RUN = "A result folder, a run's name below runs/, or a model.safetensors."
+Run = Annotated[Path, typer.Argument(help=RUN)]
 Client = Annotated[
     str, typer.Option("--client", help="Take the own model of this client; none = the global model.")
 ]
@@ -29,12 +30,24 @@ Data = Annotated[
 ]
 
 
+Kept = Annotated[Path | None, typer.Argument(help=f"{RUN} With --kit the run's name, none = its newest.")]
+NodeKit = Annotated[
+    Path | None,
+    typer.Option(
+        "--kit",
+        help="This node's start kit: take the model that it has kept (keep-models = true in its policy).",
+    ),
+]
+
+
 @app.command(
     epilog="Examples: [bold]bouquet predict runs/demo[/bold]  ·  "
-    "[bold]bouquet predict runs/ditto --client client-3 --data patients.csv --out predicted.csv[/bold]"
+    "[bold]bouquet predict runs/ditto --client client-3 --data patients.csv --out predicted.csv[/bold]  ·  "
+    "[bold]bouquet predict --kit kits/ward-1 --data new.csv[/bold]"
 )
 def predict(
-    run: Run,
+    run: Kept = None,
+    kit: NodeKit = None,
     data: Data = None,
     client: Client = "",
     out: Annotated[
@@ -48,11 +61,18 @@ def predict(
     """
     with importing():
         from server_app.takeout.examples import read_examples
-        from server_app.takeout.model import take
+        from server_app.takeout.model import take, take_kept
         from server_app.takeout.predict import own_examples
         from server_app.takeout.predict import predict as run_model
 
-    taken = take(run, client)
+    if kit is not None:
+        if data is None and not client:
+            raise ConfigError("--data: expected a file; a kit has no test set of the global model")
+        taken = take_kept(_kept(kit, run), client)
+    elif run is None:
+        raise ConfigError("expected a run or a model file, or --kit KIT of a node; got neither")
+    else:
+        taken = take(run, client)
     examples = own_examples(taken) if data is None else read_examples(data, taken.card)
     found = run_model(taken, examples, batch)
     if out is None:
@@ -64,6 +84,22 @@ def predict(
         typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
     for line in [*taken.notes, *found.report()]:
         typer.echo(plain(line), err=True)
+
+
+def _kept(kit: Path, run: Path | None) -> Path:
+    """Return the file of a model that a node has kept, and let its clients' state be found.
+
+    Raises:
+        ConfigError: It is no node's kit, or there is no such model.
+    """
+    from server_app.deploy.kits.kit import NodeKit, read_kit
+    from task.resolve.kept_model import find_kept_model
+
+    found = read_kit(kit)
+    if not isinstance(found, NodeKit):
+        raise ConfigError(f"--kit {kit}: expected the kit of a node; got that of a link")
+    os.environ.update({name: found.environment()[name] for name in ("BOUQUET_CACHE", CODE)})
+    return find_kept_model(found.models, str(run or ""))
 
 
 @app.command(

@@ -9,7 +9,7 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      model.safetensors    the final model, or that at a stop (server_app/results/model_card.py)
+      model.safetensors    the final model, or that at a stop (task/resolve/model_card.py)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
       report.html, plots/  (server_app/results/report.py)
 
@@ -152,7 +152,7 @@ class RunFolder:
     ) -> None:
         """Write the final model, then result.json (see `summarise`), the sign that the run is finished.
 
-        Equal arrays and metadata (`server_app.results.model_card`) give equal bytes.
+        Equal arrays and metadata (`task.resolve.model_card`) give equal bytes.
         """
         write_safetensors(self.path / MODEL, arrays, metadata)
         self._write(RESULT, result)

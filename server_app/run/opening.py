@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from server_app.results.folder import RunFolder
-from server_app.results.model_card import card_of
 from server_app.run.data_card import data_card, server_data
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
@@ -27,6 +26,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import Parts, check_model, contract_of, model_of, parts_of
+from task.resolve.model_card import card_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.tasks import task_of, with_task

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from server_app.results.folder import CONFIG, RunFolder, environment
-from server_app.results.model_card import read_model
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
 from task.errors import ConfigError
+from task.resolve.model_card import read_model
 
 # Where the data lie is still so; a run on a link says itself where it runs.
 AGAIN_OTHERWISE = (CHANGE_NO_RESULT | {"nodes"}) - {"data-dir", "cache-dir"}

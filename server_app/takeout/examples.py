@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from server_app.results.model_card import ModelCard
 from task.datasets import Dataset
 from task.datasets.columns import prepared, with_moments
 from task.datasets.encode import CellError, Encoder
@@ -26,6 +25,7 @@ from task.datasets.own import channels_first
 from task.datasets.tables import read_arrays
 from task.errors import DataError
 from task.population import some
+from task.resolve.model_card import ModelCard
 from task.tasks import TASKS
 
 Rows = npt.NDArray[np.int64]

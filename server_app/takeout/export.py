@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from server_app.results.model_card import ModelCard, read_model
 from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import answer, predict
@@ -35,6 +34,7 @@ from task.errors import BouquetError, ConfigError
 from task.numerics.arrays import state_of
 from task.numerics.evaluate import BATCH
 from task.resolve.contract import model_of
+from task.resolve.model_card import ModelCard, read_model
 from task.storage.files import replacing, write_safetensors
 from task.tasks import TASKS
 

@@ -1,7 +1,9 @@
 """Loads the model of a run: the global one, or a client's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,7 +11,6 @@ from torch import nn
 from client_app.node import Node, open_node
 from client_app.work import own_model
 from server_app.results.folder import CHECKPOINT, CONFIG, MODEL, RunFolder
-from server_app.results.model_card import ModelCard, read_model
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
 from task.config.knobs import Config
@@ -20,6 +21,8 @@ from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
 from task.resolve.contract import contract_of, model_of, parts_of
+from task.resolve.kept_model import read_kept_model
+from task.resolve.model_card import ModelCard, read_model
 from task.spec.entry import Algorithm, evaluation_of
 from task.wire import messages as wire
 
@@ -77,6 +80,32 @@ def take(run: Path, client: str = "") -> TakenModel:
     if client and card.taken.get("client") != client:
         return _own(folder, path, card, arrays, client)
     config = read_config(folder.config()["run"]) if folder else card.config
+    return _global(path, card, arrays, config)
+
+
+def take_kept(path: Path, client: str = "") -> TakenModel:
+    """Load the global model that a node has kept of a run, or the own model of one of its clients.
+
+    Raises:
+        ConfigError: The run's models are the clients' own and none is named, or the node has no such client.
+        StateError: A file is damaged, or the client's state is gone.
+        DataError: The node's data, which a client's own model may need, cannot be read.
+    """
+    card, arrays, kept = read_kept_model(path)
+    config = read_config(kept.keys)
+    if not client:
+        if not arrays:
+            raise ConfigError(
+                f"{path}: expected --client NAME, since {config.algorithm} sends nodes no global model"
+            )
+        return _global(path, card, arrays, config)
+    entry = _personal(config, client)
+    node = _open(config, kept.node, card)
+    order = _order(kept.round, arrays, entry, client, kept.run, kept.void)
+    return _own_of(node, card, config, entry, order)
+
+
+def _global(path: Path, card: ModelCard, arrays: Arrays, config: Config) -> TakenModel:
     model = model_of(card.config, card.input_shape, card.num_classes)
     _load(model, arrays, path, card)
     return TakenModel(card, model.eval(), config)
@@ -118,34 +147,56 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
         )
     record = folder.config()
     config = read_config(record["run"])
+    entry = _personal(config, client)
+    if spec_of(config.data.dataset).own and not config.data.data_path:
+        raise ConfigError(
+            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their "
+            "nodes; there: bouquet predict --kit KIT, if keep-models = true in [policy] of its kit.toml"
+        )
+    node = _open(config, {}, card)
+    rounds = folder.rounds()
+    checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
+    void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
+    last, gone = rounds[-1]["round"] if rounds else 0, tuple(int(r) for r in void)
+    order = _order(last, arrays, entry, client, str(record["id"]), gone)
+    return _own_of(node, card, config, entry, order)
+
+
+def _personal(config: Config, client: str) -> Algorithm:
+    """Return the contract of the run's evaluation, if its clients have models of their own."""
     entry = evaluation_of(contract_of(config))
     if not entry.personal:
         raise ConfigError(
             f"--client {client}: the clients of {config.algorithm} have no models of their own; leave "
             "--client out"
         )
-    if spec_of(config.data.dataset).own and not config.data.data_path:
-        raise ConfigError(
-            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their nodes"
-        )
-    node = open_node(replace(config, train=replace(config.train, device="cpu", threads=0)), {})
+    return entry
+
+
+def _open(config: Config, node_config: Mapping[str, Any], card: ModelCard) -> Node:
+    """Open the data of the clients, on the CPU and prepared as in training."""
+    node = open_node(replace(config, train=replace(config.train, device="cpu", threads=0)), node_config)
     if card.moments and node.dataset.preparation:
         node = replace(node, dataset=with_moments(node.dataset, card.moments))
+    return node
+
+
+def _order(
+    server_round: int, arrays: Arrays, entry: Algorithm, client: str, run: str, void: tuple[int, ...]
+) -> wire.TrainOrder:
+    """Return what the client would be asked to evaluate after a round."""
+    given = {wire.ARRAYS: arrays} if entry.down else {}
+    return wire.TrainOrder(server_round, given, clients=(client,), epochs=(0,), run=run, void=void)
+
+
+def _own_of(
+    node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder
+) -> TakenModel:
+    (client,) = order.clients
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
     if entry.keeps:
-        _check_kept(node, entry, client, str(record["id"]))
-    rounds = folder.rounds()
-    checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
-    void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
-    order = wire.TrainOrder(
-        rounds[-1]["round"] if rounds else 0,
-        {wire.ARRAYS: arrays} if entry.down else {},
-        clients=(client,),
-        epochs=(0,),
-        run=str(record["id"]),
-        void=tuple(int(r) for r in void),
-    )
+        _check_kept(node, entry, client, order.run)
     model, _ = own_model(node, entry, order, client)
     return TakenModel(card, model.eval(), config, node, client)
 
@@ -156,5 +207,5 @@ def _check_kept(node: Node, entry: Algorithm, client: str, run: str) -> None:
     if not kept.exists():
         raise StateError(
             f"client {client}: expected its kept state in {kept}; there is none. It never trained in this "
-            "run, its state was deleted, or the run was not simulated on this machine"
+            "run, its state was deleted, or it trained on another machine"
         )

@@ -9,7 +9,6 @@ import onnxruntime
 import pytest
 import torch
 
-from server_app.results.model_card import ModelCard
 from server_app.takeout import export as exports
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import SUFFIXES, export
@@ -17,6 +16,7 @@ from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import own_examples, predict
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
+from task.resolve.model_card import ModelCard
 from tests.server_app.test_takeout import trained
 
 

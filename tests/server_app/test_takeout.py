@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 
 from client_app.app import make_app
 from server_app.app import run
-from server_app.results.model_card import read_model
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
@@ -27,6 +26,7 @@ from server_app.takeout.predict import own_examples, predict
 from task.config.read import read_config
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
+from task.resolve.model_card import read_model
 from task.spec.algorithms import ALGORITHMS
 from tests.support.grid import LocalGrid
 

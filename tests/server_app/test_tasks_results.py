@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from server_app.results.model_card import ModelCard
 from server_app.results.plots import by_round
 from server_app.results.summary import headline, measured_on, summarise
 from server_app.run.progress import _measured
@@ -17,6 +16,7 @@ from server_app.run.recorder import _score
 from server_app.takeout.examples import read_examples
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import predict
+from task.resolve.model_card import ModelCard
 
 
 def row(number: int) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class _NodeProcess:
         transport = "http" if options.http else "grpc"
         app = " ".join(own_app()) if kit.policy.apps == "installed" else ""
         client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport, app)
-        config = node_config(kit.name, options, kit.policy)
+        config = node_config(kit.name, options, kit.policy, kit.models)
         rounds = kit.state / "rounds.json"
         self.loop = MessageLoop(client, self.tasks, site(kit, options), config, options.max_memory, rounds)
         self.probe = Probe(self.link, kit.ca_certificate)
@@ -262,8 +262,13 @@ def site(kit: NodeKit, options: Options) -> Site:
     )  # fmt: skip
 
 
-def node_config(name: str, options: Options, policy: Policy) -> dict[str, str | int | bool]:
-    """Return the node config that the app gets: who the node is, and what its owner allows."""
+def node_config(
+    name: str, options: Options, policy: Policy, models: Path | None = None
+) -> dict[str, str | int | bool]:
+    """Return the node config that the app gets: who the node is, and what its owner allows.
+
+    `models` is the folder for models that the owner wants to keep.
+    """
     values: dict[str, str | int | bool] = {}
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
@@ -272,6 +277,7 @@ def node_config(name: str, options: Options, policy: Policy) -> dict[str, str | 
     allowed: dict[str, str | int | bool] = {
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
         "packages": ",".join(policy.packages),
+        "keep-models": str(models) if policy.keep_models and models else "",
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}
 

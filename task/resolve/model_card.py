@@ -24,7 +24,7 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_config
 from task.config.sections import Value
 from task.datasets import Dataset
-from task.errors import ConfigError, StateError
+from task.errors import ConfigError, StateError, local, reason
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
 from task.tasks import with_task
@@ -128,7 +128,7 @@ def read_model(path: Path) -> tuple[ModelCard, Arrays]:
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a model file; there is none") from None
     except (SafetensorError, OSError) as err:
-        raise StateError(f"{path}: expected a whole safetensors file; got {err}") from None
+        raise StateError(f"{local(path)}: expected a whole safetensors file; got {local(err)}") from None
     if text is None:
         raise ConfigError(
             f'{path}: expected a model of Bouquet, with metadata "{METADATA}"; got a file without. '
@@ -137,12 +137,14 @@ def read_model(path: Path) -> tuple[ModelCard, Arrays]:
     try:
         return _read(json.loads(text)), arrays
     except (ValueError, KeyError, TypeError, AttributeError) as err:
-        raise StateError(f"{path}: damaged metadata: {type(err).__name__}: {err}") from None
+        raise StateError(f"{local(path)}: damaged metadata: {reason(err)}") from None
 
 
 def _read(value: Mapping[str, Any]) -> ModelCard:
     if int(value["format"]) > FORMAT:
-        raise StateError(f"a newer Bouquet made this model file (format {value['format']}); update Bouquet")
+        raise StateError(
+            f"a newer Bouquet made this model file (format {local(value['format'])}); update Bouquet"
+        )
     scaling = value["normalisation"]
     return ModelCard(
         dict(value["run"]),
