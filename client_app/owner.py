@@ -13,7 +13,8 @@ key               meaning                                                       
 ``state-dir``
 ``min-examples``  fewest distinct training examples that a record of an upload is computed from   0
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
-``packages``      packages and modules that a run may name as ``package.module:name``, "net,data"  none
+``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
+                  and data sets of Hugging Face, "hf:OWNER/NAME"
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 
@@ -32,7 +33,7 @@ from task.config.read import flatten
 from task.config.sections import TrainConfig
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.population import listed
-from task.references import package_of, references_in
+from task.references import is_hub, package_of, references_in
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
 from task.text import logger
@@ -116,10 +117,13 @@ def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> 
         raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
     for reference in references_in(keys):
         if (package := package_of(reference)) not in listed(allowed):
+            of, then = f' of "{reference}"', "brings the code: nothing is fetched"
+            if is_hub(reference):
+                of, then = "", "with it that this machine downloads the set, unless it has it"
             raise ConfigError(
                 f"policy: packages: expected one that this node's owner allows ({allowed or 'none'}); "
-                f'got "{package}" of "{reference}". The owner allows it with packages = ["{package}"] in '
-                "[policy] of its kit.toml, or in its --node-config, and brings the code: nothing is fetched"
+                f'got "{package}"{of}. The owner allows it with packages = ["{package}"] in '
+                f"[policy] of its kit.toml, or in its --node-config, and {then}"
             )
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 from task.errors import ConfigError, choose_from
 
+HUB = "hf:"  # what a data set of Hugging Face's begins with
+_HUB_NAME = re.compile(r"hf:([./~].*|\w[\w.-]*(/\w[\w.-]*){0,2})", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 _NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
@@ -41,6 +43,11 @@ def is_reference(text: str) -> bool:
     return ":" in text
 
 
+def is_hub(text: str) -> bool:
+    """Return whether a value names a data set of Hugging Face's, which is no code: ``hf:OWNER/NAME``."""
+    return text.startswith(HUB)
+
+
 def references_in(keys: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the references among a run's keys, each once."""
     values = [value for key in KEYS for value in str(keys.get(key, "")).split(",")]
@@ -53,7 +60,9 @@ def folder_name(name: str) -> str:
 
 
 def package_of(reference: str) -> str:
-    """Return the top-level package or module of a reference: ``net`` of ``net.parts:Small``."""
+    """Return what an owner allows: ``net`` of ``net.parts:Small``, and all of a name with ``hf:``."""
+    if is_hub(reference):
+        return reference
     return reference.partition(":")[0].partition(".")[0]
 
 
@@ -64,6 +73,15 @@ def check_reference(key: str, reference: str) -> None:
         ConfigError: It is not of the form, or names a package of Bouquet's.
     """
     where = f'run-config key "{key}"'
+    if is_hub(reference):
+        if key != "dataset":
+            raise ConfigError(f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}"')
+        if not _HUB_NAME.fullmatch(reference):
+            raise ConfigError(
+                f'{where}: expected "hf:NAME", "hf:OWNER/NAME", "hf:OWNER/NAME/CONFIGURATION", or '
+                f'"hf:FOLDER" with a folder that begins with "/", "." or "~"; got "{reference}"'
+            )
+        return
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
     if package_of(reference) in OURS:
@@ -123,10 +141,12 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
     """Return the SHA-256 of the code of each package or module that references name, by its name.
 
     It is over the Python files of the package, or the module's file, and of what these import from the same
-    folder, if that is none of installed packages. Nothing is imported. What is not found has "".
+    folder, if that is none of installed packages. Nothing is imported. What is not found has "", and a data
+    set of Hugging Face's is no code.
     """
     _look_here()
-    return {package: _sha256(package) for package in sorted({package_of(r) for r in references})}
+    packages = {package_of(r) for r in references if not is_hub(r)}
+    return {package: _sha256(package) for package in sorted(packages)}
 
 
 def _sha256(package: str) -> str:

@@ -50,7 +50,7 @@ def write_app(
 ) -> None:
     """Make a folder with your own code an app that `flwr run` ships and runs: write its pyproject.toml."""
     from task.config.read import as_run_config
-    from task.references import package_of, references_in
+    from task.references import is_hub, package_of, references_in
 
     folder = folder.expanduser().resolve()
     target = folder / "pyproject.toml"
@@ -59,7 +59,7 @@ def write_app(
     if target.exists() and MARK not in target.read_text("utf-8"):
         raise ConfigError(f"{target}: expected none, or one that `bouquet app` wrote; got another project's")
     keys = as_run_config(check({"runs-dir": str(folder / "runs"), **read_keys(recipe, config)}))
-    packages = sorted({package_of(reference) for reference in references_in(keys)})
+    packages = sorted({package_of(reference) for reference in references_in(keys) if not is_hub(reference)})
     missing = [p for p in packages if not ((folder / f"{p}.py").is_file() or (folder / p).is_dir())]
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "app"
     target.write_text(_HEAD.format(mark=MARK, name=name) + _tables(keys), encoding="utf-8")

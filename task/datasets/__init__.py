@@ -13,13 +13,13 @@ import numpy as np
 
 from task.config.paths import cache_dir, data_dir
 from task.config.sections import DataConfig, SyntheticConfig
-from task.datasets import brought, cache, generated, idx, images, shakespeare, tables
+from task.datasets import brought, cache, generated, hub, idx, images, shakespeare, tables
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.columns import prepared
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, choose_from, local
 from task.numerics import seeds
-from task.references import folder_name, is_reference
+from task.references import folder_name, is_hub, is_reference
 
 __all__ = [
     "DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned",
@@ -188,6 +188,7 @@ def _form(path: Path) -> str:
 
 
 _BROUGHT = DatasetSpec("your own code", "package.module:name", "", brought.locate, brought.decode)
+_HUB = DatasetSpec("of Hugging Face", "hf:OWNER/NAME or hf:FOLDER", "", hub.locate, hub.decode)
 
 
 def spec_of(name: str) -> DatasetSpec:
@@ -197,7 +198,7 @@ def spec_of(name: str) -> DatasetSpec:
         ConfigError: There is no such data set.
     """
     if is_reference(name):
-        return _BROUGHT
+        return _HUB if is_hub(name) else _BROUGHT
     if name not in DATASETS:
         raise ConfigError(choose_from('run-config key "dataset"', name, DATASETS))
     return DATASETS[name]

@@ -341,6 +341,13 @@ def test_code_of_a_run_is_refused_by_name_unless_the_owner_allows_its_package(ke
     assert keys_of_node({key: "net.parts:own"}, {"packages": "other,net"})[key] == "net.parts:own"
 
 
+def test_a_set_of_the_hub_is_refused_unless_the_owner_allows_it_by_its_whole_name() -> None:
+    # The node would download it.
+    with pytest.raises(ConfigError, match=r'policy: packages: .*got "hf:a/b".*that this machine downloads'):
+        keys_of_node({"dataset": "hf:a/b"}, {"packages": "hf,hf:a/c"})
+    assert keys_of_node({"dataset": "hf:a/b"}, {"packages": "net,hf:a/b"})["dataset"] == "hf:a/b"
+
+
 def test_code_that_is_not_allowed_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ward: dict[str, Any]
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.errors import ConfigError, choose_from
-from task.references import CODE
+from task.references import CODE, is_hub
 
 CONFIG = "kit.toml"
 SECRET_BYTES = 48
@@ -258,11 +258,11 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     for name in ("max-rounds", "min-examples", "min-steps"):
         if policy[name] < 0:
             raise ConfigError(f"{key('policy.' + name)}: expected 0 (no limit) or more; got {policy[name]}")
-    wrong = [p for p in policy["packages"] if not (isinstance(p, str) and p.isidentifier())]
+    wrong = [p for p in policy["packages"] if not (isinstance(p, str) and (p.isidentifier() or is_hub(p)))]
     if wrong:
         raise ConfigError(
-            f'{key("policy.packages")}: expected names of packages or modules, such as ["net", "data"]; got '
-            f"{wrong[0]!r}"
+            f'{key("policy.packages")}: expected names of packages or modules, such as ["net", "data"], or '
+            f'"hf:OWNER/NAME"; got {wrong[0]!r}'
         )
     policy["packages"] = tuple(policy["packages"])
     allowed = Policy(**{name.replace("-", "_"): value for name, value in policy.items()})

@@ -29,7 +29,8 @@ max-rounds = 0  # training messages answered in one run
 min-examples = {min_examples}  # fewest examples of this site's data that one update is computed from
 min-steps = 0  # fewest local steps that it is computed in, unless each step takes all examples
 run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
-packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit
+packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit;
+              # ["hf:OWNER/NAME"] = and this data set of Hugging Face, which this machine may download
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 """
 
