@@ -20,6 +20,7 @@ import torch
 
 from client_app.memory.state import StateStore
 from client_app.owner import SIMULATION, Owner
+from client_app.solvers import solver_of
 from client_app.training.local_optimizer import check_optimizer
 from client_app.training.precision import check_precision
 from task.config.knobs import Config
@@ -31,7 +32,7 @@ from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, only, state_of
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, model_of, parts_of
+from task.resolve.contract import Parts, contract_of, model_of, parts_of
 from task.storage.files import make_folder
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
@@ -123,6 +124,7 @@ class Node:
     def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
         self.check_task()
+        solver_of(contract_of(self.config).solver)  # a user's own may be none
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,

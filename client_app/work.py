@@ -11,7 +11,7 @@ import torch
 from client_app.memory.memory import Memory
 from client_app.node import Node, OneClient
 from client_app.owner import check_basis
-from client_app.solvers import SOLVERS
+from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, measured
@@ -166,7 +166,7 @@ class Training:
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
-        solver = SOLVERS[entry.solver](config, order.scalars, order.arrays, kept, own, mine)
+        solver = solver_of(entry.solver)(config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
 
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
@@ -285,7 +285,7 @@ def own_model(
     train = node.config.train
     eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
     training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
-    adapts = SOLVERS[entry.solver].adapts or any(stage.adapts for stage in training.stages)
+    adapts = solver_of(entry.solver).adapts or any(stage.adapts for stage in training.stages)
     rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
     epochs = [train.local_epochs]
     program = in_precision(Single(model, node.task), train.precision)

@@ -13,9 +13,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from strategies import rules
+from strategies.engine.brought import own_rule
 from strategies.engine.rule import Rule
 from strategies.engine.strategy import Strategy
 from task.errors import ConfigError
+from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
 
 
@@ -41,6 +43,16 @@ for _name, _entry in ALGORITHMS.items():
 STRATEGIES = {name: _shell(rule) for name, rule in sorted(_RULES.items())}
 """By name of the rule, see `task.spec.entry.Algorithm.rule`."""
 
+
+def strategy_of(rule: str) -> type[Strategy]:
+    """Return the strategy of a rule: a key of `STRATEGIES`, or a user's own ``package.module:name``.
+
+    Raises:
+        ConfigError: A user's own is no rule.
+    """
+    return _shell(own_rule(rule)) if is_reference(rule) else STRATEGIES[rule]
+
+
 globals().update({made.__name__: made for made in STRATEGIES.values()})
 
 
@@ -48,4 +60,4 @@ def __getattr__(name: str) -> type[Strategy]:  # for type checkers, who do not s
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["STRATEGIES", "Strategy", *(made.__name__ for made in STRATEGIES.values())]
+__all__ = ["STRATEGIES", "Strategy", "strategy_of", *(made.__name__ for made in STRATEGIES.values())]

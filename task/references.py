@@ -33,6 +33,7 @@ KEYS = (
     "loss",
     "metrics",
     "optimizer",
+    "algorithm",
 )  # run-config keys that take references
 CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
 OURS = ("client_app", "server_app", "strategies", "task")

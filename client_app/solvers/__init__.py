@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 
 from client_app.solvers.sgd import Solver
 from task.errors import ConfigError
+from task.references import is_reference, load_reference
 from task.spec.algorithms import ALGORITHMS
 
 SOLVERS: dict[str, type[Solver]] = {
@@ -25,4 +26,22 @@ for _name, _entry in ALGORITHMS.items():
                 "clients train as in FedAvg, leave solver out of the entry"
             )
 
-__all__ = ["SOLVERS", "Solver"]
+
+def solver_of(name: str) -> type[Solver]:
+    """Return a solver by its name, or a user's own ``package.module:name``.
+
+    Raises:
+        ConfigError: It is no solver.
+    """
+    if not is_reference(name):
+        return SOLVERS[name]
+    found = load_reference("algorithm", name)
+    if not (isinstance(found, type) and issubclass(found, Solver)):
+        raise ConfigError(
+            f'run-config key "algorithm": its solver "{name}": expected a class derived from '
+            f"client_app.solvers.sgd.Solver; got {found!r}"
+        )
+    return found
+
+
+__all__ = ["SOLVERS", "Solver", "solver_of"]

@@ -15,7 +15,7 @@ from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
 from server_app.run.naming import numbered
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
-from strategies import STRATEGIES
+from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
 from task.config.knobs import Config
@@ -67,7 +67,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     found = dataset.task if dataset else natural_task(config.data)
     config = with_task(config, found)
     entry = contract_of(config)
-    strategy = STRATEGIES[entry.rule](config)
+    strategy = strategy_of(entry.rule)(config)
     code = code_of(references_in(keys))
     strategy.registry.membership.expect_code(code)
     if dataset:

@@ -14,7 +14,7 @@ from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import as_run_config, fuse, read_config, read_recipe, scene_runs
 from task.config.sections import Value
 from task.errors import ConfigError
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 
 MOST_POINTS = 100_000
 LONGEST_NAME = 120
@@ -174,8 +174,7 @@ def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own
         dropped.update(unread.keys())
         reasons |= unread
         config = read_config(kept)
-        entry = ALGORITHMS.get(config.algorithm)
-        places.add(("server", "clients")[config.train.ala or (entry is not None and entry.personal)])
+        places.add(("server", "clients")[config.train.ala or algorithm_of(config.algorithm).personal])
         unmeasured |= config.server.fraction_evaluate == 0
         whole = {k: v for k, v in as_run_config(config).items() if k not in CHANGE_NO_RESULT}
         if repr(whole) not in seen:

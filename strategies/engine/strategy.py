@@ -46,7 +46,7 @@ from task.numerics.arrays import presumed_trainable
 from task.population import listed
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.spec.entry import SUMS, Algorithm
 from task.text import logger
 from task.wire import messages as wire
@@ -96,7 +96,7 @@ class Strategy(FlowerStrategy):
         algorithm = self.rule_type.algorithm
         self.config = with_knobs(config or Config(algorithm=algorithm), knobs)
         server = self.config.server
-        mine = ALGORITHMS[self.config.algorithm].rule == ALGORITHMS[algorithm].rule
+        mine = algorithm_of(self.config.algorithm).rule == algorithm_of(algorithm).rule
         named = self.config if mine else replace(self.config, algorithm=algorithm)
         check_read(as_run_config(named), defaults())
         self.entry: Algorithm = contract_of(named)

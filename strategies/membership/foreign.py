@@ -36,7 +36,7 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if SELECTIONS[config.server.selection].needs_losses:
         return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
-    if entry.name == "fedprox" and config.fedprox.adaptive:
+    if entry.solver == "fedprox" and config.fedprox.adaptive:
         return "cannot tell the loss by which fedprox.adaptive changes mu"
     return ""
 

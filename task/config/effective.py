@@ -12,6 +12,7 @@ from task.config.sections import OPTIMIZERS, AttackConfig, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
+from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
 
 
@@ -27,6 +28,8 @@ class When:
     def holds(self, run: Mapping[str, Value]) -> bool:
         """Return whether a run, given by all its keys, satisfies the condition."""
         found = (run[self.key] in self.values) is not self.but if self.values else bool(run[self.key])
+        if self.key == "algorithm" and not self.but:
+            found = found or is_reference(str(run[self.key]))  # a rule of a user's own may read any
         return found or (self.other is not None and self.other.holds(run))
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
@@ -302,8 +302,7 @@ class Config:
     @property
     def measured_share(self) -> float:
         """Share of the clients that evaluate unless the run says otherwise."""
-        entry = ALGORITHMS.get(self.algorithm)
-        return 1.0 if self.train.ala or (entry is not None and entry.personal) else 0.0
+        return 1.0 if self.train.ala or algorithm_of(self.algorithm).personal else 0.0
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.

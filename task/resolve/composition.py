@@ -10,6 +10,7 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN
 from task.spec.selections import SELECTIONS
@@ -119,7 +120,7 @@ def check_composition(config: Config) -> None:
     Raises:
         ConfigError: Naming key, algorithm and reason, and what would go.
     """
-    entry = ALGORITHMS[config.algorithm]
+    entry = algorithm_of(config.algorithm)
     for choice in CHOICES:
         if choice.chosen(config) and (why := choice.why_not(entry)):
             fits = [name for name, other in ALGORITHMS.items() if not choice.why_not(other)]

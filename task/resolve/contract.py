@@ -12,7 +12,7 @@ from task.models import build_model
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch costs seconds
 
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
-    entry = with_selection(ALGORITHMS[config.algorithm], config.server.selection)
+    entry = with_selection(algorithm_of(config.algorithm), config.server.selection)
     if config.data.learns_columns:
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
@@ -63,7 +63,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if entry.name == "moon" and config.moon.mu and not is_reference(config.model):
+    if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
         last_linear(model, "MOON")  # it compares what that layer reads
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
@@ -75,7 +75,7 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         ConfigError: It cannot read such data.
     """
-    twin = ALGORITHMS[config.algorithm].private == "twin"
+    twin = algorithm_of(config.algorithm).private == "twin"
     return build_model(config.model, shape, classes, config.seeds.model, _kind(config), twin)
 
 
@@ -109,8 +109,8 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
-        needs_features="MOON" if entry.name == "moon" and config.moon.mu else "",
+        needs_features="MOON" if entry.solver == "moon" and config.moon.mu else "",
         last_layers=last,
     )
-    if entry.name == "fsvrg-sparse":
+    if entry.solver == "fsvrg-sparse":
         check_linear(config.model, model_of(config, shape, classes), shape)

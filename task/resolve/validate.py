@@ -8,7 +8,7 @@ from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
 
@@ -21,8 +21,8 @@ def check_names(config: Config) -> None:
     Raises:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
+    algorithm_of(config.algorithm)
     for key, got, known in (
-        ("algorithm", config.algorithm, ALGORITHMS),
         ("dataset", config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
         ("partition", config.data.partition, PARTITIONS),
@@ -83,7 +83,7 @@ def check_names(config: Config) -> None:
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
         if not natural:
-            own = ALGORITHMS[config.algorithm].personal or config.train.ala
+            own = algorithm_of(config.algorithm).personal or config.train.ala
             raise ConfigError(
                 'run-config key "fraction-evaluate": clients have no test data of their own because '
                 '"local-test-fraction" is 0; set that above 0'
@@ -109,7 +109,7 @@ def _check_schedule(config: Config) -> None:
 def _check_plateau(config: Config) -> None:
     """Refuse to stop by an accuracy that nobody measures."""
     server, data = config.server, config.data
-    own = ALGORITHMS[config.algorithm].personal or config.train.ala
+    own = algorithm_of(config.algorithm).personal or config.train.ala
     held = not data.pool_test and (bool(data.data_path) or not spec_of(data.dataset).own)
     central = bool(server.evaluate_every) and held and not own
     if server.plateau_rounds and not central and not server.fraction_evaluate:

@@ -25,6 +25,7 @@ from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.population import listed
 from task.references import check_reference, is_reference, load_reference
+from task.spec.brought import algorithm_of
 from task.tasks.specs import TASKS, TaskSpec
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -124,4 +125,4 @@ def classes_only(config: Config) -> str:
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
-    }.get(config.algorithm, "")
+    }.get(algorithm_of(config.algorithm).solver, "")

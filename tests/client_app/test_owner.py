@@ -331,7 +331,9 @@ def test_a_refusal_stays_one_on_its_way_out(ward: dict[str, Any]) -> None:
         make_app()(message, context)
 
 
-@pytest.mark.parametrize("key", ["model", "dataset", "partition", "loss", "metrics", "optimizer"])
+@pytest.mark.parametrize(
+    "key", ["model", "dataset", "partition", "loss", "metrics", "optimizer", "algorithm"]
+)
 def test_code_of_a_run_is_refused_by_name_unless_the_owner_allows_its_package(key: str) -> None:
     # Importing it is running it: a run could read any file of the node.
     with pytest.raises(ConfigError, match=r'policy: packages: .*\(other\); got "net" of "net.parts:own"'):

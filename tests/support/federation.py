@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Message
 
 from client_app.app import make_app
-from strategies import STRATEGIES, Strategy
+from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from task.config.read import as_run_config, fuse, read_config
 from task.datasets import natural_task
@@ -24,7 +24,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
 from task.resolve.contract import model_of, parts_of
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.tasks import task_of
 from task.wire import messages as wire
 from tests.reference import mlp
@@ -149,8 +149,8 @@ def play(
         grid_type: A grid that watches.
     """
     config = read_config(run_config)
-    entry = ALGORITHMS[config.algorithm]
-    strategy = STRATEGIES[entry.rule](config)
+    entry = algorithm_of(config.algorithm)
+    strategy = strategy_of(entry.rule)(config)
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
     grid = grid_type(make_app(simulation=True), configs, as_run_config(config), tamper=tamper, seed=seed)
     strategy.engine.register(grid, 0)

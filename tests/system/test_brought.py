@@ -30,6 +30,26 @@ def load(data_dir):
 def deal(labels, num_clients, rng):
     return np.array_split(rng.permutation(len(labels)), num_clients)
 """
+RULES = """
+from dataclasses import replace
+
+from client_app.solvers.sgd import Solver, proximal
+from strategies.engine.rule import Rule
+from task.spec.algorithms import ALGORITHMS
+
+
+def mean(state, replies, config):
+    return replace(state, arrays=replies.arrays["arrays"]), {}
+
+
+class Pulled(Rule, update=mean):
+    entry = replace(ALGORITHMS["fedavg"], solver="rules:PulledSolver")
+
+
+class PulledSolver(Solver):
+    def terms(self, task):
+        return proximal(task, 0.5)
+"""
 KEYS = (
     'model="net:Small" dataset="data:load" partition="data:deal" num-clients=6 num-server-rounds=2 '
     'learning-rate=0.05 progress="log" device="cpu" algorithm="ditto"'
@@ -68,6 +88,12 @@ def test_the_same_folder_in_simulation_federation_and_flwr_run(
     assert _sha256(folder, "three", output) == first
     code = json.loads((folder / "runs" / "three" / "config.json").read_text())["code"]
     assert set(code) == {"data", "net"}
+    (folder / "rules.py").write_text(RULES)
+    keys = KEYS.replace('"ditto"', '"rules:Pulled"')  # server and clients each take their half of it
+    own = [
+        _bouquet(folder, env, how, "-c", keys, "--run-name", f"own-{how}") for how in ("run", "federation")
+    ]
+    assert _sha256(folder, "own-run", own[0]) == _sha256(folder, "own-federation", own[1]) != first
     output = _bouquet(folder, env, "app", ".", "-c", KEYS)
     assert (folder / "pyproject.toml").exists(), output
     paths = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])

@@ -19,7 +19,7 @@ from task.config.read import read_config
 from task.datasets import spec_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
-from task.spec.algorithms import ALGORITHMS
+from task.spec.brought import algorithm_of
 from task.spec.selections import cohort_size
 
 
@@ -95,7 +95,7 @@ def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, 
     asked = cohort_size(server.fraction_train, clients)
     if server.drop_stragglers:
         asked -= round(server.stragglers * asked)
-    if ALGORITHMS[config.algorithm].pooled or server.selection == "fedcs":
+    if algorithm_of(config.algorithm).pooled or server.selection == "fedcs":
         asked = 1  # fedcs may find only one client that is quick enough
     least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
     return {"min-nodes": majority, "min-replies": before.get("min-replies", least)}
@@ -216,4 +216,4 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _title(config: Config) -> str:
-    return f"{ALGORITHMS[config.algorithm].title} · {config.data.dataset} · {config.model}"
+    return f"{algorithm_of(config.algorithm).title} · {config.data.dataset} · {config.model}"

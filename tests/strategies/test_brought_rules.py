@@ -1,0 +1,192 @@
+"""A user's own rule by reference: what it does on server and clients, and what is refused before round 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.solvers import solver_of
+from strategies import strategy_of
+from strategies.engine.state import AggregatedReplies, ServerState
+from task.config.knobs import Config
+from task.config.read import as_run_config, read_config
+from task.errors import ConfigError
+from task.references import references_in
+from task.resolve.contract import contract_of
+from task.spec.algorithms import ALGORITHMS
+from tests.support.brought import imported_from
+from tests.support.federation import play, read_by
+
+RULES = '''
+from dataclasses import replace
+
+import numpy as np
+
+from client_app.solvers.sgd import Solver, proximal
+from strategies.engine.rule import Rule
+from task.spec.algorithms import ALGORITHMS as OURS
+
+
+def middle(state, replies, config):
+    """The mean of each number without the smallest and the largest."""
+    stacks = replies.arrays["arrays"]
+    cut = {n: np.sort(a, axis=0)[1:-1].mean(axis=0).astype(a.dtype) for n, a in stacks.items()}
+    return replace(state, arrays=cut), {}
+
+
+def mean(state, replies, config):
+    return replace(state, arrays=replies.arrays["arrays"]), {}
+
+
+def wide(state, replies, config):
+    return replace(state, arrays={n: a.astype("f8") for n, a in replies.arrays["arrays"].items()}), {}
+
+
+def asks(state, replies, config):
+    return replies.arrays["gradient"]
+
+
+class Middle(Rule, update=middle):
+    entry = OURS["median"]
+
+
+class Mean(Rule, update=mean):
+    """As FedAvg."""
+
+
+class Pulled(Rule, update=mean):
+    entry = replace(OURS["fedavg"], title="Pulled", solver="own_rules:PulledSolver")
+
+
+class PulledSolver(Solver):
+    def terms(self, task):
+        return proximal(task, 0.5)
+
+
+def of(**changes):
+    return type("Made", (Rule,), {"entry": replace(OURS["fedavg"], **changes)}, update=mean)
+
+
+class NoUpdate(Rule):
+    pass
+
+
+class Text(Rule, update=mean):
+    entry = "fedavg"
+
+
+class Wide(Rule, update=wide): ...
+class Asks(Rule, update=asks): ...
+
+
+WrongRecord = of(up=OURS["scaffold"].up)
+NoRecords = of(up=("arrays",))
+NoDown = of(solver="fedprox")
+NoSolver = of(solver="fedproxx")
+Elsewhere = of(solver="other:Solver")
+NotASolver = of(solver="own_rules:Middle")
+Phases = of(phases={"mine": OURS["fedavg"]})
+'''
+
+
+@pytest.fixture(autouse=True)
+def rules(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "own_rules.py").write_text(RULES)
+    with imported_from(tmp_path):
+        yield tmp_path
+
+
+def _config(name: str, **keys: str | float) -> Config:
+    return read_config({"algorithm": f"own_rules:{name}", "dataset": "digits", **keys})
+
+
+def test_a_rule_gets_what_its_entry_says_and_bears_its_own_name() -> None:
+    """Of 0, 1, 5 and 100 without the ends the mean is 3; the entry's reduction is the median's, collect."""
+    config = _config("Middle")
+    entry = contract_of(config)
+    assert (entry.name, entry.title, entry.up[0].reduce) == ("own_rules:Middle", "Middle", "collect")
+    assert references_in(as_run_config(config)) == ("own_rules:Middle",)  # so its code is hashed and allowed
+    stack = np.array([[0.0], [100.0], [1.0], [5.0]], np.float32)
+    replies = AggregatedReplies({"arrays": {"w": stack}}, tuple("abcd"), np.ones(4, np.int64))
+    made = strategy_of(entry.rule)(config)
+    state, _ = made.rule.update(ServerState({"w": np.zeros(1, np.float32)}), replies, config)
+    assert state.arrays["w"].tolist() == [3.0]
+
+
+def _models(tmp_path: Path, name: str, algorithm: str, **keys: str | float) -> dict[str, np.ndarray]:
+    path = tmp_path / name
+    path.mkdir()
+    given = {"dataset": "digits", "num-clients": 4, "max-examples": 90, "num-server-rounds": 2} | keys
+    return play(read_by(given | {"algorithm": algorithm, "state-dir": str(path / "state")})).arrays(2)
+
+
+def _same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    """Catches a client half that is not the one that the entry names, or is not there at all."""
+    assert _same(_models(tmp_path, "a", "own_rules:Mean"), _models(tmp_path, "b", "fedavg"))
+    prox = _models(tmp_path, "d", "fedprox", **{"fedprox.mu": 0.5})
+    assert _same(pulled := _models(tmp_path, "c", "own_rules:Pulled"), prox)
+    assert not _same(pulled, _models(tmp_path, "e", "fedavg"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("middle", "a class derived from strategies.engine.rule.Rule; got function"),
+        ("Text", "expected entry as a task.spec.entry.Algorithm; got str"),
+        ("WrongRecord", r'entry.up: solver "sgd" sends arrays \(shared\); got control-delta'),
+        ("NoRecords", "entry.up as a tuple of Record; got 'arrays'"),
+        ("NoDown", r'entry.down_scalars: solver "fedprox" reads proximal-mu.*ALGORITHMS\[.fedprox'),
+        ("NoSolver", 'Did you mean "fedprox"'),
+        ("Elsewhere", 'expected a solver in "own_rules".*got "other:Solver"'),
+        ("Phases", "entry.phases.*got 'mine'"),
+        ("Midle", 'Did you mean "Middle"'),
+    ],
+)
+def test_what_cannot_run_is_refused_when_the_config_is_read(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f'(?s)"algorithm".*{words}'):
+        _config(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NoUpdate", r"NoUpdate\(Rule, update=server_update\); got no update"),
+        ("PulledSolver", "engine.rule.Rule"),
+    ],
+)
+def test_what_is_no_rule_is_refused_by_the_server(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        strategy_of(f"own_rules:{name}")
+
+
+def test_what_is_no_solver_is_refused_by_the_client_half() -> None:
+    with pytest.raises(ConfigError, match=r'its solver "own_rules:Middle": expected a class derived from'):
+        solver_of(contract_of(_config("NotASolver")).solver)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Wide", r"w float32\[1\]; got w float64\[1\]"), ("Asks", r"KeyError: 'gradient' \(own_rules.py, line")],
+)
+def test_an_update_that_fails_or_changes_the_model_s_form_says_where(name: str, words: str) -> None:
+    """Catches a model of float64 that goes to the clients, and a bare KeyError in a round."""
+    config = _config(name)
+    made = strategy_of(f"own_rules:{name}")(config)
+    start = {"w": np.zeros(1, np.float32)}
+    replies = AggregatedReplies({"arrays": start}, ("a",), np.ones(1, np.int64))
+    with pytest.raises(ConfigError, match=words):
+        made.rule.update(ServerState(start), replies, config)
+
+
+def test_a_rule_may_read_any_algorithm_s_knobs_but_no_other_key_unread() -> None:
+    assert _config("Middle", **{"fedprox.mu": 0.5}).fedprox.mu == 0.5
+    with pytest.raises(ConfigError, match='"data-path": nothing in this run reads it'):
+        _config("Middle", **{"data-path": "x.npz"})
+    assert ALGORITHMS.keys().isdisjoint({"own_rules:Middle"})  # the catalogue stays as it is
