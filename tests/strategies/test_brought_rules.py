@@ -146,7 +146,7 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
         ("NoSolver", 'Did you mean "fedprox"'),
         ("Elsewhere", 'expected a solver in "own_rules".*got "other:Solver"'),
         ("Phases", "entry.phases.*got 'mine'"),
-        ("Midle", 'Did you mean "Middle"'),
+        ("Middl", 'Did you mean "Middle"'),
     ],
 )
 def test_what_cannot_run_is_refused_when_the_config_is_read(name: str, words: str) -> None:
