@@ -56,7 +56,7 @@ def test_a_file_here_does_not_take_the_place_of_an_installed_package(folder: Pat
         ),
         ("x = 1\n1 / 0\n", "ref_a:make", r"ZeroDivisionError: division by zero \(ref_a.py, line 2\)"),
         ("def f(:\n", "ref_a:make", r"SyntaxError: .* \(ref_a.py, line 1\)"),
-        ("def make(): ...\n", "ref_a:mkae", 'Did you mean "make"?'),
+        ("def make(): ...\n", "ref_a:maker", 'Did you mean "make"?'),
     ],
 )
 def test_errors(folder: Path, text: str, reference: str, words: str) -> None:
