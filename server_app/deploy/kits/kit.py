@@ -261,8 +261,8 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     wrong = [p for p in policy["packages"] if not (isinstance(p, str) and (p.isidentifier() or is_hub(p)))]
     if wrong:
         raise ConfigError(
-            f'{key("policy.packages")}: expected names of packages or modules, such as ["net", "data"], or '
-            f'"hf:OWNER/NAME"; got {wrong[0]!r}'
+            f'{key("policy.packages")}: expected data sets "hf:OWNER/NAME", or names of packages or '
+            f'modules, such as ["net", "data"]; got {wrong[0]!r}'
         )
     policy["packages"] = tuple(policy["packages"])
     allowed = Policy(**{name.replace("-", "_"): value for name, value in policy.items()})
