@@ -270,6 +270,30 @@ def test_a_message_whose_rest_comes_to_a_new_superlink_is_given_when_whole(link:
     assert given(call) == [order]
 
 
+@pytest.mark.parametrize("during", [True, False])
+def test_the_rest_that_comes_around_a_nodes_first_look_is_not_waited_for(
+    during: bool, link: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database has the message before this process has noted it, and the look is in between."""
+    monkeypatch.setattr(timing, "PARTS_S", 60.0)
+    node, comes = link.peer(), link.delivery.comes
+    order = link.order(node.id, arrays(20_000), held_back=1)
+    link.delivery.arrivals.inbox(node.id)._coming.clear()  # not noted yet
+
+    def looked(of: int) -> bool:
+        found = comes(of)
+        if during:
+            link.rest()
+        return found
+
+    monkeypatch.setattr(link.delivery, "comes", looked)
+    call = node.hold(LONG_S)
+    if not during:
+        until(lambda: held(link) > 0)
+        link.rest()
+    assert given(call) == [order]
+
+
 def test_an_upload_that_nobody_goes_on_with_is_forgotten(
     link: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ class Inbox:
         with self._change:
             if whole:
                 self._coming.pop(order, None)
+                self._coming.pop(UNKNOWN, None)  # it may have been this one; the next look tells
                 self._whole.add(order)
                 self._change.notify_all()
             else:
@@ -126,10 +127,14 @@ class Inbox:
         with self._change:
             return frozenset(self._whole)
 
-    def incomplete(self) -> None:
-        """Note that a look found a message of which parts are missing."""
+    def incomplete(self, before: frozenset[str]) -> None:
+        """Note that a look found a message of which parts are missing; `before` is as of `looked`.
+
+        If a message became whole since, it may be this one, and the next look tells.
+        """
         with self._change:
-            self._coming[UNKNOWN] = time.monotonic()
+            if self._whole <= before:
+                self._coming[UNKNOWN] = time.monotonic()
 
     def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
         """Note what a look found; `before` is what `whole` was before it."""

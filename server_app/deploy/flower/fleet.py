@@ -145,7 +145,7 @@ class Fleet(FleetServicer):
             if not sure or inbox.unanswered:
                 self._delivery.reopen_orders(node)
             if not sure and self._delivery.comes(node):
-                inbox.incomplete()
+                inbox.incomplete(before)
                 return PullMessagesResponse()
             response: PullMessagesResponse = super().PullMessages(request, context)
             inbox.looked(before, response)
