@@ -55,7 +55,7 @@ def predict(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 250,
 ) -> None:
-    """Predict classes with the model of a run.
+    """Predict classes, labels or numbers with the model of a run.
 
     Writes csv: id, predicted class, probability of each class. With labels, loss and accuracy are printed.
     """
@@ -126,7 +126,7 @@ def export(
         Path | None, typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] here.")
     ] = None,
 ) -> None:
-    """Export the model of a run, and check that the exported one gives the same probabilities.
+    """Export the model of a run, and check that the exported one gives the same outputs.
 
     ONNX and TorchScript read examples as they are in files, pixels or columns as float32: the scaling of the
     training is in them. What they answer is compared on --data, on the run's test set or on random examples.
