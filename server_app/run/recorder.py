@@ -42,6 +42,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
+        self.central = False  # whether the server measures; else the clients' evaluations tell the best round
         self.last_lines: list[dict[str, Any]] = []  # of clients.jsonl, from after the last round
         self.nodes: list[list[dict[str, Any]]] = [[], []]
 
@@ -65,7 +66,8 @@ class Recorder(Journal):
                 f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
                 f"checkpoint does; got {got}. Restore both from one backup."
             )
-        self.best = max(map(_score, rounds), default=-math.inf)
+        self.central = any(row["loss"] is not None for row in rounds)
+        self.best = max((_score(row, self.central) for row in rounds), default=-math.inf)
         self.snapshot = snapshot
         self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
@@ -111,12 +113,15 @@ class Recorder(Journal):
         """
         self.folder.append_clients(clients)
         self.snapshot = snapshot
-        if (score := _score(row)) > self.best:
+        if row["loss"] is not None and not self.central:
+            self.central, self.best = True, -math.inf
+        model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
+        if (score := _score(row, self.central)) > self.best:
             self.best = score
-            model = {
-                k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")
-            }
-            write_safetensors(self.folder.path / "checkpoint" / "best.safetensors", model)
+            if model:  # else all of it stays at the clients
+                write_safetensors(
+                    self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None
+                )
         due = self.every and row["round"] % self.every == 0
         path = self.checkpoint.write_arrays(snapshot) if due else None
         clock.lap("checkpoint")
@@ -141,9 +146,10 @@ class Recorder(Journal):
         self.folder.append_clients(self.last_lines)
 
 
-def _score(row: Mapping[str, Any]) -> float:
-    """Return the accuracy of a round, or where the task has none the loss with its sign turned."""
-    if row["accuracy"] is not None:
-        return float(row["accuracy"])
-    loss = row["loss"]
+def _score(row: Mapping[str, Any], central: bool) -> float:
+    """Return the accuracy of a round, at the server or the clients; without one the loss, its sign turned."""
+    prefix = "" if central else "client_"
+    accuracy, loss = row.get(f"{prefix}accuracy"), row.get(f"{prefix}loss")
+    if accuracy is not None:
+        return float(accuracy)
     return -math.inf if loss is None or math.isnan(loss) else -float(loss)

@@ -18,6 +18,8 @@ from server_app.run.progress import Progress
 from server_app.run.recorder import Recorder
 from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, StateError
+from task.numerics.arrays import sha256
+from task.resolve.model_card import read_model
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid
 
@@ -88,7 +90,7 @@ def leftovers(path: Path) -> dict[str, Any]:
         "rounds": timeless(folder.rounds()),
         "clients": (path / "clients.jsonl").read_bytes(),
         "model": (path / "model.safetensors").read_bytes(),
-        "best": (path / "checkpoint" / "best.safetensors").read_bytes(),
+        "best": sha256(read_model(path / "checkpoint" / "best.safetensors")[1]),
         "state": Checkpoint(path / "checkpoint").read()[0].numbers,  # type: ignore[index]
         "accuracy": result.get("best_accuracy"),
     }
@@ -274,3 +276,22 @@ def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_pat
     assert (folder.path / "nodes.json").stat().st_ino == written
     recorder.participants([there], [])
     assert folder.left_out() == []
+
+
+def test_the_best_model_is_chosen_by_the_clients_where_the_server_measures_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
+    """It is the first of the rounds with the highest accuracy on the clients' own test data."""
+    config = owners_config(
+        folder / "owners.npz",
+        algorithm="fedper", model="mlp", local_epochs=3, batch_size=4, local_test_fraction=0.3,
+        fraction_evaluate=1.0, num_server_rounds=5, progress="none", runs_dir=str(tmp_path), cache_dir=str(folder / "cache"),
+    )  # fmt: skip
+    path = run(config, "own")
+    rows = {row["round"]: row for row in RunFolder(path).rounds()}
+    assert all(row["accuracy"] is None for row in rows.values())
+    seen = {t: row["client_accuracy"] for t, row in rows.items() if row["client_accuracy"] is not None}
+    best = min(seen, key=lambda t: (-seen[t], t))
+    card, model = read_model(path / "checkpoint" / "best.safetensors")
+    assert sha256(model) == rows[best]["model_sha256"]
+    assert card.config.algorithm == "fedper"

@@ -55,8 +55,8 @@ def test_the_line_of_a_round_has_loss_and_metrics() -> None:
 
 def test_the_best_model_is_that_of_the_lowest_loss() -> None:
     """With the accuracy alone none would be written."""
-    assert [_score(r) for r in rows(3.0, None)] == [-3.0, float("-inf")]
-    assert _score({"accuracy": 0.2, "loss": 9.0}) == 0.2
+    assert [_score(r, True) for r in rows(3.0, None)] == [-3.0, float("-inf")]
+    assert _score({"accuracy": 0.2, "loss": 9.0}, True) == 0.2
 
 
 def test_further_metrics_have_a_plot_of_their_own() -> None:
