@@ -153,14 +153,18 @@ def may_fork() -> bool:
 def _ours_only() -> Iterator[None]:
     """Let a process that is spawned not run the user's script again, and not find a user's `task` for ours.
 
-    It inherits the main module's name and Python's path.
+    It inherits the main module's name and Python's path. It also inherits that Ctrl-C is held back, so that
+    it is not interrupted, with a traceback, before it can ignore it.
     """
     main, path = sys.modules["__main__"], sys.path[:]
     sys.modules["__main__"] = ModuleType("__main__")
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    mask: Any = getattr(signal, "pthread_sigmask", lambda how, signals: set())  # Windows has none
+    before = mask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        mask(signal.SIG_SETMASK, before)
         sys.modules["__main__"], sys.path[:] = main, path
 
 

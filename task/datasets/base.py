@@ -72,6 +72,13 @@ def by_owner(
     }
 
 
+def no_progress_thread() -> None:
+    """Keep tqdm, which Hugging Face's library uses, from starting a thread: with one, no fork is safe."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0
+
+
 class Names:
     """Hands out owners' names that are unique and can be file names, and stay readable."""
 

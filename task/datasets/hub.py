@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Request, Source
+from task.datasets.base import Decoded, Request, Source, no_progress_thread
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
@@ -115,6 +115,7 @@ def _loaded(name: str, key: str) -> dict[str, Any]:
         raise DataError(
             f"{key}: expected the package datasets; got {reason(err)}. pip install datasets"
         ) from err
+    no_progress_thread()
     folder = _folder(name)
     try:
         if folder is not None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.sections import DataConfig
-from task.datasets.base import Rows
+from task.datasets.base import Rows, no_progress_thread
 from task.datasets.own import local_test_size
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
@@ -207,6 +207,7 @@ def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
     import datasets
     from flwr_datasets import partitioner as library
 
+    no_progress_thread()
     clients, seed = deal.config.num_clients, seeds.seed_for(deal.seed, seeds.PARTITION)
     partitioner = getattr(library, kind)(
         num_partitions=clients, partition_by="label", shuffle=False, seed=seed, **more

@@ -285,7 +285,8 @@ def test_the_best_model_is_chosen_by_the_clients_where_the_server_measures_nothi
     config = owners_config(
         folder / "owners.npz",
         algorithm="fedper", model="mlp", local_epochs=3, batch_size=4, local_test_fraction=0.3,
-        fraction_evaluate=1.0, num_server_rounds=5, progress="none", runs_dir=str(tmp_path), cache_dir=str(folder / "cache"),
+        fraction_evaluate=1.0, num_server_rounds=5, progress="none", runs_dir=str(tmp_path),
+        cache_dir=str(folder / "cache"),
     )  # fmt: skip
     path = run(config, "own")
     rows = {row["round"]: row for row in RunFolder(path).rounds()}

@@ -50,8 +50,9 @@ class Node:
             time.sleep(0.1)
 
     def tree(self) -> list[psutil.Process]:
-        """Return its processes, without itself."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """Return its processes, without itself and without those of messages that have just ended."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def child(self, module: str) -> psutil.Process:
         """Return the child that runs a module."""

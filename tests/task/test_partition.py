@@ -95,6 +95,19 @@ def test_cached_partition_needs_no_slow_import(tmp_path):
     assert done.stdout.strip() == f"{total} []"
 
 
+def test_a_partition_that_is_computed_leaves_no_thread(tmp_path):
+    """With tqdm's, the first simulation after an install could not fork its workers: ten seconds more."""
+    code = (
+        "import threading; from task.config.sections import *; from task.datasets import *\n"
+        "from task.datasets.partition import *\n"
+        "c = DataConfig(partition='dirichlet', dirichlet_alpha=0.7)\n"
+        "load_partition(load_dataset(c, SyntheticConfig(), 1), c, 1)\n"
+        "print(threading.active_count())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
 def test_damaged_partition_is_refused(tmp_path):
     deal(dataset(), partition="iid")
     (path,) = (tmp_path / "cache").rglob("train_rows.npy")
