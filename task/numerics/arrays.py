@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # torch costs seconds
 
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
+BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
 
 
 def state_of(model: torch.nn.Module) -> Arrays:

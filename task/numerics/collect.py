@@ -14,7 +14,8 @@ import numpy as np
 
 from task.errors import FieldError, StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
-from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
+from task.numerics.held import Foldable, dense, peak
+from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM
 
 SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 
@@ -24,7 +25,7 @@ class Collect:
 
     `like` are arrays of the names, shapes and dtypes that will come in. More than `spool` bytes of rows, by
     default `SPOOL`, go to a temporary file without a name in ``$TMPDIR``; `result` then gives read-only
-    arrays that are mapped from it, so that the process holds what it looks at and no more. See `release`.
+    arrays that are mapped from it, so that the process holds what it reads and no more. See `release`.
     """
 
     name: ClassVar[str] = "collect"
@@ -55,7 +56,7 @@ class Collect:
         return np.array([self._weights[c] for c in self.clients], np.int64)
 
     def check(
-        self, arrays: NamedArrays, weight: int, client: str, peaks: Mapping[str, float] | None = None
+        self, arrays: Foldable, weight: int, client: str, peaks: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the largest |value| by name.
 
@@ -74,7 +75,7 @@ class Collect:
         return found
 
     def add(
-        self, arrays: NamedArrays, weight: int, client: str, checked: Mapping[str, float] | None = None
+        self, arrays: Foldable, weight: int, client: str, checked: Mapping[str, float] | None = None
     ) -> None:
         """Keep one client's arrays.
 
@@ -84,7 +85,7 @@ class Collect:
         """
         if checked is None:
             self.check(arrays, weight, client)
-        self._held[client] = dict(arrays)
+        self._held[client] = {name: dense(a) for name, a in arrays.items()}
         if self._file is not None or self._row_bytes * len(self._held) > self._spool:
             self._write_out()
         self._weights[client] = weight

@@ -16,18 +16,6 @@ from task.tasks.metrics import added
 BATCH = 250
 
 
-def evaluate(
-    model: torch.nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    batch: int = BATCH,
-    threads: int = 1,
-    task: Task = CLASSIFICATION,
-) -> dict[str, float]:
-    """Return ``loss``, ``num-examples`` and, if the task has one, ``accuracy``, see `measure`."""
-    return measure(model, x, y, batch, threads, task)[0]
-
-
 def measure(
     model: torch.nn.Module,
     x: torch.Tensor,
@@ -36,11 +24,12 @@ def measure(
     threads: int = 1,
     task: Task = CLASSIFICATION,
 ) -> tuple[dict[str, float], Arrays]:
-    """Return what `evaluate` does over x and y, [N, ...], and the sums of the task's further metrics.
+    """Return loss and accuracy over x and y, [N, ...], and the sums of the task's further metrics.
 
-    Inputs, targets and outputs are as in `task.tasks`. Targets of -100 (padding in text) do not count. For
-    text each byte is an example. `threads` share the batches. With one torch thread each, they have no
-    barrier to wait at when others want the cores too; the result does not depend on their number.
+    The first are ``loss``, ``num-examples`` and, if the task has one, ``accuracy``. Inputs, targets and
+    outputs are as in `task.tasks`. Targets of -100 (padding in text) do not count. For text each byte is an
+    example. `threads` share the batches. With one torch thread each, they have no barrier to wait at when
+    others want the cores too; the result does not depend on their number.
     """
 
     def one(i: int) -> tuple[float, int, int, Arrays]:

@@ -19,6 +19,9 @@ client is quarantined and never rounds anybody else; a `Collect` refuses |x| >= 
 2048 of the largest terms, so no client is refused for what another one sent. A sum beyond 2^32 is rounded to
 a float64 first.
 
+A `Held` costs what its places cost: there, weight * (Q(value) - Q(base)) is added, Q being the rounding to
+the grid; weight * Q(base) is added once for all clients of one base. So its sum is that of its dense form.
+
 Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
 sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
 as much as two models, whatever the number of its clients.
@@ -30,9 +33,10 @@ from typing import ClassVar
 import numpy as np
 
 from task.errors import FieldError, WireError
-from task.numerics.arrays import Arrays, NamedArrays, blocks
+from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
-from task.wire.checks import BLOCK, FINITE, MAX_INTEGER_TERM, MAX_TERM, peak
+from task.numerics.held import Base, Foldable, Held, dense, peak
+from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
 CARRY = 31  # a unit of `high` is 2^31 units of `low`
@@ -41,6 +45,7 @@ LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
+MOST_PENDING = 2**30  # weight with which a base is folded at once: 2^10 in `low`
 
 
 class Sum:
@@ -61,10 +66,12 @@ class Sum:
         # What `_fold` added too much: by name, the weights in `high` and in `low`.
         self._grids = dict.fromkeys(self._low, (0, 0))
         self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
+        # The weight of each base of a `Held` that is still to be folded, by name and by the array's identity.
+        self._waiting: dict[str, dict[int, tuple[Base, int]]] = {name: {} for name in self._low}
         self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
 
     def check(
-        self, arrays: NamedArrays, weight: int, client: str, peaks: Mapping[str, float] | None = None
+        self, arrays: Foldable, weight: int, client: str, peaks: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the largest |value| by name.
 
@@ -86,7 +93,7 @@ class Sum:
         return found
 
     def add(
-        self, arrays: NamedArrays, weight: int, client: str, checked: Mapping[str, float] | None = None
+        self, arrays: Foldable, weight: int, client: str, checked: Mapping[str, float] | None = None
     ) -> None:
         """Fold in one client's arrays.
 
@@ -97,15 +104,50 @@ class Sum:
         for name, a in arrays.items():
             self._bound[name] += peaks[name] * weight
             if name not in self._low:
-                self._high[name] += a.astype(np.int64) * weight
+                self._high[name] += dense(a).astype(np.int64) * weight
                 continue
-            wide = peaks[name] > 1.0 or peaks[name] * weight >= MAX_LOW / 2
-            self._hold(name, weight * (HIGH_UNIT if wide else peaks[name]))
-            in_high, in_low = self._grids[name]
-            self._grids[name] = in_high + weight * wide, in_low + weight
-            _fold(self._high[name] if wide else None, self._low[name], a, weight, self._scratch)
+            if isinstance(a, Held) and a.start.peak < MAX_TERM and weight <= MOST_PENDING:
+                self._add_held(name, a, peaks[name], weight)
+            else:
+                self._add_dense(name, dense(a), peaks[name], weight)
         self.weight += weight
         self.count += 1
+
+    def _add_dense(self, name: str, a: np.ndarray, largest: float, weight: int) -> None:
+        wide = largest > 1.0 or largest * weight >= MAX_LOW / 2
+        self._hold(name, weight * (HIGH_UNIT if wide else largest))
+        in_high, in_low = self._grids[name]
+        self._grids[name] = in_high + weight * wide, in_low + weight
+        _fold(self._high[name] if wide else None, self._low[name], a, weight, self._scratch)
+
+    def _add_held(self, name: str, a: Held, largest: float, weight: int) -> None:
+        """Fold in how the values differ from the base's at their places; the base as a whole has to wait."""
+        at, start = a.index, a.start
+        was = start.flat.take(at)
+        # No change is larger on the grid of `low`, which takes at most a unit more.
+        change = weight * (peak(np.subtract(a.values, was, dtype=np.float64)) + HIGH_UNIT)
+        wide = max(largest, start.peak) > 1.0 or change >= MAX_LOW / 2
+        self._hold(name, weight * HIGH_UNIT if wide else change)
+        whole = (self._high[name].reshape(-1), self._low[name].reshape(-1))
+        high, low = whole[0].take(at) if wide else None, whole[1].take(at)
+        # The grids cancel out.
+        _fold(high, low, a.values, weight, self._scratch)
+        _fold(high, low, was, -weight, self._scratch)
+        whole[1][at] = low
+        if high is not None:
+            whole[0][at] = high
+        waiting = self._waiting[name].get(id(start.array), (start, 0))[1] + weight
+        if waiting > MOST_PENDING:
+            self._add_dense(name, start.flat, start.peak, waiting - weight)
+            waiting = weight
+        self._waiting[name][id(start.array)] = (start, waiting)
+
+    def _settle(self, name: str) -> None:
+        """Bring the sum into its normal form, with the bases that wait."""
+        for start, weight in self._waiting[name].values():
+            self._add_dense(name, start.flat, start.peak, weight)
+        self._waiting[name].clear()
+        self._carry(name)
 
     def _hold(self, name: str, more: float) -> None:
         """Make room for terms of that size in `low`: hand over to `high` what would be too much."""
@@ -135,7 +177,7 @@ class Sum:
         """
         high: Arrays = dict(self._high)
         for name in self._low:
-            self._carry(name)
+            self._settle(name)
             if peak(high[name]) < 2**31:
                 high[name] = high[name].astype(np.int32)
         return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
@@ -184,16 +226,17 @@ class Sum:
         """Return the sums in the dtypes that came in."""
         return {name: self._value(name, 1) for name in self._high}
 
-    def _value(self, name: str, divisor: int) -> np.ndarray:
+    def _value(self, name: str, divisor: int | np.ndarray) -> np.ndarray:
+        """Return the sum by a divisor, one for all or one for each element."""
         high = self._high[name]
         if name in self._low:
-            self._carry(name)
+            self._settle(name)
             out = np.empty(high.shape, self._dtype[name])
             high_, low_, out_ = high.reshape(-1), self._low[name].reshape(-1), out.reshape(-1)
             for block in blocks(out.size, BLOCK):
                 value = high_[block] * HIGH_UNIT
                 value += low_[block] * LOW_UNIT
-                value /= divisor
+                value /= divisor if isinstance(divisor, int) else divisor.reshape(-1)[block]
                 out_[block] = value
             return out
         # Integers stay integers: nearest, halves up, exact for any size.

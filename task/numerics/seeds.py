@@ -23,10 +23,14 @@ ALA: Final = "ala"  # the examples that a client's aggregation weights are learn
 VALIDATION: Final = "validation"  # the examples that a client compares others' models on
 PEERS: Final = "peers"  # whose models a client gets besides those it has affinity to
 TORCH: Final = "torch"  # dropout and the like during local training
+DROPOUT: Final = "dropout"  # the units of the model that a client trains in a round
 NOISE: Final = "noise"  # noise that a server rule adds to the model in a round
 DEVICES: Final = "devices"  # a client's simulated speed
 TIES: Final = "ties"  # who comes first among clients of equal loss
+VOTES: Final = "votes"  # the vote of a client on a number whose gradient is 0
 ATTACK: Final = "attack"  # who is malicious, and the noise that a malicious client sends
+CODEC: Final = "codec"  # the random draws of a client's code
+DOWNLOAD: Final = "download"  # the random draws of the model's code
 SYNTHETIC: Final = "synthetic"  # the generated data set
 HELDOUT: Final = "heldout"  # which clients take no part in training
 

@@ -1,0 +1,23 @@
+"""Codecs: an update as few bytes, and back. Pure functions of arrays, knobs and a seed."""
+
+from task.codecs.codec import Codec
+from task.codecs.flat import Eden, Int8
+from task.codecs.half import Half
+from task.codecs.sampled import RandK, RotatedRandK
+from task.codecs.sign import Sign
+from task.codecs.sparse import STC, TopK
+from task.codecs.structured import LowRankCode, MaskCode
+
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Half, Int8, Eden, TopK, STC, RandK)}
+# Codes that ``structured.kind`` or an algorithm's own record names, and no other run can choose.
+OTHERS: dict[str, type[Codec]] = {codec.name: codec for codec in (LowRankCode, MaskCode, Sign)}
+
+
+def codec_of(name: str, keep: float = 1.0, bits: int = 0, block: int = 4096) -> Codec:
+    """Return the codec of that name with these knobs; 0 bits are its default.
+
+    Raises:
+        ConfigError: A knob is out of its range.
+    """
+    kind = RotatedRandK if name == RandK.name and bits else {**CODECS, **OTHERS}[name]
+    return kind(keep, bits, block)

@@ -1,0 +1,153 @@
+"""Sparse codecs: the largest entries of each tensor travel, with their values or with one magnitude.
+
+Table: for each tensor the number of entries k_i, uint32, and for `stc` their magnitude mu_i, float32.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from task.codecs import rice
+from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.select import largest
+from task.numerics.arrays import Arrays
+from task.numerics.held import Base, Held
+
+
+class _Largest(Codec):
+    """k_i = max(1, ceil(p n_i)) entries of each tensor, chosen by magnitude; positions as in `rice`."""
+
+    biased = True
+    ternary: ClassVar[bool]  # signs and magnitudes travel, not values
+
+    @property
+    def sparse(self) -> bool:
+        """Whether only some entries travel: yes."""
+        return True
+
+    def most_bytes(self, shapes: Sequence[Sequence[int]]) -> int:
+        """Return what no code of tensors of these shapes exceeds."""
+        sizes = [math.prod(shape) for shape in shapes]
+        k = sum(map(self.kept, sizes))
+        planes = (rice.most_bits(k, sum(sizes)) + k * self.ternary) / 8 + 2
+        return HEADER.size + 8 * len(sizes) + 4 * k * (not self.ternary) + int(planes)
+
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, Arrays]:
+        kept, at, counts = [], 0, []
+        for a in x.values():
+            index = largest(a.reshape(-1), self.kept(a.size))
+            kept.append(index)
+            counts.append(index.size)
+            at += a.size
+        left = {name: np.array(a, order="C") for name, a in x.items()}
+        table, flags = self._table(kept, x, values, left)
+        starts = np.cumsum([0, *(a.size for a in x.values())])
+        index = np.concatenate([i + s for i, s in zip(kept, starts, strict=False)] or [np.empty(0, np.int64)])
+        b = rice.parameter(index.size, at)
+        return b, np.array(counts, "<u4").tobytes() + table + rice.encode(index, flags, b), left
+
+    def _decode(
+        self, reader: Reader, bits: int, seed: int, bases: Mapping[str, Base]
+    ) -> dict[str, np.ndarray | Held]:
+        counts = reader.take("<u4", len(bases), "counts").tolist()
+        sizes = [start.flat.size for start in bases.values()]
+        for name, count, size in zip(bases, counts, sizes, strict=True):
+            if count > self.kept(size):
+                raise reader.refuse(f"at most {self.kept(size)} of {size} entries", count, name)
+        numbers = self._numbers(reader, counts)
+        index, flags = rice.decode(reader, sum(counts), self.ternary, bits, sum(sizes))
+        ends = np.cumsum(sizes)
+        found = np.diff(np.searchsorted(index, ends), prepend=0).tolist()
+        if found != counts:
+            raise reader.refuse(f"{counts[:9]} positions by tensor", found[:9])
+        index -= np.repeat(ends - sizes, counts)
+        new = self._sent(numbers, counts, flags)
+        out: dict[str, np.ndarray | Held] = {}
+        at = 0
+        for (name, start), count in zip(bases.items(), counts, strict=True):
+            here = slice(at, at + count)
+            if self.ternary:
+                new[here] += start.flat.take(index[here])
+            out[name] = finite(reader, name, Held(start, index[here], new[here]))
+            at = here.stop
+        return out
+
+    @abstractmethod
+    def _table(
+        self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays
+    ) -> tuple[bytes, np.ndarray | None]:
+        """Return what follows the counts, and the flags; takes off `left` what is sent."""
+
+    @abstractmethod
+    def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
+        """Read what follows the counts."""
+
+    @abstractmethod
+    def _sent(self, numbers: np.ndarray, counts: list[int], flags: np.ndarray) -> np.ndarray:
+        """Return for each entry its change, if the codec is ternary, else its value; a new float32 array."""
+
+
+class TopK(_Largest):
+    """The new value of each entry kept, not its change, so that p = 1 gives the arrays bit for bit.
+
+    After the table, a float32 for each entry kept.
+    """
+
+    name, number = "top-k", 4
+    ternary = False
+
+    def _table(self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays) -> tuple[bytes, None]:
+        sent = []
+        for index, name in zip(kept, x, strict=True):
+            left[name].reshape(-1)[index] = 0
+            sent.append(values[name].reshape(-1)[index].astype("<f4").tobytes())
+        return b"".join(sent), None
+
+    def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
+        return reader.take("<f4", sum(counts), "values")
+
+    def _sent(self, numbers: np.ndarray, counts: list[int], flags: np.ndarray) -> np.ndarray:
+        return numbers.astype(np.float32)
+
+
+class STC(_Largest):
+    """Sparse ternary compression: signs of the entries kept, and for each tensor their mean magnitude.
+
+    Sattler et al., IEEE TNNLS 31(9) 2020, arXiv 1903.02891, algorithm 1. Their "at least the k-th largest"
+    keeps more where magnitudes are equal, and all entries where that one is 0; here k are kept, and none that
+    is 0. The flag of a position says that the entry is negative.
+    """
+
+    name, number = "stc", 5
+    ternary = True
+
+    def _table(
+        self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays
+    ) -> tuple[bytes, np.ndarray]:
+        means, flags = np.zeros(len(kept), "<f4"), []
+        for i, (index, name) in enumerate(zip(kept, x, strict=True)):
+            some = x[name].reshape(-1)[index]
+            flags.append(some < 0)
+            if index.size:
+                means[i] = np.abs(some).mean(dtype=np.float64)
+                left[name].reshape(-1)[index] = some - _signed(np.full(index.size, means[i]), flags[-1])
+        return means.tobytes(), np.concatenate([np.zeros(0, bool), *flags])
+
+    def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
+        means = reader.take("<f4", len(counts), "magnitudes")
+        if not np.all(np.isfinite(means) & ((means > 0) == (np.array(counts) > 0)) & ~np.signbit(means)):
+            raise reader.refuse("a magnitude above 0 for each tensor with entries, else 0", means[:9])
+        return means
+
+    def _sent(self, numbers: np.ndarray, counts: list[int], flags: np.ndarray) -> np.ndarray:
+        return _signed(np.repeat(numbers.astype(np.float32), counts), flags)
+
+
+def _signed(magnitudes: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """Return float32 with the signs; overwrites them."""
+    signs = magnitudes.view(np.uint32)
+    signs ^= negative.astype(np.uint32) << np.uint32(31)
+    return magnitudes
