@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -12,6 +13,7 @@ from client_app.columns import sum_columns, with_columns
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.replica import with_model
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
@@ -20,23 +22,40 @@ from task.datasets.columns import unscaled
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
-from task.spec.algorithms import ALGORITHMS
-from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
-from task.spec.selections import SELECTIONS, with_selection
 from task.text import logger
 from task.wire import checks, registration
 from task.wire import messages as wire
+from task.wire.coding import Coder, coder_of
 from task.wire.folding import Folding
 from task.wire.norms import NormBound
 from task.wire.packing import is_packed, packed, unpacked
 
+TRAIN, EVALUATE = "train", "evaluate"
+OnMessage = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, OnMessage], Message]  # as Flower calls it
 
-def phases() -> dict[str, str]:
-    """Return what clients do in each phase other than training and evaluation, by the phase's name."""
-    entries = [with_selection(e, s) for e in ALGORITHMS.values() for s in SELECTIONS]
-    found = {name: phase.work for entry in entries for name, phase in entry.phases.items()}
-    return {**found, COLUMNS: "columns", "adapt": "adapt"}
+
+class PhaseApp(ClientApp):
+    """A ClientApp that answers phases of any name: which a run has, its contract says.
+
+    `on_phase` returns what answers a phase.
+    """
+
+    def __init__(self, on_phase: Callable[[str], OnMessage], mods: list[Mod]) -> None:
+        super().__init__(mods=mods)
+        self._on_phase, self._known = on_phase, {TRAIN, EVALUATE}
+        self.train()(on_phase(TRAIN))
+        self.evaluate()(on_phase(EVALUATE))
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message; its phase is registered with Flower when the first of its kind arrives."""
+        kind = message.metadata.message_type
+        verb, _, name = kind.partition(".")
+        if verb in (TRAIN, EVALUATE) and kind not in self._known:
+            (self.train if verb == TRAIN else self.evaluate)(name)(self._on_phase(name))
+            self._known.add(kind)
+        return super().__call__(message, context)
 
 
 def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
@@ -58,7 +77,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             keys = keys_of_node(keys, context.node_config)
         return open_node(read_config(keys), context.node_config, owned)
 
-    def explained(message: Message, context: Context, work: Callable[[Message, Context], Message]) -> Message:
+    def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
         try:
             return work(message, context)
@@ -69,7 +88,20 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
             raise kind(owned.explain(err)) from None
 
-    made = ClientApp(mods=[explained, answer_in_kind])
+    def on_phase(name: str) -> OnMessage:
+        def on_message(message: Message, context: Context) -> Message:
+            node = node_of(context)
+            entry = contract_of(node.config)
+            own = {TRAIN: entry, EVALUATE: evaluation_of(entry), "adapt": adaptation_of(entry)}
+            contract = {**own, **entry.phases}.get(name)
+            verb, _, _ = message.metadata.message_type.partition(".")
+            if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
+                raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
+            return Message(answer(node, message.content, contract), reply_to=message)
+
+        return on_message
+
+    made = PhaseApp(on_phase, [explained, answer_in_kind])
 
     @made.query(registration.REGISTER)
     def on_registration(message: Message, context: Context) -> Message:
@@ -83,29 +115,10 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
 
-    def on_phase(name: str) -> Callable[[Message, Context], Message]:
-        def on_message(message: Message, context: Context) -> Message:
-            node = node_of(context)
-            entry = contract_of(node.config)
-            own = {"train": entry, "evaluate": evaluation_of(entry), "adapt": adaptation_of(entry)}
-            contract = {**own, **entry.phases}.get(name)
-            if contract is None:
-                raise WireError(f"{node.config.algorithm} has no phase {name!r} under this run config")
-            return Message(answer(node, message.content, contract), reply_to=message)
-
-        return on_message
-
-    made.train()(on_phase("train"))
-    made.evaluate()(on_phase("evaluate"))
-    for name, work in phases().items():
-        register = made.train if work == "train" else made.evaluate
-        register(name)(on_phase(name))
     return made
 
 
-def answer_in_kind(
-    message: Message, context: Context, work: Callable[[Message, Context], Message]
-) -> Message:
+def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:
     """Unpack a message that came packed, and pack the answer to it: a mod of Flower's."""
     came_packed = is_packed(message.content)
     if came_packed:
@@ -140,20 +153,30 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    node = with_columns(node, content)
+    node, content = with_columns(node, content), with_model(node, content)
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
     trainable = frozenset(parts.trainable)
-    bound = NormBound(node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {}), trainable)
+    most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
+    received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None
+    bound = NormBound(most, model, trainable, received)
     like = replace(forms, clients=len(order.population)).of(entry.up)
-    merged = _Merge(entry, like, bound, node.owner)
+    own = order.received if entry.parted else None
+    coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, own)
     named = bool(order.clients) and not order.whole
+    contract = coder.forwarding(len(order.clients)) if coder and named else entry
+    merged = _Merge(contract, like, bound, node.owner, coder)
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
-    if entry.work not in ("evaluate", "adapt"):  # numbers about test data go up, and no more
-        check_bounds(node, entry, order, trains=entry.work == "train")
-    if node.owner.keep_models and entry.work in ("train", "evaluate"):
+    if entry.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
+        raise WireError(
+            "training message: expected 'arrays' for each client, a part of the model (run-config key "
+            '"dropout-width"); got none',
+            wire.ARRAYS,
+        )
+    check_bounds(node, entry, order)
+    if node.owner.keep_models and entry.work in ("train", "evaluate") and not entry.parted:
         keep_model(node, order)
     outcomes = WORK[entry.work](node, entry, order)
     for client, outcome in outcomes:
@@ -184,12 +207,16 @@ class _Merge:
         like: Mapping[str, Arrays],
         bound: NormBound | None = None,
         owner: Owner = SIMULATION,
+        coder: Coder | None = None,
     ) -> None:
-        self.entry, self.owner = entry, owner
+        self.entry, self.owner, self.coder = entry, owner, coder
         self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
+        # By record and client, what is forwarded as a code.
+        forwarded = [r for r in entry.up if r.coded and r.carry == "each"]
+        self.forwarded: dict[str, dict[str, Arrays]] = {r.name: {} for r in forwarded}
 
     def add(self, client: str, upload: wire.ClientUpdate) -> None:
         """Check one client's upload and fold it in."""
@@ -201,6 +228,10 @@ class _Merge:
         else:
             self._fold_first()
             fold()
+        for r in self.entry.up:
+            if r.name in self.forwarded and self.coder:
+                weight = np.array(self.folding.weight(upload.scalars), np.int64)
+                self.forwarded[r.name][client] = {**self.coder.on_wire(r, upload), "": weight}
         self.clients.append(client)
         self.scalars.append(upload.scalars)
 
@@ -220,12 +251,18 @@ class _Merge:
     def reply(self) -> wire.NodeReply:
         """Return the node's answer: plain if it is one client's, else merged."""
         if len(self.clients) == 1 and not self.failed:
-            return wire.NodeReply(self.clients, {}, upload=self.first)
+            return wire.NodeReply(self.clients, {}, upload=self._on_wire(self.first))
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        partials = self.folding.partials() if self.clients else {}
+        partials = {**self.folding.partials(), **self.forwarded} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
+
+    def _on_wire(self, upload: wire.ClientUpdate) -> wire.ClientUpdate:
+        if self.coder is None:
+            return upload
+        coded = {r.name: self.coder.on_wire(r, upload) for r in self.entry.up if r.coded}
+        return replace(upload, arrays={**upload.arrays, **coded})
 
     def as_one_client(self) -> wire.NodeReply:
         """Return the reduction as one plain upload.

@@ -1,4 +1,4 @@
-"""The columns of a client's table: summed up before round 1, prepared by what all clients' sums come to."""
+"""The columns of a client's table: summed up before round 1, prepared with the moments over all clients."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +8,6 @@ from flwr.app import RecordDict
 
 from client_app.node import Node
 from client_app.stages.stage import Outcome
-from task.datasets import DATASETS
 from task.errors import ConfigError, RefusedError
 from task.numerics.moments import ColumnMoments, sums_of
 from task.spec.columns import COLUMNS
@@ -39,7 +38,7 @@ def _check_counts(node: Node, client: str, counts: np.ndarray) -> None:
     Raises:
         RefusedError: Naming the column by its number.
     """
-    least = node.owner.min_examples if DATASETS[node.config.data.dataset].own else 0
+    least = node.bounds.min_examples
     few = np.flatnonzero((counts > 0) & (counts < least))
     if len(few):
         raise RefusedError(

@@ -26,13 +26,15 @@ from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import as_run_config
-from task.datasets import Dataset, load_dataset, load_owned
+from task.datasets import Dataset, load_dataset, load_owned, spec_of
 from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError, DataError
+from task.models.units import smaller
+from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, contract_of, model_of, parts_of
+from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
 from task.storage.files import make_folder
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
@@ -84,6 +86,11 @@ class Node:
         return x.to(self.device), y.to(self.device)
 
     @property
+    def bounds(self) -> Owner:
+        """The owner as far as bounds go: a data set that everybody can have, such as MNIST, has none."""
+        return self.owner if spec_of(self.config.data.dataset).own else SIMULATION
+
+    @property
     def task(self) -> Task:
         """What the run trains for."""
         return _task(self.config, self.dataset.task, self.dataset.num_classes)
@@ -101,9 +108,22 @@ class Node:
         """Return this process's instance of the run's model; each use loads its arrays first."""
         return _model(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device)
 
+    def local_model(self) -> torch.nn.Module:
+        """Return this process's instance of what clients train: the run's model, or of the size of a part."""
+        size = self.dataset.input_shape, self.dataset.num_classes
+        return (
+            _smaller(self.config, *size, self.device) if self.config.train.dropout_width < 1 else self.model()
+        )
+
     def initial(self) -> Arrays:
         """Return the run's initial model; not to be changed."""
         return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[0]
+
+    def initial_of(self, client: str) -> Arrays:
+        """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
+        seed = seeds.seed_for(self.config.seeds.model, seeds.MODEL, client=client)
+        config = replace(self.config, model_seed=seed)
+        return state_of(model_of(config, self.dataset.input_shape, self.dataset.num_classes))
 
     def parts(self) -> Parts:
         """Return which of the model's tensors are shared and which are private."""
@@ -114,6 +134,8 @@ class Node:
         whole, parts = self.initial(), self.parts()
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
+        if self.config.train.dropout_width < 1:
+            others["sub-model"] = state_of(self.local_model())
         columns = math.prod(self.dataset.input_shape)
         return Forms(only(whole, parts.shared), parts.trainable, others=others, columns=columns)
 
@@ -124,7 +146,11 @@ class Node:
     def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
         self.check_task()
-        solver_of(contract_of(self.config).solver)  # a user's own may be none
+        entry = contract_of(self.config)
+        for part in (entry, *(p for p in entry.phases.values() if p.work == "train")):
+            solver_of(part.solver)  # a user's own may be none
+        if self.config.train.dropout_width < 1:
+            self.local_model()  # which the run's model may not have
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
@@ -173,6 +199,13 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
 @lru_cache(maxsize=4)
 def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
     return model_of(config, shape, classes).to(device)
+
+
+@lru_cache(maxsize=4)
+def _smaller(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
+    model = model_of(config, shape, classes)
+    family = family_of(model, config, shape)
+    return (smaller(model, family.first()) if family else model).to(device)
 
 
 @lru_cache(maxsize=4)

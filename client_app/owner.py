@@ -11,7 +11,8 @@ key               meaning                                                       
 ``data-dir``,     this node's own; without them ``$BOUQUET_DATA``, ``$BOUQUET_CACHE`` or the      none
 ``cache-dir``,    home folder
 ``state-dir``
-``min-examples``  fewest distinct training examples that a record of an upload is computed from   0
+``min-examples``  fewest distinct training examples that a record of an upload is computed from,  0
+                  and fewest test examples that measures which leave the node are of
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
                   and data sets of Hugging Face, "hf:OWNER/NAME"
@@ -49,7 +50,7 @@ class Owner:
     """What the owner of a node decides."""
 
     simulation: bool = True  # whether there is none, as the run and the node are one user's
-    min_examples: int = 0  # fewest distinct examples that a record is computed from; 0 = any number
+    min_examples: int = 0  # fewest distinct examples that what leaves is computed from; 0 = any number
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
     keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
 
@@ -158,6 +159,19 @@ def basis(
         sizes = [size - size // 2 for size in sizes]
     work = f"local-steps = {train.local_steps}" if train.local_steps else f"{epochs} epochs"
     return sum(sizes), None if width >= rows else steps, f"{batch}, {work}"
+
+
+def check_tests(owner: Owner, client: str, rows: int) -> None:
+    """Refuse to send measures of fewer test examples than the owner of the node allows.
+
+    Raises:
+        RefusedError: Naming bound, client and number.
+    """
+    if 0 < rows < owner.min_examples:
+        raise RefusedError(
+            f"policy: min-examples = {owner.min_examples}; loss and metrics of client {client} would be of "
+            f"{rows} test examples"
+        )
 
 
 def check_basis(

@@ -10,7 +10,7 @@ import torch
 
 from client_app.memory.memory import Memory
 from client_app.node import Node, OneClient
-from client_app.owner import check_basis
+from client_app.owner import check_basis, check_tests
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
@@ -19,11 +19,10 @@ from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
-from task.datasets import spec_of
 from task.errors import BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import evaluate, measure
+from task.numerics.evaluate import measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
 from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
@@ -43,29 +42,34 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     return outcomes
 
 
-def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder, *, trains: bool) -> None:
+def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
     """Refuse an order whose uploads would be computed from less than the owner of the node allows.
-
-    Of a data set that everybody can have, such as MNIST, there is nothing to protect.
-
-    `trains` is whether it is more than a question for losses over all examples.
 
     Raises:
         RefusedError: Naming the client, the bound and what makes it less.
     """
-    owner, train = node.owner, _train_config(node, order)
-    if not (owner.min_examples or owner.min_steps) or not spec_of(node.config.data.dataset).own:
+    owner, train = node.bounds, _train_config(node, order)
+    if not (owner.min_examples or owner.min_steps):
         return
+    if entry.work in ("evaluate", "adapt"):  # numbers about test data go up, and no more
+        for client in order.clients:
+            check_tests(owner, client, _num_tests(node, client))
+        return
+    trains = entry.work == "train"  # else it is a question for losses over all examples
     for client, epochs in zip(order.clients, order.epochs, strict=True):
         rows = len(_rows(node, entry, client))
         epochs = epochs or train.local_epochs
         check_basis(owner, node.config, train, entry, client, rows, epochs, trains=trains)
 
 
+def _num_tests(node: Node, client: str) -> int:
+    return len(node.clients.test(node.clients.index(client)))
+
+
 def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
-    """Return the rows that a client trains on: its own, or everybody's."""
+    """Return the rows that a client trains on: its own, or those of all clients of this node."""
     clients, number = node.clients, node.clients.index(client)
-    if not entry.pooled:
+    if not entry.pooled or (entry.pooled == "each" and isinstance(clients, OneClient)):
         return clients.train(number)
     if isinstance(clients, OneClient):
         raise DataError(
@@ -120,7 +124,7 @@ class Training:
                 yield client, err
         alone = not self.entry.batched or is_reference(self.config.optimizer)
         most = 1 if alone else self.config.stack
-        program, size = program_of(self.node.model(), most, self.node.task)
+        program, size = program_of(self.node.local_model(), most, self.node.task)
         self.program = in_precision(program, self.config.precision)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
             yield from self._outcomes(cohort)
@@ -152,7 +156,12 @@ class Training:
         for stage in self.stages:
             y = stage.targets(y, cohort, sizes)
         kept = self.memory.load(cohort, server_round)
-        received = order.arrays.get(wire.ARRAYS, {})
+        if entry.pooled == "each":
+            kept = [
+                fields or {"personal": node.initial_of(c)} for c, fields in zip(cohort, kept, strict=True)
+            ]
+        parts = [order.received(c)[wire.ARRAYS] for c in cohort] if entry.parted else ()
+        received = parts[0] if parts else order.arrays.get(wire.ARRAYS, {})
         task = LocalTask(
             program,
             node.initial() | received if len(received) < len(node.initial()) else received,
@@ -161,7 +170,7 @@ class Training:
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
             [seeds.rng_for(config.seeds.train, seeds.BATCHES, server_round, c) for c in cohort],
-            [k.get("personal", {}) for k in kept] if entry.private else (),
+            [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts().private),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
@@ -188,9 +197,9 @@ class Training:
             stats = solver.run(task) if solver.trains else []
             finished = solver.finish(task, stats)
             measured = entry.personal and node.config.server.clients_evaluate(order.round)
-            if measured and not entry.pooled:  # who trains on everybody's data has no model of its own
+            if measured and entry.pooled != "once":  # who trains on everybody's data has no model of its own
                 uploads = [upload for upload, _ in finished]
-                _add_tests(node, cohort, solver, solver.own_models(task), uploads)
+                _add_tests(node, cohort, solver.own_models(task), uploads)
             for stage in self.stages:
                 finished = stage.finish(cohort, finished)
             if not entry.keeps:
@@ -202,17 +211,19 @@ class Training:
 def _add_tests(
     node: Node,
     cohort: Sequence[str],
-    solver: Solver,
     models: Sequence[Arrays],
     uploads: Sequence[wire.ClientUpdate],
 ) -> None:
-    """Add to the uploads how the clients' own models do on their test data after local training."""
+    """Add to the uploads how the clients' own models do on their test data after local training.
+
+    Of fewer test examples than the owner of the node allows nothing is added.
+    """
     for client, state, upload in zip(cohort, models, uploads, strict=True):
-        x, y = node.data(client, "test")
-        if len(x):
+        if _num_tests(node, client) >= max(node.bounds.min_examples, 1):
+            x, y = node.data(client, "test")
             model = node.model()
             Single(model).load(state, 1)
-            found = evaluate(model, x, y, task=node.task)
+            found, _ = measure(model, x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
             if "accuracy" in found:
                 upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
@@ -261,7 +272,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
                 solver.run(task)
         (own,) = solver.own_models(task)
         Single(model).load(own, 1)
-        return evaluate(model, x, y, task=node.task), {}
+        return measure(model, x, y, task=node.task)[0], {}
 
     return measured(order.clients, of)
 
@@ -286,7 +297,7 @@ def own_model(
     eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
     training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
     adapts = solver_of(entry.solver).adapts or any(stage.adapts for stage in training.stages)
-    rows = _rows(node, replace(entry, pooled=False), client)[: None if adapts else 0]
+    rows = _rows(node, replace(entry, pooled=""), client)[: None if adapts else 0]
     epochs = [train.local_epochs]
     program = in_precision(Single(model, node.task), train.precision)
     task, solver, kept = training.task(program, [client], [rows], epochs, server_round)

@@ -18,7 +18,7 @@ _BEGIN, _END = "\ue000", "\ue001"  # code points for private use: no text has th
 _MARKS = re.compile(f"[{_BEGIN}{_END}]")
 _MARKED = re.compile(f"{_BEGIN}[^{_END}]*{_END}")
 WITHHELD = "[withheld]"
-OURS = ("client_app", "task", "strategies", "server_app")
+PACKAGES = ("client_app", "server_app", "strategies", "task")  # of the app
 
 
 class BouquetError(Exception):
@@ -105,7 +105,7 @@ def public(err: BaseException) -> str:
     frames = [
         (str(f.f_globals.get("__name__", "?")), line) for f, line in traceback.walk_tb(err.__traceback__)
     ]
-    ours = [(name, line) for name, line in frames if name.partition(".")[0] in OURS]
+    ours = [(name, line) for name, line in frames if name.partition(".")[0] in PACKAGES]
     where = [f" at {name}, line {line}" for name, line in (ours or frames)[-1:]]
     return f"{what}{''.join(where)}; the node's own log says more"
 

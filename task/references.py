@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from task.errors import ConfigError, choose_from
+from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
 _HUB_NAME = re.compile(r"hf:([./~].*|\w[\w.-]*(/\w[\w.-]*){0,2})", re.ASCII)
@@ -26,17 +26,10 @@ _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]
 
 _NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-KEYS = (
-    "model",
-    "dataset",
-    "partition",
-    "loss",
-    "metrics",
-    "optimizer",
-    "algorithm",
-)  # run-config keys that take references
+# Run-config keys that take references.
+KEYS = ("model", "dataset", "partition", "loss", "metrics", "optimizer", "algorithm")
 CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
-OURS = ("client_app", "server_app", "strategies", "task")
+OURS = ("bouquet", *PACKAGES)
 
 
 def is_reference(text: str) -> bool:

@@ -201,7 +201,7 @@ class StateStore:
 
         Raises:
             StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
-                has mended it since; or it is another client's, algorithm's, run's or model's, or a newer
+                has repaired it since; or it is another client's, algorithm's, run's or model's, or a newer
                 Bouquet's; or it cannot be read; or the version that `before` asks for is gone.
         """
         path = self.path(client, run)

@@ -9,9 +9,10 @@ w_k      task.params                  the client's member, trained for itself   
 p_m      ``models`` in evaluations    members of all clients that are known       down
 =======  ===========================  ==========================================  ====================
 
-Training is local training only, and what is measured at its end (``test-accuracy``) is the client's member.
-An evaluation measures the vote of all members on the client's test data; before any client has sent a
-member, the client's own. The mean is taken of logarithms in float64, where no probability becomes 0.
+Training is local training only, on the client's data or on all of its site's (``ensemble.of``), and what is
+measured at its end (``test-accuracy``) is the client's member. An evaluation measures the vote of all members
+on the client's test data; before any client has sent a member, the client's own. The mean is taken of
+logarithms in float64, where no probability becomes 0.
 """
 
 import math

@@ -38,7 +38,7 @@ from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 
 
 class FedFomoSolver(OwnModelSolver, name="fedfomo"):
@@ -69,7 +69,7 @@ class FedFomoSolver(OwnModelSolver, name="fedfomo"):
 
         def loss(model: Arrays) -> float:
             task.load([model])
-            return evaluate(task.program.model, x, y, task=task.program.task)["loss"]
+            return measure(task.program.model, x, y, task=task.program.task)[0]["loss"]
 
         own, found = loss(theta), {}
         for name, other in models.items():

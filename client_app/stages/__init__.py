@@ -3,12 +3,21 @@
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
+from client_app.stages.coding import Coding
 from client_app.stages.loss import Loss
 from client_app.stages.stage import Stage
+from client_app.stages.structured import Structured
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 
-STAGES: dict[str, type[Stage]] = {"ala": ALA, "loss": Loss, "attack": Attack}
+STAGES: dict[str, type[Stage]] = {
+    "ala": ALA,
+    "structured": Structured,
+    "loss": Loss,
+    "attack": Attack,
+    "codec": Coding,
+    "codec-with-feedback": Coding,
+}
 
 
 def stages_of(node: Node, entry: Algorithm, order: wire.TrainOrder) -> list[Stage]:

@@ -80,7 +80,7 @@ class Attack(Stage):
                 yield client, FieldError("", wanted, str(benign.count))
             else:
                 s = self.node.config.attack.scale or z_max(benign.count + len(waiting), len(waiting))
-                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s))
+                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s), codes={})
 
     def _alone(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         """Return the upload of a malicious client that needs to know nobody else's."""
@@ -90,7 +90,7 @@ class Attack(Stage):
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
         for field, arrays in upload.arrays.items():
-            bases = base_of(records[field], self.order.arrays, parameters)
+            bases = base_of(records[field], self.order.received(client), parameters)
             assert bases is not None  # else the attack was refused before round 1
             out[field] = dict(arrays)
             for name in (n for n in parameters if n in arrays):
@@ -101,7 +101,7 @@ class Attack(Stage):
                 else:
                     sent = base + (s if kind == "scale" else -s) * (a - base)
                 out[field][name] = sent.astype(a.dtype)
-        return replace(upload, arrays=out)
+        return replace(upload, arrays=out, codes={})
 
     def _malicious(self) -> frozenset[str]:
         return malicious(self.node.config, tuple(self.node.clients.names))

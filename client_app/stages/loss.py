@@ -24,7 +24,7 @@ def losses(
 ) -> dict[str, float]:
     """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
 
-    Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.evaluate`.
+    Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.measure`.
     """
     total, squares, count = 0.0, 0.0, 0
     was_training = model.training

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from task.tasks.base import counted, fill
 
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver
+    from client_app.training.restriction import Restriction
 
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
 Terms = list[tuple[float, Tensors]]
@@ -65,6 +66,7 @@ class LocalTask:
     frozen: Collection[str] = ()  # names of the parameters that stay as they are in the present `train`
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
+    restriction: Restriction | None = None  # what every gradient passes through
 
     def __post_init__(self) -> None:
         self.clients = len(self.examples.sizes)
@@ -183,7 +185,10 @@ def train(
     config, schedule = task.config, _Schedule(task, epochs)
     moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
     held = [task.params[i] for i in moving]
-    optimizer = local_optimizer(config, solver.config.adam, held)
+    restriction = task.restriction
+    # Weight decay is part of a restricted gradient, as the optimizer's own would leave the restricted space.
+    stepping = replace(config, weight_decay=0.0) if restriction else config
+    optimizer = local_optimizer(stepping, solver.config.adam, held)
     memory, start, losses = task.memory, task.start, []
     task.frozen = frozen
     task.program.train(solver.training)
@@ -200,8 +205,10 @@ def train(
         losses.append(loss)
         with torch.no_grad():
             terms, params = solver.terms(task), task.params
-            if config.weight_decay and not optimizer:
+            if config.weight_decay and (restriction or not optimizer):
                 terms = [*terms, (config.weight_decay, params)]
+            if restriction:
+                gradient, terms = restriction.within(gradient, terms), []
             if frozen or optimizer:
                 params, terms = _only(moving, params, terms)
                 whole = gradient.tensors()
@@ -219,6 +226,11 @@ def train(
                     gradient.add_to(params, -task.lr)
     task.params, task.memory, task.start = task.all_params, memory, start
     return _mean_losses(losses, schedule)
+
+
+def first_batch(task: LocalTask) -> Batch:
+    """Return the batch that each client's training would begin with."""
+    return _Schedule(task, 1).batch(0)
 
 
 def _only(moving: Sequence[int], params: Tensors, terms: Terms) -> tuple[Tensors, Terms]:

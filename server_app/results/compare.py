@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from server_app.results.groups import Groups, Run
+from server_app.results.groups import Groups, Run, groups
 from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
@@ -20,6 +22,7 @@ from server_app.results.summary import (
     measured_on,
     scalars_of,
     scale_bytes,
+    seconds_of,
     summarise,
 )
 from task.errors import ConfigError
@@ -31,6 +34,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# What the x axis of a plot may be: how it is labelled, and what a round adds to it.
+XS: dict[str, tuple[str, Callable[[Row], float]]] = {
+    "rounds": ("round", lambda row: 0.0),  # by its number
+    "bytes": ("sent to and from clients", lambda row: row.get("bytes_down", 0) + row.get("bytes_up", 0)),
+    "bytes-up": ("sent by clients", lambda row: row.get("bytes_up", 0)),
+    "seconds": ("seconds", seconds_of),
+}
+DECADE = 10.0  # curves whose ends are further apart than this have a logarithmic axis
 DASHES = ("-", "--", ":")  # further groups have the same colours again
 
 WHERE = {
@@ -97,7 +108,9 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     every = [result for results in found.values() for result in results]
     policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
     moved = [result["bytes_to_target"][goal] for result in every]
-    size, unit = scale_bytes(max((m for m in moved if m is not None), default=1.0))
+    reached = [m for m in moved if m]
+    size, unit = scale_bytes(max(reached, default=1.0))
+    decimals = max(1, math.ceil(1 - math.log10(min(reached, default=size) / size)))  # two digits of the least
     nats = any(result["accuracy"] is not None for result in every)
     names = dict.fromkeys(name for r in every for name in scalars_of(r[_measures(on)]))
     columns = [
@@ -116,7 +129,9 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
             2,
         ),
         Column(f"rounds to {percent}", lambda r: r["rounds_to_target"][goal], 1, 1),
-        Column(f"{unit} to {percent}", lambda r: r["bytes_to_target"][goal], 1 / size, 1),
+        Column(f"{unit} to {percent}", lambda r: r["bytes_to_target"][goal], 1 / size, decimals),
+        Column(f"{unit} down to {percent}", lambda r: r["bytes_down_to_target"][goal], 1 / size, decimals),
+        Column(f"{unit} up to {percent}", lambda r: r["bytes_up_to_target"][goal], 1 / size, decimals),
         Column(f"seconds to {percent}", lambda r: r["seconds_to_target"][goal], 1, 1),
         Column("simulated seconds", lambda r: r["simulated_seconds"] if policies else None, 1, 0),
     ]
@@ -208,20 +223,22 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], remarks: Seq
     return "\n".join([*text, "", " ".join(remarks)])
 
 
-def plot(curves: Groups, on: str, path: Path) -> None:
+def plot(curves: Groups, on: str, path: Path, x: str = "rounds") -> None:
     """Draw `figure` into a file; the ending of its name is the format."""
     make_folder(path.parent)
     try:
-        figure(curves, on).savefig(path, dpi=110)
+        figure(curves, on, x).savefig(path, dpi=110)
     except ValueError as err:  # matplotlib's word for an ending that it does not know
         raise ConfigError(f"compare --plot {path}: expected a name such as both.png; {err}") from None
 
 
-def figure(curves: Groups, on: str) -> Figure:
-    """Return accuracy, if there is one, and loss by round, and the sorted accuracies of single clients.
+def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
+    """Return accuracy, if there is one, and loss over `x`, and the sorted accuracies of single clients.
 
-    By round: the mean over seeds at the rounds that all of them measured, and the range as a band; a seed
-    with more rounds goes on as a thin line. Clients: those of the last evaluation, of all seeds together.
+    A curve is the mean over seeds at the rounds that all of them measured, the range as a band; a seed with
+    more rounds goes on as a thin line. `x` is a key of `XS`, summed up over the rounds; where curves end more
+    than a `DECADE` apart, its axis is logarithmic and begins after round 0, which costs nothing. Clients:
+    those of the last evaluation, of all seeds together.
     """
     from matplotlib.figure import Figure
 
@@ -232,39 +249,76 @@ def figure(curves: Groups, on: str) -> Figure:
     panels: Any = out.subplots(1, 3 if single else 2) if rated else [None, out.subplots(1, 1)]
     styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
     where = "server's test set" if on == "server" else "clients' own test data"
+    ends = [max(_spent(run, x).values()) for runs in curves.values() for run in runs]
+    log = x != "rounds" and min(ends) > 0 and max(ends) / min(ends) > DECADE
     for i, (name, runs) in enumerate(curves.items()):
         colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
         label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
         if rated:
-            _by_round(panels[0], runs, accuracy, 100, style)
-        _by_round(panels[1], runs, loss, 1, style | {"label": label})
+            _curve(panels[0], runs, accuracy, 100, style, x, log)
+        _curve(panels[1], runs, loss, 1, style | {"label": label}, x, log)
         seen = [run.clients.before for run in runs if run.clients.before]
         if seen and rated:
             values = 100 * np.sort(np.concatenate([rounds[max(rounds)].accuracy for rounds in seen]))
             share = 100 * (np.arange(len(values)) + 0.5) / len(values)
             panels[2].plot(share, values, **style)
     unit = " (nats)" if rated else ""
-    titles = [("round", f"accuracy (%), {where}"), ("round", f"loss{unit}, {where}")]
+    titles = [(XS[x][0], f"accuracy (%), {where}"), (XS[x][0], f"loss{unit}, {where}")]
     titles.append(("clients, sorted (% of them)", "accuracy (%) of single clients, own test data"))
-    for axes, (x, y) in zip(panels, titles, strict=False):
+    for axes, (across, up) in zip(panels, titles, strict=False):
         if axes is None:  # the task has no accuracy
             continue
-        axes.set(xlabel=x, ylabel=y)
+        axes.set(xlabel=across, ylabel=up)
         axes.grid(alpha=0.3)
+    for axes in panels[:2]:
+        if axes is not None and x != "rounds":
+            _scale(axes, x, log)
     out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)
     return out
 
 
-def _by_round(axes: Axes, runs: Sequence[Run], key: str, scale: float, style: dict[str, Any]) -> None:
-    series = [{r["round"]: r[key] for r in run.rounds if r.get(key) is not None} for run in runs]
-    x = sorted(set.intersection(*(set(s) for s in series)))
-    y = scale * np.array([[s[i] for i in x] for s in series], dtype=np.float64)
-    marker = "o" if len(x) <= 25 else ""  # a single point is no line
-    axes.plot(x, y.mean(0), marker=marker, markersize=3.5, **style)
-    for values in series:
-        rest = [i for i in sorted(values) if not x or i >= x[-1]]
+def figure_of_run(path: Path) -> Figure:
+    """Return the figure of one result folder."""
+    curves = groups([path])
+    return figure(curves, choose(curves)[0])
+
+
+def _spent(run: Run, x: str) -> dict[int, float]:
+    """Return by round where it is on the x axis."""
+    at = [row["round"] for row in run.rounds]
+    return dict(zip(at, at if x == "rounds" else accumulate(map(XS[x][1], run.rounds)), strict=True))
+
+
+def _scale(axes: Axes, x: str, log: bool) -> None:
+    """Give an axis of bytes or seconds its units."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, StrMethodFormatter
+
+    if log:
+        axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        wide = high > DECADE**2 * low
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}") if x == "seconds" else EngFormatter("B"))
+
+
+def _curve(
+    axes: Axes, runs: Sequence[Run], key: str, scale: float, style: dict[str, Any], x: str, log: bool
+) -> None:
+    spent = [_spent(run, x) for run in runs]
+    series = [
+        {r["round"]: r[key] for r in run.rounds if r.get(key) is not None and (where[r["round"]] or not log)}
+        for run, where in zip(runs, spent, strict=True)
+    ]
+    rounds = sorted(set.intersection(*(set(s) for s in series)))
+    at = np.array([[s[i] for i in rounds] for s in spent], dtype=np.float64).mean(0)
+    y = scale * np.array([[s[i] for i in rounds] for s in series], dtype=np.float64)
+    marker = "o" if len(rounds) <= 25 else ""  # a single point is no line
+    axes.plot(at, y.mean(0), marker=marker, markersize=3.5, **style)
+    for values, where in zip(series, spent, strict=True):
+        rest = [i for i in sorted(values) if not rounds or i >= rounds[-1]]
         if len(rest) > 1 and len(series) > 1:
             thin = {k: v for k, v in style.items() if k != "label"} | {"linewidth": 0.8, "alpha": 0.6}
-            axes.plot(rest, [scale * values[i] for i in rest], **thin)
-    axes.fill_between(x, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)
+            axes.plot([where[i] for i in rest], [scale * values[i] for i in rest], **thin)
+    axes.fill_between(at, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)

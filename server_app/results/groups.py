@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from server_app.results.clients import ClientHistory, gather
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, read_object
-from server_app.results.summary import ClientHistory, gather
 from task.config.effective import unmet
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults

@@ -21,7 +21,7 @@ class Difference:
     pairs: int
 
 
-def paired_difference(differences: Sequence[float], level: float = LEVEL) -> Difference:
+def paired_difference(differences: Sequence[float]) -> Difference:
     """Return the mean of paired differences with Student's interval (paired t).
 
     It is mean ± t s / sqrt(n), where s is the sample deviation and t the quantile of n - 1 degrees of
@@ -36,7 +36,7 @@ def paired_difference(differences: Sequence[float], level: float = LEVEL) -> Dif
     if x.size < 2:
         raise ValueError(f"expected at least two pairs; got {x.size}")
     mean, n = float(x.mean()), x.size
-    half = float(student.ppf((1 + level) / 2, n - 1)) * float(x.std(ddof=1)) / math.sqrt(n)
+    half = float(student.ppf((1 + LEVEL) / 2, n - 1)) * float(x.std(ddof=1)) / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n)
 
 

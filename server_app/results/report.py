@@ -16,10 +16,15 @@ from typing import Any
 
 from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
+from server_app.results.clients import gather, participation
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, RunFolder, to_json
 from server_app.results.lines import Row
 from server_app.results.plots import by_class, by_round, confusion, labels, over_clients
-from server_app.results.summary import gather, headline, measured_on, participation, summarise
+from server_app.results.summary import (
+    headline,
+    measured_on,
+    summarise,
+)
 from task.config.effective import unmet
 from task.config.read import defaults, read_config
 from task.config.run_name import CHANGE_NO_RESULT, changed

@@ -6,14 +6,12 @@ result; there they are the clients' on their own test data, weighted by examples
 """
 
 import datetime
-from array import array
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.lines import Row, number
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
@@ -22,7 +20,6 @@ TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
 # Where accuracy and loss were measured, the headline first, with their keys in rounds.jsonl.
 MEASURED = {"server": ("accuracy", "loss"), "clients": ("client_accuracy", "client_loss")}
-
 
 # What ended a run before its last round, in words, by run-config key.
 ENDS = {
@@ -51,6 +48,12 @@ def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
     return next(found, None)
 
 
+def score(row: Mapping[str, Any], on: str) -> float | None:
+    """Return the accuracy of a round, or without one the loss with its sign turned; None without both."""
+    accuracy, loss = (number(row.get(key)) for key in MEASURED[on])
+    return accuracy if accuracy is not None or loss is None else -loss
+
+
 def measures_of(rounds: Sequence[Mapping[str, Any]], prefix: str = "") -> Row:
     """Return the run's further metrics by name, those of the last round that measured them.
 
@@ -69,57 +72,6 @@ def scalars_of(measures: Mapping[str, Any]) -> dict[str, float]:
     return {k: v for k, v in known.items() if v is not None}
 
 
-@dataclass
-class Scores:
-    """Accuracies of clients in one round, and how many test examples are behind each."""
-
-    accuracy: "array[float]" = field(default_factory=lambda: array("d"))
-    examples: "array[float]" = field(default_factory=lambda: array("d"))
-
-    @property
-    def weighted_mean(self) -> float:
-        """The mean in which every test example counts once."""
-        return weighted_mean(self.accuracy, self.examples)
-
-
-@dataclass
-class ClientHistory:
-    """What the lines of clients.jsonl amount to."""
-
-    # By round, the clients' accuracies in its evaluation, before the next local training.
-    before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
-    # By round, those of the models that clients ended their local training of this round with.
-    after: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))
-    # Lines of clients that were held out of training: as they were, and after a round of local training.
-    held_out: list[Row] = field(default_factory=list)
-    adapted: list[Row] = field(default_factory=list)
-    # By client, in how many rounds it took part: its training reply was used.
-    times: Counter[str] = field(default_factory=Counter)
-
-
-def gather(lines: Iterable[Row]) -> ClientHistory:
-    """Read the rows of clients.jsonl in one pass. A client without test examples has no accuracy."""
-    found = ClientHistory()
-    for line in lines:
-        metrics = line.get("metrics") or {}
-        if line.get("phase") in ("heldout", "heldout-adapted"):
-            (found.held_out if line["phase"] == "heldout" else found.adapted).append(line)
-            continue
-        if line.get("phase") == "train":
-            found.times[line["name"]] += 1
-            rounds = found.after
-            accuracy, examples = metrics.get("test-accuracy"), metrics.get("test-examples")
-        else:
-            rounds = found.before
-            accuracy, examples = metrics.get("accuracy"), line.get("examples")
-        value, count = number(accuracy), number(examples)
-        if value is not None and count is not None and count > 0:
-            scores = rounds[line["round"]]
-            scores.accuracy.append(value)
-            scores.examples.append(count)
-    return found
-
-
 def summarise(
     rounds: Sequence[Row],
     clients: Iterable[Row] | ClientHistory,
@@ -131,8 +83,9 @@ def summarise(
 
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
     from all; "measured_on" says whose evaluations these are. Without an accuracy the best round is that of
-    the lowest loss. "clients" and "clients_after" say how the
-    clients differ, before and after local training. The x of "..._to_target" is interpolated as in
+    the lowest loss. "clients" and "clients_after" say how the clients differ, before and after local
+    training; "bytes_by_client" has mean and most of the clients that took part, where a node's messages
+    count in equal parts for its clients. The x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
     and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
     of device speeds (`strategies.selection.devices`), not measured.
@@ -151,15 +104,13 @@ def summarise(
     goals = sorted({float(t) for t in targets} | ({float(own)} if own > 0 else set()))
     at = [row["round"] for row in rounds]
     accuracy = [number(row.get(keys[0])) for row in rounds]
-    seconds = np.cumsum([_seconds(row) for row in rounds]).tolist()
-    moved = np.cumsum([row.get("bytes_up", 0) + row.get("bytes_down", 0) for row in rounds]).tolist()
+    seconds = np.cumsum([seconds_of(row) for row in rounds]).tolist()
+    up, down = (np.cumsum([row.get(f"bytes_{way}", 0) for row in rounds]) for way in ("up", "down"))
     simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
-    measured = [(a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None]
-    best = max(measured, default=None)  # the first round that reached the best
-    losses = [
-        (loss, r) for row, r in zip(rounds, at, strict=True) if (loss := number(row.get(keys[1]))) is not None
-    ]
-    lowest = min(losses, default=None)
+    # the first round that reached the best
+    best = max(((a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None), default=None)
+    losses = [(number(row.get(keys[1])), row["round"]) for row in rounds]
+    lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
         **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
@@ -178,10 +129,13 @@ def summarise(
         "client_measures": measures_of(rounds, "client_"),
         "rounds_to_target": {str(t): crossing(at, accuracy, t) for t in goals},
         "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
-        "bytes_to_target": {str(t): crossing(moved, accuracy, t) for t in goals},
+        "bytes_to_target": {str(t): crossing((up + down).tolist(), accuracy, t) for t in goals},
+        "bytes_up_to_target": {str(t): crossing(up.tolist(), accuracy, t) for t in goals},
+        "bytes_down_to_target": {str(t): crossing(down.tolist(), accuracy, t) for t in goals},
         "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},
         "bytes_up": sum(row.get("bytes_up", 0) for row in rounds),
         "bytes_down": sum(row.get("bytes_down", 0) for row in rounds),
+        "bytes_by_client": bytes_by_client(seen),
         "seconds": seconds[-1] if seconds else 0.0,
         "simulated_seconds": simulated[-1] if simulated else 0.0,
         "clients": _over_clients(seen.before),
@@ -257,33 +211,6 @@ def _held_out(seen: ClientHistory) -> Row | None:
     return None if before is None else {**before, "adapted": over(seen.adapted)}
 
 
-def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
-    """Return how often clients took part; `times` is as in `ClientHistory`.
-
-    Returns:
-        ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
-        ``most``, how often the busiest did; ``jain``, the index over the population; ``histogram``, number of
-        clients by how often they took part, 0 included, ascending.
-    """
-    population = max([row.get("population") or 0 for row in rounds] + [len(times)])
-    counts = [*times.values(), *[0] * (population - len(times))]
-    return {
-        "population": population,
-        "clients": len(times),
-        "most": max(counts, default=0),
-        "jain": spread(counts)["jain"],
-        "histogram": {str(n): k for n, k in sorted(Counter(counts).items())},
-    }
-
-
-def last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
-    """Return the rows of the last round in which clients reported this metric in this phase."""
-    rows = [row for row in clients if row.get("phase") == phase]
-    rows = [row for row in rows if number(row.get("metrics", {}).get(metric)) is not None]
-    last = max((row["round"] for row in rows), default=None)
-    return [row for row in rows if row["round"] == last]
-
-
 def _last(rounds: Sequence[Row], *keys: str) -> Row:
     """Return the last row that has any of the keys: a loss that went to NaN hides no accuracy."""
     return next(
@@ -291,7 +218,8 @@ def _last(rounds: Sequence[Row], *keys: str) -> Row:
     )
 
 
-def _seconds(row: Row) -> float:
+def seconds_of(row: Row) -> float:
+    """Return how long a round took."""
     seconds = row.get("seconds") or {}
     phases = (v for k, v in seconds.items() if k != "total")
     return float(seconds["total"] if seconds.get("total") is not None else sum(phases))
@@ -323,9 +251,10 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Client accuracy, final", "" if personal else short(result.get("client_accuracy"))),
         ("Train loss, final", short(result.get("train_loss"))),
         ("Rounds to accuracy", ", ".join(reached)),
-        ("Sent to clients", human_bytes(result.get("bytes_down", 0))),
-        ("Received from clients", human_bytes(result.get("bytes_up", 0))),
-        ("Time", human_seconds(result.get("seconds", 0.0))),
+        ("Sent to clients", human_bytes(result.get("bytes_down", 0)) + _a_client(result, "down")),
+        ("Received from clients", human_bytes(result.get("bytes_up", 0)) + _a_client(result, "up")),
+        ("Bytes to accuracy", _moved_to(result)),
+        ("Time", human_seconds(result.get("seconds", 0.0)) + _time_to(result)),
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Participation", _share(took)),
         ("Quarantined replies", str(result.get("quarantined", 0))),
@@ -364,6 +293,29 @@ def _share(took: Mapping[str, Any]) -> str:
     most = took["most"]
     times = "1 round" if most == 1 else f"up to {most} rounds"
     return f"{took['clients']} of {took['population']} clients, {times} each"
+
+
+def _a_client(result: Mapping[str, Any], way: str) -> str:
+    found = (result.get("bytes_by_client") or {}).get(way)
+    if not found:
+        return ""
+    return f"; {human_bytes(found['mean'])} a client, at most {human_bytes(found['most'])}"
+
+
+def _moved_to(result: Mapping[str, Any]) -> str:
+    """Return the bytes to the highest accuracy that was reached."""
+    ways = [result.get(f"bytes_{way}_to_target") or {} for way in ("down", "up")]
+    reached = [t for t, size in ways[0].items() if size is not None]
+    if not reached:
+        return ""
+    down, up = (human_bytes(sizes[reached[-1]]) for sizes in ways)
+    return f"{reached[-1]}: {down} to clients, {up} from clients"
+
+
+def _time_to(result: Mapping[str, Any]) -> str:
+    """Return the seconds to the highest accuracy that was reached."""
+    reached = [(t, s) for t, s in (result.get("seconds_to_target") or {}).items() if s is not None]
+    return f"; {human_seconds(reached[-1][1])} to accuracy {reached[-1][0]}" if reached else ""
 
 
 def _add(text: str, more: str) -> str:

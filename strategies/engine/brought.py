@@ -1,10 +1,12 @@
 """A user's own rule, in which an error says where in the user's code it arose."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import new_class
 from typing import Any
 
-from strategies.engine.rule import Rule, TooFewRepliesError
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.rule import Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import AggregatedReplies, Number
 from task.config.knobs import Config
 from task.errors import BouquetError, ConfigError
 from task.references import load_reference, place
@@ -14,7 +16,7 @@ def own_rule(name: str) -> type[Rule]:
     """Return the rule that a reference names, as one of the algorithm of that name.
 
     Raises:
-        ConfigError: It is no rule, or has no update.
+        ConfigError: It is no rule, or has neither an update nor a round.
     """
     where = f'run-config key "algorithm": "{name}"'
     found = load_reference("algorithm", name)
@@ -22,34 +24,53 @@ def own_rule(name: str) -> type[Rule]:
         raise ConfigError(
             f"{where}: expected a class derived from strategies.engine.rule.Rule; got {found!r}"
         )
-    if not hasattr(found, "update"):
+    if not hasattr(found, "update") and found.round is Rule.round:
         raise ConfigError(
             f"{where}: expected class {found.__name__}(Rule, update=server_update); got no update"
         )
-    theirs = found.update
 
-    def update(
-        state: Any, replies: AggregatedReplies, config: Config
-    ) -> tuple[ServerState, dict[str, Number]]:
-        try:
-            made, metrics = theirs(state, replies, config)
-            got = {name: (a.dtype, a.shape) for name, a in made.arrays.items()}
-        except (BouquetError, TooFewRepliesError):
-            raise
-        except Exception as err:  # whatever the user's code raises
-            raise ConfigError(f"{where}: its update failed: {place(err)}") from err
-        if got != (expected := {name: (a.dtype, a.shape) for name, a in state.arrays.items()}):
-            wrong = next(n for n in [*expected, *got] if expected.get(n) != got.get(n))
-            raise ConfigError(
-                f"{where}: expected its update to return the model's arrays, {_words(wrong, expected)}; got "
-                f"{_words(wrong, got)}"
-            )
-        return made, metrics
+    def update(state: Any, replies: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
+        with _blamed(where, "update"):
+            made, metrics = found.update(state, replies, config)
+        return _checked(where, "update", state, made), metrics
+
+    def of_round(self: Any, state: Any, context: RoundContext) -> Round:
+        with _blamed(where, "round"):
+            made, metrics = yield from found.round(self, state, context)
+        return _checked(where, "round", state, made), metrics
 
     def prepare(space: dict[str, Any]) -> None:
-        space |= {"__doc__": found.__doc__, "__module__": found.__module__}
+        space |= {"__doc__": found.__doc__, "__module__": found.__module__, "round": of_round}
 
     return new_class(found.__name__, (found,), {"algorithm": name, "update": update}, prepare)
+
+
+@contextmanager
+def _blamed(where: str, what: str) -> Iterator[None]:
+    """Say of an error in the user's code where it arose; `what` is the function."""
+    try:
+        yield
+    except (BouquetError, TooFewRepliesError):
+        raise
+    except Exception as err:  # whatever the user's code raises
+        raise ConfigError(f"{where}: its {what} failed: {place(err)}") from err
+
+
+def _checked(where: str, what: str, state: Any, made: Any) -> Any:
+    """Return the state that the user's code made, if its model has the form of the one before.
+
+    Raises:
+        ConfigError: It has another, or none.
+    """
+    with _blamed(where, what):
+        got = {name: (a.dtype, a.shape) for name, a in made.arrays.items()}
+    if got != (expected := {name: (a.dtype, a.shape) for name, a in state.arrays.items()}):
+        wrong = next(n for n in [*expected, *got] if expected.get(n) != got.get(n))
+        raise ConfigError(
+            f"{where}: expected its {what} to return the model's arrays, {_words(wrong, expected)}; got "
+            f"{_words(wrong, got)}"
+        )
+    return made
 
 
 def _words(name: str, arrays: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The phase before round 1 in which the server learns means and deviations of the clients' columns.
 
-All clients that are online and not held out are asked once (`task.spec.columns`). What comes of it goes down
+All clients that are online and not held out are asked once (`task.spec.columns`). The result goes down
 with every later message, so that a node that joins late, or starts again, works with the same numbers; a run
 that is resumed takes them from its folder.
 """
@@ -48,7 +48,7 @@ def learn_columns(
         raise NodesError(
             f"sums of the columns, before round 1: expected those of at least {least} clients (run-config "
             f'key "min-replies"); got {len(reduced.clients) if reduced else 0} of {len(phase.to)}. The lines '
-            "on quarantined replies say why. Mend the nodes, or leave out standardise and missing"
+            "on quarantined replies say why. Repair the nodes, or leave out standardise and missing"
         )
     moments = moments_of(reduced.arrays[SUMS.name], reduced.arrays.get(SQUARES.name))
     logger.info(

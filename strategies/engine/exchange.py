@@ -31,6 +31,7 @@ from task.population import some
 from task.text import logger
 from task.wire import messages as wire
 from task.wire import registration
+from task.wire.replica import LOST as NO_BASE
 
 UNLIMITED = 1 << 62
 REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names
@@ -53,7 +54,9 @@ class Terms:
     # Whether there is no point in going on without so many clients.
     needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
-    bytes_again: int = 0  # bytes of the orders that were sent again, for the phase's accounts
+    # Returns an order's content for a node that may lack what the order goes on from.
+    whole: Callable[[RecordDict], RecordDict] = lambda content: content
+    again: list[Message] = field(default_factory=list)  # the orders that were sent again, for the accounts
 
 
 @dataclass
@@ -94,8 +97,9 @@ class Exchange:
         ids = self._push([(order, order.request) for order in self._orders])
         self.looked_at = time.monotonic()
         self.deadline = self.looked_at + timeout_s  # the nodes' time begins when the last has its order
-        self._puller = puller(grid, self.deadline, max(terms.most_bytes, REGISTRATION_BYTES))
-        self._puller.add(ids)
+        most_bytes = max(terms.most_bytes, REGISTRATION_BYTES)
+        self._puller = puller(grid, self.deadline, most_bytes, self.membership.fetched)
+        self._puller.add([*ids, *self.membership.queries])
 
     def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> list[str]:
         """Send copies of orders; return the ids of those that are on their way."""
@@ -178,17 +182,17 @@ class Exchange:
         if isinstance(found, Exception):
             return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
         if found.has_error():
-            code = found.error.code
-            if code not in LOST:
-                said = wire.one_line(found.error.reason, f"error code {code}")
+            code, said = found.error.code, wire.one_line(found.error.reason, f"error code {found.error.code}")
+            why = "it lacks the model that the order goes on from" if NO_BASE in said else LOST.get(code)
+            if why is None:
                 return self._fail(order, node, code, said)
             if code != ErrorCode.NODE_UNAVAILABLE:
                 order.again += 1
                 if order.again == 1:
                     order.tried.discard(incarnation)
             if not order.copies:
-                self._lose(order, node, LOST[code])
-                reason = f"{self._name(node)}: {LOST[code]}; {wire.one_line(found.error.reason)}"
+                self._lose(order, node, why)
+                reason = f"{self._name(node)}: {why}; {wire.one_line(found.error.reason)}"
                 order.error, order.last = Error(code, reason), incarnation
             return None
         if (sender := found.metadata.src_node_id) != node:
@@ -236,9 +240,10 @@ class Exchange:
                 old = order.request
                 left, kind = self.deadline - time.monotonic(), old.metadata.message_type
                 if left > 0:
-                    copy = wire.message(old.content, node, kind, self.terms.server_round, left)
+                    content = self.terms.whole(old.content)
+                    copy = wire.message(content, node, kind, self.terms.server_round, left)
                     copies.append((order, copy))
-                    self.terms.bytes_again += wire.payload_bytes(old.content)
+                    self.terms.again.append(copy)
                     logger.warning(
                         "the order for %s goes out again, to %s", some(order.clients), self._name(node)
                     )

@@ -9,24 +9,33 @@ from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
 from task.errors import FieldError, StateError
+from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
 from task.spec.record import Record
-from task.wire import checks
+from task.wire import checks, traffic
 from task.wire import messages as wire
-from task.wire.folding import Folding, reduced
+from task.wire.coding import Coder
+from task.wire.folding import Folding
 from task.wire.messages import NodeReply, RejectedReply
 from task.wire.norms import NormBound
 
 
 @dataclass
 class Folded:
-    """What a round's replies came to."""
+    """What a round's replies add up to."""
 
     reduced: AggregatedReplies | None  # None if no reply was good
     quarantined: list[RejectedReply]
     metrics: dict[str, dict[str, float]]  # by client: its scalars, num-examples among them
     bytes_up: int
+    up: dict[str, float] = field(default_factory=dict)  # by client, its share of those bytes
+    down: dict[str, float] = field(default_factory=dict)  # by client, its share of the messages to its node
+    # By client, the bytes of the arrays, or codes, that it gets and, with a good reply, of those that it
+    # sends, as if it were its node's only one; then the most that one sends.
+    own_down: dict[str, int] = field(default_factory=dict)
+    own_up: dict[str, int] = field(default_factory=dict)
+    most_up: int = 0
 
 
 @dataclass
@@ -44,12 +53,16 @@ class Fold:
     # By client, upper limits of some of its scalars, below those of the catalogue.
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
+    coder: Coder | None = None  # reads the records that travel as codes
+    models: SubModels | None = None  # the parts of the model that clients have, where they differ
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
     bytes_up: int = 0
+    up: dict[str, float] = field(default_factory=dict)  # as those of `Folded`
+    own_up: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._folding = Folding(self.entry, self.like, self.bound)
+        self._folding = Folding(self.entry, self.like, self.bound, models=self.models)
         self._open = set(self.asked)  # messages without an answer
 
     @property
@@ -90,8 +103,13 @@ class Fold:
 
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
         """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
-        size, most = wire.payload_bytes(reply.content), most_bytes(self.entry, self.like, len(clients))
+        size, most = (
+            wire.payload_bytes(reply.content),
+            most_bytes(self.entry, self.like, len(clients), self.coder),
+        )
         self.bytes_up += size
+        contract = self.coder.forwarding(len(clients)) if self.coder else self.entry
+        self.up |= traffic.shares(reply.content, clients, traffic.senders(contract, clients))
         if size > most:
             raise FieldError("", f"at most {most} bytes, for what the catalogue says", f"{size}")
         answer = wire.read_reply(reply.content, clients, self.server_round)
@@ -103,13 +121,14 @@ class Fold:
         if answer.upload is not None:
             (client,) = answer.clients
             self._check_fields(answer.upload.arrays)
-            fold = self._folding.checked(client, answer.upload.arrays, rows[client])
+            fold = self._folding.checked(client, self._decoded(client, answer.upload.arrays), rows[client])
         elif rows:
-            fold = self._merged(answer, rows)
+            fold = self._merged(answer, rows, contract)
 
         def add() -> None:
             fold()
             self.metrics |= rows
+            self.own_up |= own_bytes(contract.up, self.like, answer, self.coder)
             self.quarantined += answer.failed
 
         return add
@@ -121,19 +140,32 @@ class Fold:
             got = f"{len(named)}, which differ in {[wire.one_line(c) for c in odd[:5]]}"
             raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
-    def _merged(self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]]) -> Callable[[], None]:
+    def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
+        """Return a client's records as it meant them."""
+        coded = {r.name: r for r in self.entry.up if r.coded}
+        coder = self.coder.of(client) if self.coder else None
+        return {n: coder.decode(coded[n], a) if coder and n in coded else a for n, a in arrays.items()}
+
+    def _merged(
+        self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]], contract: Algorithm
+    ) -> Callable[[], None]:
         self._check_fields(answer.partials)
         weights = {client: self._folding.weight(row) for client, row in rows.items()}
         parts, checked = dict(answer.partials), {}
-        for r in self.entry.up:
+        for r in contract.up:
             records = answer.partials[r.name]
+            if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
+                raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
+            if r.coded and r.carry == "each":
+                records = parts[r.name] = {c: _row(self.coder, r, c, row) for c, row in records.items()}
             check_partial(r, records, self.like[r.name], weights)
             if r.carry == "each" and r.reduce != "collect":
-                parts[r.name] = reduced(r.reduce, self.like[r.name], records).partial()
+                parts[r.name] = self._folding.reduction(r, records).partial()
             checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
             if r.carry == "each":
                 for client, row in rows.items():
-                    self.bound.check(r, {k: a for k, a in records[client].items() if k}, [row])
+                    sent = {k: a for k, a in records[client].items() if k}
+                    self.bound.of(client).check(r, sent, [row])
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
@@ -169,8 +201,9 @@ class Fold:
         self._open.clear()
         self.quarantined.sort(key=lambda q: (q.client, q.field))
         clients = tuple(sorted(self.metrics))
+        most_up = own_most(self.entry.up, self.like, self.coder)
         if not clients:
-            return Folded(None, self.quarantined, {}, self.bytes_up)
+            return Folded(None, self.quarantined, {}, self.bytes_up, self.up, most_up=most_up)
         names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
         scalars = {k: [self.metrics[c].get(k, math.nan) for c in clients] for k in names}
         counts = np.array([int(self.metrics[c][wire.NUM_EXAMPLES]) for c in clients], np.int64)
@@ -180,7 +213,40 @@ class Fold:
         replies = AggregatedReplies(
             arrays, clients, counts, scalars, self.server_round, lr, trainable, weights=weights, reduce=ways
         )
-        return Folded(replies, self.quarantined, self.metrics, self.bytes_up)
+        return Folded(
+            replies,
+            self.quarantined,
+            self.metrics,
+            self.bytes_up,
+            self.up,
+            own_up=self.own_up,
+            most_up=most_up,
+        )
+
+
+def own_bytes(
+    up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, coder: Coder | None
+) -> dict[str, int]:
+    """Return by client the bytes of its own upward arrays and codes; of what its node has merged, at most."""
+    merged, found = 0, dict.fromkeys(answer.clients, 0)
+    for r in up:
+        if answer.upload is None and r.carry == "partial":
+            merged += own_most([r], like, coder)
+            continue
+        for client in found:
+            sent = answer.upload.arrays[r.name] if answer.upload else answer.partials[r.name][client]
+            found[client] += sum(a.nbytes for name, a in sent.items() if name)
+    return {client: size + merged for client, size in found.items()}
+
+
+def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder | None) -> int:
+    """Return the most bytes that a client's own records can have: arrays have what `like` has."""
+    found = 0
+    for r in up:
+        coded = coder.bases[r.name] if coder and r.coded else {}
+        found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
+        found += coder.most_bytes(r) if coder and coded else 0
+    return found
 
 
 def check_partial(
@@ -195,8 +261,6 @@ def check_partial(
     """
     name, each = record.name, record.carry == "each"
     if each:
-        if records.keys() != weights.keys():
-            raise FieldError(name, f"one record for each of {len(weights)} clients", f"{len(records)}")
         want = {c: {**like, "": np.array(0, np.int64)} for c in weights}
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
@@ -215,14 +279,27 @@ def check_partial(
                 raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
 
 
-def most_bytes(entry: Algorithm, like: Mapping[str, NamedArrays], clients: int) -> int:
+def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:
+    """Return one client's record among those that its node forwards; the weight stands under ``""``."""
+    assert coder is not None  # the contract has coded records
+    sent = {n: a for n, a in arrays.items() if n}
+    return {**coder.of(client).decode(record, sent), "": arrays.get("", np.zeros(0))}
+
+
+def most_bytes(
+    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
+) -> int:
     """Return the bytes that a node's reply for so many clients may have at most.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes.
     """
     most = (1 << 20) + (clients << 14)  # scalars, and lines on clients that failed
-    for f in entry.up:
+    for f in coder.forwarding(clients).up if coder else entry.up:
         arrays = like[f.name]
+        if coder and f.coded and f.carry == "each":
+            raw = [a.nbytes + 2 * len(n) + 512 for n, a in arrays.items() if n not in coder.bases[f.name]]
+            most += clients * (coder.most_bytes(f) + sum(raw) + 2048)
+            continue
         around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
         # A partial sum is an int64 and an int32 for each number.
         sums = sum(max(a.nbytes, 12 * a.size) for a in arrays.values()) + 2 * around

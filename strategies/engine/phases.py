@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.engine.download import Download
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
+from strategies.engine.lost_replies import LostReplies
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
@@ -27,13 +29,18 @@ from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
 from task.datasets import spec_of
-from task.numerics.arrays import Arrays
+from task.models.family import ModelFamily, form_of
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
+from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
+from task.wire import traffic
+from task.wire.coding import Coder, coder_of
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
+from task.wire.replica import BASE, MODEL, steps_record
 
 if TYPE_CHECKING:  # it imports torch
     from task.tasks.metrics import Measures
@@ -60,10 +67,13 @@ class PhaseEngine:
     def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
         self.config, self.registry, self.limited = config, registry, limited
         self.last_good = LastGood()
+        self.lost = LostReplies()
+        self.download = Download(config)
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
         self.timeout_s = config.server.round_timeout
         self.measures: Measures | None = None  # the run's further metrics
+        self.family: ModelFamily | None = None  # which part of the model each client trains
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
@@ -84,6 +94,19 @@ class PhaseEngine:
         self.bytes_down = 0
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
+
+    def coded(self, arrays: Arrays) -> Arrays:
+        """Return the model that clients will have when a rule has made this one."""
+        return self.download.coded(self.model, arrays, self.trainable, self.round)
+
+    def dump(self) -> Arrays:
+        """Return what the next round depends on beside the rule's state, for a checkpoint."""
+        return self.last_good.dump() | self.lost.dump() | self.download.dump()
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Take up what `dump` returned."""
+        self.lost.load(arrays)
+        self.download.load(arrays)
 
     def record(self, arrays: Arrays, name: str = wire.ARRAYS) -> ArrayRecord:
         """Return a field's arrays as sent; the same arrays give the same record."""
@@ -110,8 +133,9 @@ class PhaseEngine:
         requests = self._messages(phase) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self._like(phase.contract), clients)
-        opened = Opened(phase, requests, Terms(self.registry.membership, self.round, most_bytes=most))
+        most = most_bytes(phase.contract, self._like(phase.contract), clients, self._coder(phase))
+        terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
+        opened = Opened(phase, requests, terms)
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
@@ -127,6 +151,7 @@ class PhaseEngine:
         by_node = self.spread(phase)
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
+        lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
@@ -136,12 +161,34 @@ class PhaseEngine:
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
                 self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
-                population=names, void=void, whole=self.registry.membership.claims[node].registration.whole,
+                population=names, void=void, lost=lost,
+                whole=self.registry.membership.claims[node].registration.whole,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
-            content = wire.train_content(order, records, self.extra, theirs)
+            sent, extra = self._model_for(node, phase)
+            content = wire.train_content(order, {**records, **sent}, {**self.extra, **extra}, theirs)
             requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
         return requests
+
+    def _model_for(self, node: int, phase: Phase) -> tuple[dict[str, ArrayRecord], Extra]:
+        """Return the record of the model for a node and what its message says of it, if it goes as codes."""
+        if self.download.codec is None or phase.records.get(wire.ARRAYS) is not self.model:
+            return {}, {}
+        if self.registry.membership.claims[node].registration.foreign:  # its app reads no codes
+            return {}, {}
+        steps = self.download.steps_for(node, self.model)
+        if not steps.base:
+            return {}, {MODEL: steps.model}
+        record = steps_record(steps, self.model, self.trainable)
+        return {wire.ARRAYS: record}, {MODEL: steps.model, BASE: steps.base}
+
+    def _whole(self, content: RecordDict) -> RecordDict:
+        """Return an order's content with the model whole, for a node that cannot go on from another one."""
+        config = wire.records_of(content, ConfigRecord)[wire.CONFIG]
+        if BASE not in config:
+            return content
+        rest = ConfigRecord({k: v for k, v in config.items() if k != BASE})
+        return RecordDict({**content, wire.ARRAYS: self.record(self.model), wire.CONFIG: rest})
 
     def spread(self, phase: Phase) -> dict[int, list[str]]:
         """Return a phase's clients by node, spread by expected work."""
@@ -160,10 +207,13 @@ class PhaseEngine:
                 packed[id(arrays)] = wire.pack_arrays(arrays)
             return packed[id(arrays)]
 
-        return {
+        route = {
             f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
             for f, by_client in phase.route.items()
         }
+        if phase.models:
+            route[wire.ARRAYS] = {c: {c: wire.pack_arrays(phase.models.received(c))} for c in phase.to}
+        return route
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come."""
@@ -183,21 +233,58 @@ class PhaseEngine:
         nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
-        bound = NormBound(self.config.server.max_update_norm, self.model, frozenset(self.trainable))
+        received = phase.models.received if phase.models else None
+        most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
+        bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
         like = self._like(phase.contract)
-        fold = Fold(phase.contract, like, asked, self.round, answered, where, limits, bound)
+        coder = self._coder(phase)
+        fold = Fold(
+            phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models
+        )
         fold.run(replies, phase.enough)
         late = f"a reply within {self.timeout_s:g} s"
         if phase.enough and fold.answered >= phase.enough:
             late = f"a reply before {phase.enough} others were in"
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
         self.journal.quarantined(folded.quarantined)
-        self.bytes_down += opened.terms.bytes_again
+        for m in requests:  # a node that answered well has the model that it was sent
+            node, model = m.metadata.dst_node_id, wire.entry_of(m.content, MODEL)
+            if model:
+                good = any(c in folded.metrics for c in wire.clients_of(m))
+                self.download.known[node] = str(model) if good else ""
+        folded.own_down = self._own_down(phase)
+        self.bytes_down += sum(wire.payload_bytes(m.content) for m in opened.terms.again)
+        for m in (*requests, *opened.terms.again):
+            for client, size in traffic.shares(
+                m.content, wire.clients_of(m), traffic.recipients(m.content)
+            ).items():
+                folded.down[client] = folded.down.get(client, 0.0) + size
         self.done.append((phase, folded))
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
         return folded
+
+    def _own_down(self, phase: Phase) -> dict[str, int]:
+        """Return by client the bytes of what it gets, as a device that has followed every round."""
+        sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
+        if phase.records.get(wire.ARRAYS) is self.model:
+            sizes[wire.ARRAYS] = self.download.bytes_of(self.model, self.trainable)
+        if phase.models:
+            sizes["part"] = sum(a.nbytes for a in form_of(phase.models.family, self.model).values())
+        found = dict.fromkeys(phase.to, sum(sizes.values()))
+        for by_client in phase.route.values():
+            for client in found.keys() & by_client.keys():
+                found[client] += sum(
+                    a.nbytes for arrays in by_client[client].values() for a in arrays.values()
+                )
+        return found
+
+    def note_lost(self, *, used: bool) -> None:
+        """Take note of the clients whose replies are not in the model: of all if the round is not `used`."""
+        for phase, folded in self.done:
+            if LAST_CODE in phase.contract.keeps:
+                self.lost.note(self.round, phase.to, folded.metrics if used else ())
 
     def settle(self) -> tuple[list[tuple[Phase, Folded]], int]:
         """Return the phases that are done, and the bytes that they sent down; forget both."""
@@ -221,8 +308,17 @@ class PhaseEngine:
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 
+    def _coder(self, phase: Phase) -> Coder | None:
+        """Return what reads the coded records of the replies to a phase."""
+        like = self._like(phase.contract)
+        models = phase.models
+        own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
+        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, own)
+
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
+        if self.family:
+            others["sub-model"] = form_of(self.family, self.model)
         clients = len(self.registry.names)
         return Forms(self.model, self.trainable, clients, self.columns, others).of(contract.up)

@@ -39,13 +39,21 @@ class Clock:
         return self._last
 
 
-def client_lines(server_round: int, phase: str, folded: Folded) -> list[dict[str, Any]]:
-    """Return the lines of ``clients.jsonl`` about a phase, by the clients' sorted names."""
-    lines = []
+def client_lines(
+    server_round: int, phase: str, folded: Folded, others: Sequence[Folded] = ()
+) -> list[dict[str, Any]]:
+    """Return the lines of ``clients.jsonl`` about a phase, by the clients' sorted names.
+
+    Their bytes are the client's share of its node's messages (`task.wire.traffic`), in this phase and in
+    `others` of the round that have no lines of their own.
+    """
+    phases, lines = (folded, *others), []
     for name in sorted(folded.metrics):
         scalars = dict(folded.metrics[name])
         examples = int(scalars.pop(wire.NUM_EXAMPLES))
         line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
+        line["bytes_down"] = round(sum(f.down.get(name, 0) for f in phases))
+        line["bytes_up"] = round(sum(f.up.get(name, 0) for f in phases))
         lines.append(line | {"metrics": dict(sorted(scalars.items()))})
     return lines
 
@@ -70,16 +78,18 @@ class RoundLog:
     bytes_up: int = 0
 
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
-        """Take over what phases came to: bytes and quarantined of all, lines of training and evaluation."""
+        """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
+        others = [folded for phase, folded in done if phase.name not in (TRAIN, EVALUATE)]
         for phase, folded in done:
             self.bytes_up += folded.bytes_up
             self.quarantined += folded.quarantined
             if phase.name in (TRAIN, EVALUATE):
-                self.clients += client_lines(self.round, phase.name, folded)
+                more = others if phase.name == TRAIN else ()
+                self.clients += client_lines(self.round, phase.name, folded, more)
 
     def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
-        """Take over the round's cohort and what its training came to, after `book`."""
+        """Take over the round's cohort and the result of its training, after `book`."""
         lines = [line for line in self.clients if line["phase"] == TRAIN]
         sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
         losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]
@@ -97,7 +107,7 @@ class RoundLog:
     def evaluated(
         self, seen: Mapping[str, Any], counts: Mapping[str, int], further: Mapping[str, Any]
     ) -> None:
-        """Take over what an evaluation at the clients came to, and how many clients sent what."""
+        """Take over the result of an evaluation at the clients, and how many clients sent what."""
         names = ("loss", "accuracy")
         self.values |= {f"client_{k}": seen.get(k) for k in names}
         self.measured(further, "client_")

@@ -21,6 +21,8 @@ import numpy as np
 
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
+from task.errors import ConfigError, choose_from
+from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
@@ -47,13 +49,14 @@ class Phase:
     least: int = 0  # replies without which the round is skipped; 0 = it goes on with any number
     # Upper limits of the clients' scalars, below the catalogue's.
     limits: Limits = field(default_factory=dict)
+    models: SubModels | None = None  # the parts of the model that the clients get, where they differ
     # Whether each client is asked at the node that served it last in this round, if it is there.
     session: bool = False
 
     @property
     def kind(self) -> str:
         """Flower's message type, with the phase as its action."""
-        verb = TRAIN if self.contract.work == "train" else EVALUATE
+        verb = self.contract.verb
         return verb if self.name == verb else f"{verb}.{self.name}"
 
 
@@ -71,6 +74,7 @@ class RoundContext:
     examples: Callable[[Iterable[str]], Mapping[str, int]]  # returns n_k by name
     # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
+    family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
@@ -83,10 +87,18 @@ class RoundContext:
 
         What goes down is of this `state`, `to` these clients, by default the cohort; `session` is as in
         `Phase`.
+
+        Raises:
+            ConfigError: The entry has no such phase.
         """
         server, trains = self.rule.config.server, name == TRAIN
         own = {EVALUATE: evaluation_of(self.entry), ADAPT: adaptation_of(self.entry)}
-        contract = {TRAIN: self.entry, **own, **self.entry.phases}[name]
+        contracts = {TRAIN: self.entry, **own, **self.entry.phases}
+        if name not in contracts:
+            raise ConfigError(
+                choose_from(f"algorithm {self.entry.name}, a phase of its entry", name, contracts)
+            )
+        contract = contracts[name]
         asked = self.cohort if to is None else tuple(to)
         records = {
             f.name: state.arrays if f == MODEL_DOWN else self.rule.down_record(state, f.name, self)
@@ -95,6 +107,7 @@ class RoundContext:
         }
         routed = any(f.to == "each" for f in contract.down)
         route = self.rule.route(state, asked, self) if routed else {}
+        models = self._models(state) if contract.parted else None
         work = contract.work in (TRAIN, ADAPT)
         scalars = {"lr": self.lr, **self.rule.down_scalars(state)} if work else {}
         epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
@@ -102,7 +115,17 @@ class RoundContext:
         rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
         least = 0 if name in own else 1 if rings else max(server.min_replies, 1)
         limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
-        return Phase(name, contract, asked, records, route, scalars, epochs, enough, least, limits, session)
+        return Phase(
+            name, contract, asked, records, route, scalars, epochs, enough, least, limits, models, session
+        )
+
+    def _models(self, state: Any) -> SubModels:
+        if self.family is None:
+            raise ConfigError(
+                'run-config key "dropout-width": expected `strategy.engine.family`, which says what parts of '
+                "the model there are (task.resolve.contract.family_of); got none"
+            )
+        return SubModels(self.family, self.round, state.arrays)
 
 
 class TooFewRepliesError(Exception):

@@ -4,6 +4,7 @@ The gate checks each reply alone, not their sum: what the rule raises over them 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
-from task.errors import ConfigError, NodesError, StateError
+from task.errors import ConfigError, FieldError, NodesError, StateError
 from task.text import logger
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
 
 
 def _cannot(err: Exception) -> str:
-    """Return why a rule has no result: each reply was checked alone, but not what they come to together."""
+    """Return why a rule has no result: each reply was checked alone, but not their result together."""
     logger.debug("the rule raised", exc_info=True)
     return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
 
@@ -62,11 +63,12 @@ class RuleRound:
         while folded is not None:
             phase = self._advance(folded)
             folded = self.engine.run(phase, self.grid) if phase else None
+        self.engine.note_lost(used=self.result is not None)
 
     def trained(self) -> AggregatedReplies | None:
-        """Return the replies to the round's last training, if any were good."""
+        """Return the replies to the round's last training that had good ones, if any had."""
         done = [folded.reduced for phase, folded in self.engine.done if phase.name == TRAIN]
-        return done[-1] if done else None
+        return next((replies for replies in reversed(done) if replies), None)
 
     def skipped(self, state: ServerState, asked: int, came: AggregatedReplies | None) -> ServerState:
         """Return the state after a round without a new model; `came` are replies that say something of it."""
@@ -98,11 +100,14 @@ class RuleRound:
                 return self._phases.throw(TooFewRepliesError(why))
             return self._phases.send(folded.reduced)
         except StopIteration as done:
-            bad = not_finite(done.value[0])
-            if bad:
+            state, metrics = done.value
+            if bad := not_finite(state):
                 self.why = f"the rule's result has NaN or infinity in {bad!r}"
-            else:
-                self.result = done.value
+                return None
+            try:
+                self.result = replace(state, arrays=self.engine.coded(state.arrays)), metrics
+            except FieldError as err:
+                self.why = f"codec.down cannot code the rule's result: {err}"
         except TooFewRepliesError as err:
             self.why = str(err)
         except OURS:

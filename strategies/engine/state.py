@@ -10,8 +10,8 @@ import numpy as np
 
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.held import peak
 from task.spec.entry import Algorithm
-from task.wire.checks import peak
 
 Number = bool | int | float
 

@@ -175,8 +175,8 @@ class Strategy(FlowerStrategy):
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
         registry, trainable = self.registry, self.engine.trainable
-        counts = registry.num_examples, registry.most_examples
-        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *counts)
+        known = registry.num_examples, registry.most_examples, self.engine.family
+        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -327,14 +327,12 @@ class Strategy(FlowerStrategy):
         self.configure_train(log.round, self.record(), config, grid)
         log.clock.lap("select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
-        log.book(*self.engine.settle())
+        done, bytes_down = self.engine.settle()
+        log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
-        log.values |= {
-            "population": len(self.registry.names),
-            "simulated_seconds": self.cohorts.simulated_s,
-            "rolled_back": self.rolled_back,
-        }
+        log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
+        log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
 
@@ -362,16 +360,16 @@ class Strategy(FlowerStrategy):
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
         assert self.state is not None
-        kept, memory = self.last_good.kept, self.cohorts.selector.dump() | self.last_good.dump()
-        memory |= held_out.dump(self.registry)
-        good = Snapshot.of(kept.round, kept.state) if kept else None
+        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry)
+        good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
         return Snapshot.of(server_round, self.state, memory, good)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot."""
         assert self.state is not None
-        self.cohorts.selector.load(snapshot.arrays)
+        self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
+        self.engine.load(snapshot.arrays)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
         self._take(snapshot.state(form))

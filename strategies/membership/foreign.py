@@ -29,7 +29,10 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
     if config.data.standardise or config.data.missing != "refuse":
         return "cannot fill and standardise columns as the run says"
+    if any(r.coded and not r.code for r in entry.up):
+        return 'cannot write the codes that "codec.up" or "structured.kind" asks for'
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
+    by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
     if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
         ala = " with ala = true" if config.train.ala else ""
@@ -47,8 +50,10 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     Raises:
         ConfigError: Saying what they send.
     """
-    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual:
+    if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
+    if any(r.coded for r in entry.up):
+        raise _not_driven(entry, 'its clients send codes, by "codec.up" or "structured.kind"')
     if SELECTIONS[config.server.selection].needs_losses:
         asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
         raise _not_driven(entry, asks)

@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from queue import SimpleQueue
 from typing import Any
 
 from flwr.app import Message
@@ -37,6 +38,8 @@ class Membership:
         self.claims: dict[int, Claim] = {}
         self.admission = Admission()
         self.queries: dict[str, tuple[int, float]] = {}  # unanswered, by message id: node, when it was asked
+        # Replies by message id that no exchange took yet: an answer may come between two.
+        self.fetched: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
         # On the monotonic clock:
         self.empty_since: float | None = None
         self.troubled_at = -math.inf  # when the SuperLink was last unwell

@@ -28,7 +28,7 @@ beta compare the client's last local model w_k with the model w that it is now g
 (``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0 for both
 and does not count. Until somebody has an estimate, tau stays.
 
-The end, as the paper has it: once another round of tau* + 1 steps and the look at its model do not fit into
+The end, as the paper has it: once another round of tau* + 1 steps and the check of its model do not fit into
 R, tau is cut to what fits, one last round trains, and one more round of a single step asks for the loss of
 its model: that training is discarded, and the run ends with w^f. So what was spent stays within R. In
 seconds and bytes costs are known only afterwards, and the last rounds may overrun. A run that
@@ -66,7 +66,7 @@ SMALLEST_BETA = 1e-5
 GROWTH = 10  # tau* is searched up to so many times the last tau
 
 TRAINING, LAST, CLOSING, OVER = range(4)
-"""Phases of a run: rounds go on; the last that trains; the look at its model; the end."""
+"""Phases of a run: rounds go on; the last that trains; the check of its model; the end."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def plan_next(state: AdaptiveTauState, tau: int, knobs: AdaptiveTauConfig) -> Ad
         return replace(state, tau=1, phase=CLOSING)
     if c * (tau + 1) + 2 * b < left:
         return replace(state, tau=tau)
-    # the largest tau with which the last round and the look at its model fit
+    # the largest tau with which the last round and the check of its model fit
     fits = tau if c == 0 else math.floor(min(tau, max((left - c - 2 * b) / c + 1e-9, 0.0)))
     if left >= c + 2 * b and fits >= 1:
         return replace(state, tau=fits, phase=LAST)
@@ -208,7 +208,7 @@ class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"
         if knobs.budget < least:
             raise ConfigError(
                 f'run-config key "adaptive-tau.budget": expected float >= {least:g}, what one round and the '
-                f'look at its model cost at least under adaptive-tau.resource = "{knobs.resource}"; '
+                f'check of its model cost at least under adaptive-tau.resource = "{knobs.resource}"; '
                 f"got {knobs.budget:g}"
             )
         first = knobs.fixed_tau or 1

@@ -12,7 +12,7 @@ with the last model that it sent, whatever it made and kept meanwhile. One that 
 until it is back, as what is sent goes by the names that are online; its model stays.
 
 `ServerState.arrays` is the plain mean of the known clients' models, and the initial model while nobody is
-known. No rule here trains it: it gives the messages their form, and is what a central evaluation looks at.
+known. No rule here trains it: it gives the messages their form, and is what a central evaluation measures.
 """
 
 from collections.abc import Collection

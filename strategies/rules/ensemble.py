@@ -12,8 +12,10 @@ M, w_m   state.models           as the model        server, down ``models``
 The baseline between local training only and federated learning: every client trains a member for itself,
 nothing comes down to train with, and the members are never averaged. To be evaluated, each client gets all
 members that the server knows (see `strategies.rules.client_models`) and lets them vote on its own test data;
-a node gets each member once. The members differ by their data alone, as all start from the run's initial
-model; in the paper each has all data and an initial model of its own.
+a node gets each member once. With ``ensemble.of="clients"`` the members differ by their data alone, as all
+start from the run's initial model. With ``"site"`` they are the paper's: each has all data of its site and an
+initial model and an order of batches of its own. A site is what a client's node has: the whole data set in a
+simulation, and a node's own data where it brings them.
 
 The server keeps the members by client:
 

@@ -14,7 +14,7 @@ epsilon      fedatt.epsilon          float > 0                          run conf
 ===========  ======================  =================================  ==========
 
 A layer is one parameter tensor, as in the authors' code. Distances and sums are float64, block by block, so
-that nothing larger than a layer is held beside the stack. n_k is not used: buffers get the plain mean.
+that besides the stack nothing larger than a layer is held. n_k is not used: buffers get the plain mean.
 
 Mind the sign: softmax of a distance gives *more* weight to clients that are *farther* from the server, and a
 large distance saturates it to one client; ``fedatt.temperature`` T > 1 softens it. The metric

@@ -19,7 +19,7 @@ the mean of the last two models; here the model after the round is evaluated. No
 alone. Buffers are averaged and never stepped.
 
 Where clients differ, their updates cancel at FedAvg's point of rest while the norms do not vanish: eta_g
-grows to mean |Delta_k|^2 / (2 epsilon) there. The model comes to rest only if epsilon keeps that below
+grows to mean |Delta_k|^2 / (2 epsilon) there. The model converges only if epsilon keeps that below
 2 / (1 - contraction of a round); otherwise it swings around the point.
 
 Neutral: a huge epsilon gives eta_g = 1; sizes being equal, that is FedAvg.

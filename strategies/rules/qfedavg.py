@@ -26,7 +26,7 @@ counts as at least 1e-10 (authors' code: F_k + 1e-10).
 No step is taken with weights that were cut. Sums are exact to a multiple of 2^-51 and reach to 2^32, so the
 largest a_k of the round must lie within 2^-24 and 2^24; a smaller one just adds less. Where it does
 not, the round keeps the model and counts as skipped, and its largest loss is F_ref from then on. That takes,
-at q = 15, a largest loss below a third or above three times that of the round before, of another cohort
+at q = 15, a largest loss below a third or above three times that of the previous round, of another cohort
 perhaps; at q = 5, a factor of 27; at q = 1, of 16 million. In the first round, where F_ref is 1, it is the
 loss itself.
 

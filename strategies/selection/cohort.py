@@ -4,17 +4,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext, Rule
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
-from strategies.selection.devices import FORWARD, Devices, Times, round_seconds, traffic, work_of
+from strategies.selection.devices import (
+    FORWARD,
+    Devices,
+    Floats,
+    Moved,
+    Times,
+    round_seconds,
+    traffic,
+    work_of,
+)
 from strategies.selection.policies import SELECTORS, Pool
 from task.config.knobs import Config
+from task.models.family import form_of
 from task.numerics import seeds
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
 from task.spec.selections import CANDIDATES, LOSS
 from task.wire import messages as wire
+
+PACKED = "devices/packed"  # name in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -69,8 +84,9 @@ class Cohorts:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seeds.train)
-        self.simulated_s = 0.0
-        """What the round would take on the devices of the trace."""
+        # The most bytes that clients moved in the last round that trained, over those of the contract's
+        # arrays: down and up. Policies that look ahead count on the same ratio.
+        self._packed = (1.0, 1.0)
 
     def draw(self, state: ServerState, context: RoundContext, run: Callable[[Phase], Folded]) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss.
@@ -84,19 +100,48 @@ class Cohorts:
         self._pool = pool = Pool(self.registry, self.config, context.round, times)
         candidates = self.selector.candidates(pool)
         losses: dict[str, float] = {}
-        self.simulated_s = 0.0
         if candidates:
             phase = context.phase(CANDIDATES, state, candidates)
             losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
-            self.simulated_s = self._seconds(self._times(candidates, state, context, query=phase.contract))
         drawn = self.selector.select(pool, candidates, losses)
-        if self.entry.pooled:
+        if self.entry.pooled == "once":
             drawn = list(drawn)[:1]  # the data of all, once
         plan = plan_round(self.config, context.round, drawn)
-        plan = replace(plan, groups=self.selector.groups(plan.cohort))
-        for group in plan.groups:
-            self.simulated_s += self._seconds(self._times(group, state, context, plan.epochs))
-        return plan
+        self._drawn = replace(plan, groups=self.selector.groups(plan.cohort)), state, context
+        return self._drawn[0]
+
+    def seconds(self, done: Sequence[tuple[Phase, Folded]]) -> float:
+        """Return what the round would take on the devices of the trace, given its phases.
+
+        Bytes are those of the arrays that went to each client and came from it, codes as codes. A client
+        without a good reply has uploaded as much as the others did on average.
+        """
+        plan, state, context = self._drawn
+        total = 0.0
+        for phase, folded in (pair for pair in done if pair[0].name == CANDIDATES):
+            moved = _moved(phase.to, [(phase, folded)])
+            total += self._seconds(self._times(phase.to, state, context, query=phase.contract, moved=moved))
+        trained = [(phase, folded) for phase, folded in done if phase.contract.work == "train"]
+        for group in plan.groups if trained else ():
+            moved = _moved(group, trained)
+            total += self._seconds(self._times(group, state, context, plan.epochs, moved=moved))
+        if trained and plan.cohort:
+            planned = self._traffic(self.entry, state, context)
+            means = [float(np.mean(way)) for way in _moved(plan.cohort, trained, most=True)]
+            down, up = (mean / most if most else 1.0 for mean, most in zip(means, planned, strict=True))
+            self._packed = down, up
+        return total
+
+    def dump(self) -> Arrays:
+        """Return what the next draw depends on, for a checkpoint."""
+        packed = {PACKED: np.array(self._packed)} if self._packed != (1.0, 1.0) else {}
+        return self.selector.dump() | packed
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Take up what `dump` returned."""
+        self.selector.load(arrays)
+        down, up = arrays[PACKED].tolist() if PACKED in arrays else (1.0, 1.0)
+        self._packed = down, up
 
     def observe(self, scalars: Mapping[str, Mapping[str, float]]) -> None:
         """Let the policy take in the scalars of the training replies, by client."""
@@ -109,16 +154,43 @@ class Cohorts:
         context: RoundContext,
         epochs: Mapping[str, int] = MappingProxyType({}),
         query: Algorithm | None = None,
+        moved: Moved | None = None,
     ) -> Times:
-        """Return the simulated seconds of clients for a round's training, or for a query."""
+        """Return the simulated seconds of clients for a round's training, or for a query.
+
+        `moved` are bytes down and up; None = as many as in the last round, for what is still to come.
+        """
         entry = query or self.entry
         steps = int(self.rule.down_scalars(state).get(wire.LOCAL_STEPS, 0))
         train = replace(self.config.train, local_steps=steps) if steps else self.config.train
         counts = self.registry.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
         work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
-        moved = traffic(entry, state.arrays, context.trainable, self.rule.routed_per_client(state))
+        if moved is None:
+            down, up = self._traffic(entry, state, context)
+            moved = down * self._packed[0], up * self._packed[1]
         return self.devices.times(names, work, *moved)
+
+    def _traffic(self, entry: Algorithm, state: ServerState, context: RoundContext) -> tuple[int, int]:
+        part = form_of(context.family, state.arrays) if context.family else None
+        return traffic(entry, state.arrays, context.trainable, self.rule.routed_per_client(state), part)
 
     def _seconds(self, times: Times) -> float:
         return round_seconds(times, self.config.devices.uplink == "shared")
+
+
+def _moved(
+    names: Sequence[str], done: Sequence[tuple[Phase, Folded]], most: bool = False
+) -> tuple[Floats, Floats]:
+    """Return the bytes down to each of these clients and up from it in some phases, float64 [n] each.
+
+    With `most` they are the most that go up: these never depend on how clients are spread over nodes, which
+    the lengths of codes do where a node merges them.
+    """
+    down, up = np.zeros(len(names)), np.zeros(len(names))
+    for _, folded in done:
+        to, sent = folded.own_down, {} if most else folded.own_up
+        usual = float(np.mean([*sent.values()])) if sent else folded.most_up
+        down += np.array([to.get(c, 0) for c in names], np.float64)
+        up += np.array([sent.get(c, usual) if c in to else 0 for c in names], np.float64)
+    return down, up

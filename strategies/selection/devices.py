@@ -8,9 +8,9 @@ are spread over nodes. From them come **simulated seconds**, which FedCS and Oor
 =============  ============================================================================================
 symbol         meaning
 =============  ============================================================================================
-download       bytes of the round's downward records / link
+download       bytes of the arrays, or codes, that went to the client in the round / link
 update         examples gone through, E n_k or local-steps B, / speed; a forward pass alone counts a third
-upload         bytes of the upward records / link
+upload         bytes of those that came from it / link
 =============  ============================================================================================
 
 A client that has a link of its own (``devices.uplink = "own"``) is done after the sum of the three, and the
@@ -34,6 +34,7 @@ from task.spec.stages import LOSS_RMS
 from task.wire.layouts import Forms
 
 Floats = npt.NDArray[np.float64]
+Moved = tuple[float | Floats, float | Floats]  # bytes down and up, of each client alike or float64 [n]
 
 FORWARD = 1 / 3  # work of a forward pass; forward and backward together are 1
 MEGABIT = 125_000  # bytes
@@ -97,7 +98,11 @@ class Devices:
         return speed, self.config.bandwidth * MEGABIT * np.exp(spread * radius * np.sin(angle))
 
     def times(
-        self, names: Sequence[str], examples: Sequence[float] | Floats, bytes_down: int, bytes_up: int
+        self,
+        names: Sequence[str],
+        examples: Sequence[float] | Floats,
+        bytes_down: float | Floats,
+        bytes_up: float | Floats,
     ) -> Times:
         """Return the seconds of clients that go through so many examples, forward and backward."""
         speed, link = self.rates(names)
@@ -114,18 +119,20 @@ def work_of(entry: Algorithm, train: TrainConfig, num_examples: int, epochs: int
     return more + (epochs or train.local_epochs) * num_examples
 
 
-def traffic(entry: Algorithm, state: Arrays, trainable: Sequence[str], given: int = 1) -> tuple[int, int]:
-    """Return the bytes of arrays that a contract moves per client and round, (down, up).
+def traffic(
+    entry: Algorithm, state: Arrays, trainable: Sequence[str], given: int = 1, part: Arrays | None = None
+) -> tuple[int, int]:
+    """Return the bytes of arrays that a contract moves per client and round, (down, up), as planned.
 
     What precedes the training counts too. `given` is how many records a client gets of a downward field that
-    differs by client.
+    differs by client; `part` has the form of what a client gets of the model, if not the whole.
     """
-    forms = Forms(state, tuple(trainable))
+    forms = Forms(state, tuple(trainable), others={"sub-model": part or {}})
     size = {r: sum(a.nbytes for a in forms.like(r.layout).values()) for r in (*entry.down, *entry.up)}
     down = sum(size[r] * (given if r.to == "each" else 1) for r in entry.down)
     up = sum(size[r] for r in entry.up)
     for phase in _trained(entry):
-        more = traffic(phase, state, trainable, given)
+        more = traffic(phase, state, trainable, given, part)
         down, up = down + more[0], up + more[1]
     return down, up
 

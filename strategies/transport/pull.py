@@ -42,12 +42,14 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-def puller(grid: Grid, deadline: float, most_bytes: int) -> AtOnce | OneByOne:
+def puller(grid: Grid, deadline: float, most_bytes: int, found: SimpleQueue[Found]) -> AtOnce | OneByOne:
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
+    `found` is for all pullers of a run: a reply is handed out once, and one that is being fetched when its
+    puller is closed is for the next.
     """
-    return AtOnce(grid) if isinstance(grid, Prompt) else OneByOne(grid, deadline, most_bytes)
+    return AtOnce(grid) if isinstance(grid, Prompt) else OneByOne(grid, deadline, most_bytes, found)
 
 
 class AtOnce:
@@ -83,14 +85,13 @@ class AtOnce:
 
 
 class OneByOne:
-    """From any other grid: each by itself, in a thread, and in further ones beside those that are stuck."""
+    """From any other grid: each by itself, in a thread, and in further ones while some are stuck."""
 
-    def __init__(self, grid: Grid, deadline: float, most_bytes: int) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, deadline: float, most_bytes: int, found: SimpleQueue[Found]) -> None:
+        self.grid, self._found = grid, found
         self.deadline, self.most_bytes = deadline, most_bytes
         self._ids: deque[str] = deque()
         self._wanted: set[str] = set()
-        self._found: SimpleQueue[Found] = SimpleQueue()
         self._change = threading.Condition()
         self._worker: threading.Thread | None = None  # the one that asks; others are stuck
         self._since = 0.0  # when it began to ask for what it asks for

@@ -8,7 +8,7 @@ so a key counts as set if its value is not the default.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from task.config.sections import OPTIMIZERS, AttackConfig, Value
+from task.config.sections import OPTIMIZERS, SPARSE, AttackConfig, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
@@ -47,6 +47,10 @@ def _selection(name: str) -> When:
     return When("selection", (name,))
 
 
+def _codec(*names: str) -> When:
+    return When("codec.up", names, other=When("codec.down", names))
+
+
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("csv", "npz"))
@@ -55,7 +59,7 @@ _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
 _OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip",
          "pace", "pacer-step", "pacer-window")  # fmt: skip
-_ONE_GRADIENT = ("fedsgd", "qfedsgd")
+_ONE_GRADIENT = ("fedsgd", "qfedsgd", "signsgd")
 _STEPS = When("algorithm", _ONE_GRADIENT, but=True)
 _SGD = When("optimizer", ("sgd",))
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
@@ -90,8 +94,12 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "client-evaluate-every": (When("fraction-evaluate"),),
     "adaptive-tau.step-cost": (_MODEL_COST,),
     "adaptive-tau.round-cost": (_MODEL_COST,),
+    "codec.keep": (_codec(*SPARSE),),
+    "codec.bits": (_codec("eden", "rand-k"),),
+    "codec.block": (_codec("eden", "rand-k"),),
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
+    "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
     "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),
     "fedopt.beta1": (_MOMENTS,),
     "fedopt.beta2": (_MOMENTS,),

@@ -11,12 +11,14 @@ from typing import NamedTuple
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
+    CodecConfig,
     DataConfig,
     DevicesConfig,
     OutputConfig,
     Section,
     SelectConfig,
     ServerConfig,
+    StructuredConfig,
     SyntheticConfig,
     TrainConfig,
     knob,
@@ -230,6 +232,16 @@ class FedAMPConfig(Section):
     lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
 
 
+class EnsembleConfig(Section):
+    """The ensemble of local models; of="site" is Lakshminarayanan et al. 2017."""
+
+    of: str = knob(
+        "clients",
+        "data of a member: its client's, or all of its site's, with an initial model of its own",
+        choices=("clients", "site"),
+    )
+
+
 class Seeds(NamedTuple):
     """The seeds of a run by what their random numbers decide (`task.numerics.seeds` has the roles)."""
 
@@ -254,7 +266,7 @@ class Config:
     model_seed: int = knob(-1, "the same of the initial parameters alone; -1 = seed", low=-1)
     data_seed: int = knob(-1, "of partition, splits, subsets, generated data; -1 = seed", low=-1)
     train_seed: int = knob(
-        -1, "of selection, batches, dropout, simulated devices, noise and attacks; -1 = seed", low=-1
+        -1, "of selection, batches, dropout, codes, simulated devices, noise and attacks; -1 = seed", low=-1
     )
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
@@ -277,6 +289,8 @@ class Config:
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)
     robust: RobustConfig = field(default_factory=RobustConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
+    codec: CodecConfig = field(default_factory=CodecConfig)
+    structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
     fedala: FedALAConfig = field(default_factory=FedALAConfig)
@@ -287,6 +301,7 @@ class Config:
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
 
     @property
     def seeds(self) -> Seeds:

@@ -42,7 +42,10 @@ ALIASES = {
 }
 
 
-def nearest(key: str, known: Collection[str], algorithm: str = "", most: int = 2) -> list[str]:
+MOST = 2  # keys that are named
+
+
+def nearest(key: str, known: Collection[str], algorithm: str = "") -> list[str]:
     """Return the keys that were most probably meant, the likeliest first.
 
     A key of the run's own `algorithm` is likelier than one of another.
@@ -50,10 +53,10 @@ def nearest(key: str, known: Collection[str], algorithm: str = "", most: int = 2
     word = key.lower().replace("_", "-")
     last = word.rpartition(".")[2]
     found = [word, ALIASES.get(word, ""), f"{algorithm}.{last}", ALIASES.get(last, ""), last]
-    found += difflib.get_close_matches(word, known, most, 0.6)
+    found += difflib.get_close_matches(word, known, MOST, 0.6)
     found += [k for k in known if k.rpartition(".")[2] == last]
     likely = [k for k in dict.fromkeys(found) if k in known]
-    return likely[:most] or difflib.get_close_matches(word, known, most, 0.4)
+    return likely[:MOST] or difflib.get_close_matches(word, known, MOST, 0.4)
 
 
 def unknown_key(key: str, known: Collection[str], algorithm: str = "") -> str:

@@ -11,7 +11,8 @@ from task.config.read import flatten, knobs, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError
 
-_PAIR = re.compile(r"""\s*(?P<key>[^\s=]+)\s*=\s*(?P<value>'[^']*'|"[^"]*"|\[[^]]*\]|[^\s'"]\S*)(?=\s|$)""")
+_ONE = r"""'[^']*'|"[^"]*"|\[[^]]*\]|[^\s'"]\S*"""
+SEVERAL = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 
 
 def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
@@ -25,41 +26,43 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
         if option.strip().endswith(".toml") and "=" not in option:
             keys |= flatten(read_toml(Path(option.strip()).expanduser()))
             continue
-        pairs = _pairs(option)
-        read = {key: _value(key, text) for key, text in pairs}
-        wrong = [(key, text) for key, text in pairs if read[key] is None]
+        pairs = pairs_in(option, "a space between them, such as -c 'algorithm=\"fedprox\" fedprox.mu=0.1'")
+        read = {key: toml_value(text) for key, text in pairs.items()}
+        wrong = [key for key, value in read.items() if value is None]
         if wrong:
             ours = " ".join(
-                f"{key}={_mended(key, text) if (key, text) in wrong else text}" for key, text in pairs
+                f"{key}={_corrected(key, text) if key in wrong else text}" for key, text in pairs.items()
             )
-            key, text = wrong[0]
+            key, text = wrong[0], pairs[wrong[0]]
             raise ConfigError(
                 f"-c: {key}: expected a number, true, false, or a text in double quotes; got {text}. "
                 f"Type: -c {shlex.quote(ours)}"
             )
-        if len(read) < len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(key for key in names if names.count(key) > 1)
-            raise ConfigError(f"-c: expected each key once; got {twice} twice in {option!r}")
         keys |= {key: value for key, value in read.items() if value is not None}
     return keys
 
 
-def _pairs(option: str) -> list[tuple[str, str]]:
-    found, at = [], 0
-    while option[at:].strip():
-        match = _PAIR.match(option, at)
+def pairs_in(option: str, form: str, value: str = _ONE) -> dict[str, str]:
+    """Return the pairs of an option, the values as text that a regular expression `value` matches.
+
+    Raises:
+        ConfigError: Something is no pair; `form` says how pairs are written. Or a key stands there twice.
+    """
+    pair = re.compile(rf"\s*(?P<key>[^\s=]+)\s*=\s*(?P<value>{value})(?=\s|$)")
+    found: dict[str, str] = {}
+    at = 0
+    while rest := option[at:].strip():
+        match = pair.match(option, at)
         if match is None:
-            raise ConfigError(
-                f"-c: expected key=value pairs with a space between them, such as "
-                f"-c 'algorithm=\"fedprox\" fedprox.mu=0.1'; got {option[at:].strip()!r}"
-            )
-        found.append((match["key"], match["value"]))
+            raise ConfigError(f"-c: expected key=value pairs with {form}; got {rest!r}")
+        if match["key"] in found:
+            raise ConfigError(f"-c: expected each key once; got {match['key']} twice in {option!r}")
+        found[match["key"]] = match["value"]
         at = match.end()
     return found
 
 
-def _value(key: str, text: str) -> Value | None:
+def toml_value(text: str) -> Value | None:
     """Return a value that is TOML, else None."""
     try:
         value: Value = tomllib.loads(f"value = {text}")["value"]
@@ -68,7 +71,7 @@ def _value(key: str, text: str) -> Value | None:
     return value
 
 
-def _mended(key: str, text: str) -> str:
+def _corrected(key: str, text: str) -> str:
     """Return what was probably meant by a value that is not TOML."""
     kind = next((k.type for k in knobs() if k.key == key), str)
     try:

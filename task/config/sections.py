@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, dataclass_transform
 
 Value = bool | int | float | str
+CODECS = ("fp16", "int8", "eden", "top-k", "stc", "rand-k")
+SPARSE = ("top-k", "stc", "rand-k")  # codes of some entries only
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
@@ -123,6 +125,9 @@ class TrainConfig(Section):
     )
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
     stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
+    dropout_width: float = knob(
+        1.0, "r, share of each layer's units that a client gets, drawn each round; 1 = all", above=0, high=1
+    )
     private_layers: str = knob(
         "", 'layers that stay at the client in place of personal.layers: "fc2" or "head.*,norm"'
     )
@@ -209,6 +214,29 @@ class DevicesConfig(Section):
     bandwidth: float = knob(1.4, "median rate of a client's link, Mbit/s", above=0)
     spread: float = knob(1.0, "standard deviation of the log of both; 0 = all alike", low=0, high=5)
     uplink: str = knob("own", "own = uploads at once, shared = one after another", choices=("own", "shared"))
+
+
+class CodecConfig(Section):
+    """Codes in place of the numbers that travel (see ``docs/compression.md``)."""
+
+    up: str = knob("none", "code of what clients send", choices=("none", *CODECS))
+    down: str = knob("none", "code of what clients get", choices=("none", *CODECS))
+    keep: float = knob(0.01, "p, share of each tensor's entries that is sent", above=0, high=1)
+    bits: int = knob(0, "bits a number: eden 1 to 4, 0 = 2; rand-k 1 to 8, 0 = whole floats", low=0, high=8)
+    block: int = knob(4096, "numbers that are rotated together; a power of two", low=64, high=1 << 20)
+
+
+class StructuredConfig(Section):
+    """Structured updates, Konečný et al. 2016: local steps in a random space, of which few numbers travel."""
+
+    kind: str = knob(
+        "none",
+        "where steps stay: mask = random entries of each matrix; low-rank = A B, A random, B trained",
+        choices=("none", "low-rank", "mask"),
+    )
+    keep: float = knob(
+        0.25, "share of each matrix's numbers that is trained and sent; 1 = all", above=0, high=1
+    )
 
 
 class AttackConfig(Section):

@@ -171,8 +171,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         )
     if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not _fits(x, request.keep_missing)):
         raise DataError(
-            f"{local(where)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. Mend "
-            'them; where NaN stands for a missing value, set the run-config key "missing"'
+            f"{local(where)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. "
+            'Correct them; where NaN stands for a missing value, set the run-config key "missing"'
         )
     owners = [str(name) for name in arrays.get("client", [])]
     if owners and len(owners) != len(arrays["x"]):

@@ -1,10 +1,23 @@
 """What Flower's command line does with an app: its bundle."""
 
+import io
+import zipfile
 from pathlib import Path
 
 
 def build_bundle(folder: Path) -> bytes:
-    """Return an app's folder as the bundle that `flwr build` makes."""
+    """Return an app's folder as the bundle that `flwr build` makes, compressed.
+
+    Flower stores the files as they are. Every node downloads the bundle before its first message: at
+    256 kbit/s the stored one takes more than a minute.
+    """
     from flwr.cli.build import build_fab_from_disk
 
-    return build_fab_from_disk(folder)
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(build_fab_from_disk(folder))) as stored,
+        zipfile.ZipFile(packed, "w") as archive,
+    ):
+        for file in stored.infolist():
+            archive.writestr(file, stored.read(file), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()

@@ -6,15 +6,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from task import codecs
 from task.config.knobs import Config
+from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
+from task.resolve.contract import entry_of
 from task.spec.algorithms import ALGORITHMS
-from task.spec.brought import algorithm_of
 from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN
+from task.spec.record import MODEL_DOWN, MODEL_UP
 from task.spec.selections import SELECTIONS
-from task.spec.stages import ALA_FITS
+from task.spec.stages import ALA_FITS, coded_in
+from task.spec.sub_models import why_whole
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Choice:
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
-        if self.values == (SOME,):
+        if self.values in ((SOME,), (BELOW_ONE,)):
             return f"{self.key} {self.values[0]}"
         values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
@@ -36,17 +39,19 @@ class Choice:
         """Return whether a run config says so."""
         train, attack, server = config.train, config.attack, config.server
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
+        got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
+        got["structured.kind"] = config.structured.kind
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
-        if self.key == "heldout-clients":
-            return server.heldout_clients > 0
+        if self.key in ("dropout-width", "heldout-clients"):
+            return train.dropout_width < 1 if self.key == "dropout-width" else server.heldout_clients > 0
         if self.key == "optimizer":
             return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
         return got[self.key] in self.values
 
 
 OWN = "package.module:name"  # stands for whatever a user brings
-SOME = "> 0"
+SOME, BELOW_ONE = "> 0", "< 1"
 FILE = "FILE"  # stands for any path
 
 
@@ -75,10 +80,37 @@ def _no_base(entry: Algorithm) -> str:
     return _nothing_up(entry) or (why if missing else "")
 
 
+def _structured(entry: Algorithm) -> str:
+    more = entry.keeps or entry.phases or entry.private or entry.personal
+    if entry.solver not in ("sgd", "fedexp", "fedprox") or more:
+        return "its clients do more than steps from the received model, which no restriction is defined for"
+    whole = "its rule compares whole models, of which a restriction leaves most as they were"
+    return "" if entry.up == (MODEL_UP,) else whole
+
+
 def _ring(entry: Algorithm) -> str:
     one_by_one = entry.phases or entry.individual or any(r.reduce == "collect" for r in entry.up)
     why = "the policy passes one model from client to client, and the rule needs several replies at once"
     return why if one_by_one else ""
+
+
+def _codec(entry: Algorithm) -> str:
+    if not coded_in(entry):
+        return "nothing goes up that a code could stand for"
+    return _no_base(entry)
+
+
+def _sparse(entry: Algorithm) -> str:
+    compared = any(r.reduce == "collect" for r in coded_in(entry))
+    why = (
+        "the rule compares the clients' models entry by entry, and most entries of a sparse code are not sent"
+    )
+    return _codec(entry) or (why if compared else "")
+
+
+def _down(entry: Algorithm) -> str:
+    one = MODEL_DOWN in entry.down and entry.private != "all"
+    return "" if one else "the clients receive no common model that codes could bring up to date"
 
 
 def _loss(entry: Algorithm) -> str:
@@ -105,11 +137,20 @@ CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
     Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
     Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
+    Choice("dropout-width", (BELOW_ONE,), why_whole),
     Choice("initial-model", (FILE,), _own_start),
-    Choice("heldout-clients", (SOME,), lambda entry: "one client trains on everybody's data" * entry.pooled),
+    Choice(
+        "heldout-clients",
+        (SOME,),
+        lambda entry: "its clients train on everybody's data" if entry.pooled else "",
+    ),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
     Choice("attack.kind", ("little-is-enough",), _nothing_up),
+    Choice("codec.up", ("fp16", "int8", "eden"), _codec),
+    Choice("codec.up", SPARSE, _sparse),
+    Choice("codec.down", CODECS, _down),
+    Choice("structured.kind", ("low-rank", "mask"), _structured),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -120,13 +161,39 @@ def check_composition(config: Config) -> None:
     Raises:
         ConfigError: Naming key, algorithm and reason, and what would go.
     """
-    entry = algorithm_of(config.algorithm)
+    entry = entry_of(config)
     for choice in CHOICES:
         if choice.chosen(config) and (why := choice.why_not(entry)):
-            fits = [name for name, other in ALGORITHMS.items() if not choice.why_not(other)]
+            fits = [
+                name for name, other in ALGORITHMS.items() if name != entry.name and not choice.why_not(other)
+            ]
             raise ConfigError(
                 f'run-config key "{choice.key}": {choice} does not go with algorithm = '
                 f'"{entry.name}": {why}; '
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
+            )
+    if config.train.dropout_width < 1:
+        _check_parts(config)
+
+
+def _check_parts(config: Config) -> None:
+    """Refuse keys that do not go with clients that train a part of the model each."""
+    selection, codec = config.server.selection, codecs.CODECS.get(config.codec.up)
+    for key, value, on, why in (
+        ("ala", "true", config.train.ala, "clients keep arrays of the whole model from round to round"),
+        ("selection", selection, SELECTIONS[selection].needs_losses,
+         "the policy goes by the loss of the received model, and no whole model is sent"),
+        ("codec.up", config.codec.up, codec is not None and codec.biased,
+         "clients keep what their codes leave out of the whole model"),
+        ("structured.kind", config.structured.kind, config.structured.kind != "none",
+         "a restriction is of the whole model"),
+        ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
+        ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
+         "malicious clients compare coordinates of models that do not have the same ones"),
+    ):  # fmt: skip
+        if on:
+            raise ConfigError(
+                f'run-config key "dropout-width": expected 1 with {key} = {value}, as {why}; got '
+                f'{config.train.dropout_width:g}. Set it to 1, or choose another "{key}"'
             )

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.models import build_model
+from task.models.family import FederatedDropout, ModelFamily
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
@@ -17,25 +19,41 @@ from task.spec.columns import COLUMNS, columns_phase
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
+from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
 
 
+def entry_of(config: Config) -> Algorithm:
+    """Return the entry of the run's algorithm, as the algorithm's own keys change it."""
+    entry = algorithm_of(config.algorithm)
+    if entry.solver == "ensemble" and config.ensemble.of == "site":
+        return replace(entry, pooled="each", batched=False)  # a batch of members would hold the data M times
+    return entry
+
+
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
-    entry = with_selection(algorithm_of(config.algorithm), config.server.selection)
+    entry = with_selection(entry_of(config), config.server.selection)
     if config.data.learns_columns:
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))
+    if config.train.dropout_width < 1:
+        entry = with_sub_models(entry)
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 
 
 def stages_of(config: Config) -> frozenset[str]:
     """Return the stages that the run config names."""
     named = {"ala": config.train.ala, "attack": config.attack.kind != "none"}
+    codec = CODECS.get(config.codec.up)
+    biased = codec is not None and codec.biased
+    structured = config.structured.kind != "none"
+    coded = (codec is not None and not biased) or structured
+    named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
@@ -67,6 +85,21 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         last_linear(model, "MOON")  # it compares what that layer reads
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def family_of(model: nn.Module, config: Config, shape: tuple[int, ...]) -> ModelFamily | None:
+    """Return which parts of a run's model the clients train; None = all train the whole.
+
+    `shape` is that of one example.
+
+    Raises:
+        ConfigError: The model has no such parts.
+    """
+    if config.train.dropout_width == 1:
+        return None
+    from task.models.units import units_of
+
+    return FederatedDropout(units_of(model, shape), config.train.dropout_width, config.seeds.train)
 
 
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -12,11 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from task.errors import ConfigError, StateError, local, reason
 from task.numerics.arrays import Arrays
-from task.resolve.model_card import ModelCard, read_model
+from task.resolve.model_card import ModelCard, card_in, read_arrays
 from task.storage.client_state import SUFFIX, safe_name
 from task.storage.files import write_safetensors
 
@@ -64,10 +62,9 @@ def read_kept_model(path: Path) -> tuple[ModelCard, Arrays, KeptModel]:
         ConfigError: There is no such file, or it is no kept model.
         StateError: It is damaged.
     """
-    card, arrays = read_model(path)
-    with safe_open(path, framework="np") as file:
-        text = (file.metadata() or {}).get(KEPT)
-    if text is None:
+    metadata, arrays = read_arrays(path)
+    card = card_in(metadata, path)
+    if (text := metadata.get(KEPT)) is None:
         raise ConfigError(f"{path}: expected a model that a node has kept; got one of a result folder")
     try:
         value = json.loads(text)

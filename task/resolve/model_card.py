@@ -7,14 +7,17 @@ The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
      "classes": [], "columns": [], "normalisation": {"scale": 255.0, "mean": [0.0], "std": [1.0]},
      "run": {"algorithm": ..., every run-config key that was set}}
 
-and ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns. It is one object
-since the order of several metadata in a file is arbitrary. Names, folders and what else differs between
-machines is not in it: equal runs give equal bytes, in a simulation and on machines.
+and ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and ``int8`` where
+the arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as in
+``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was. It is one
+object since the order of several metadata in a file is arbitrary. Names, folders and what else differs
+between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from task.config.read import as_run_config, defaults, read_config
 from task.config.sections import Value
 from task.datasets import Dataset
 from task.errors import ConfigError, StateError, local, reason
+from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
 from task.tasks import with_task
@@ -52,13 +56,14 @@ class ModelCard:
     columns: tuple[str, ...] = ()  # of a table: the features in their order, then the label
     moments: ColumnMoments | None = None  # by which its columns are filled and standardised
     taken: Mapping[str, str] = field(default_factory=dict)  # of an exported model: run and client
+    int8: Mapping[str, Any] | None = None  # of a file of 8-bit codes: what was measured before and after
 
-    @property
+    @cached_property
     def config(self) -> Config:
         """The run's config, as far as it says what the model is."""
         return read_config(self.run)
 
-    @property
+    @cached_property
     def task(self) -> str:
         """What the model was trained for, a name in `task.tasks.TASKS`."""
         return with_task(self.config, "language" if self.kind == "text" else "classification").data.task
@@ -89,6 +94,8 @@ class ModelCard:
         }
         if self.moments:
             value["moments"] = self.moments.as_dict()
+        if self.int8 is not None:
+            value["int8"] = dict(self.int8)
         return {METADATA: json.dumps(value)}
 
 
@@ -115,27 +122,48 @@ def card_of(
 
 
 def read_model(path: Path) -> tuple[ModelCard, Arrays]:
-    """Return the card and the arrays of a model file.
+    """Return the card and the arrays of a model file; those of an int8 file in float32.
 
     Raises:
         ConfigError: There is no such file, or it has no card.
         StateError: It is damaged, or a newer Bouquet made it.
     """
+    metadata, arrays = read_arrays(path)
+    card = card_in(metadata, path)
+    return card, arrays if card.int8 is None else int8.restored(arrays)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
+    """Return the metadata and the arrays of a safetensors file.
+
+    Raises:
+        ConfigError: There is no such file.
+        StateError: It is damaged.
+    """
     try:
         with safe_open(path, framework="np") as file:
-            text = (file.metadata() or {}).get(METADATA)
-            arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
+            return file.metadata() or {}, arrays
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a model file; there is none") from None
     except (SafetensorError, OSError) as err:
         raise StateError(f"{local(path)}: expected a whole safetensors file; got {local(err)}") from None
-    if text is None:
+
+
+def card_in(metadata: Mapping[str, str], path: Path) -> ModelCard:
+    """Return the card in the metadata of a file.
+
+    Raises:
+        ConfigError: It has none.
+        StateError: It is damaged, or a newer Bouquet made it.
+    """
+    if (text := metadata.get(METADATA)) is None:
         raise ConfigError(
             f'{path}: expected a model of Bouquet, with metadata "{METADATA}"; got a file without. '
             "Earlier versions wrote none: --resume the run, with as many rounds as it has, writes it again"
         )
     try:
-        return _read(json.loads(text)), arrays
+        return _read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise StateError(f"{local(path)}: damaged metadata: {reason(err)}") from None
 
@@ -158,4 +186,5 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         tuple(value["columns"]),
         from_dict(value["moments"]) if "moments" in value else None,
         {k: str(value[k]) for k in ("run_name", "client") if k in value},
+        dict(value["int8"]) if "int8" in value else None,
     )

@@ -1,5 +1,6 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
+from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
@@ -47,6 +48,8 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
+    for name in {config.codec.up, config.codec.down} - {"none"}:
+        codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
@@ -65,6 +68,7 @@ def check_names(config: Config) -> None:
             'run-config key "initial-model": with "ala" clients mix what they get with the model that the '
             "seed draws; set one of the two only"
         )
+    _check_structured(config)
     _check_schedule(config)
     _check_plateau(config)
     if config.algorithm == "fsvrg-sparse":
@@ -89,6 +93,27 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_structured(config: Config) -> None:
+    """Refuse what would leave the space that local steps are restricted to."""
+    if config.structured.kind == "none":
+        return
+    if config.train.ala:
+        raise ConfigError(
+            'run-config key "structured.kind": what is sent is relative to the received model, from which '
+            '"ala" does not start; set one of the two only'
+        )
+    if config.codec.up != "none":
+        raise ConfigError(
+            f'run-config key "codec.up": "structured.kind" = {config.structured.kind!r} says what is sent; '
+            "set one of the two only"
+        )
+    if config.train.optimizer != "sgd":
+        raise ConfigError(
+            'run-config key "structured.kind": a restricted step is one along a restricted gradient; '
+            f'expected optimizer = "sgd", with or without momentum; got {config.train.optimizer!r}'
+        )
 
 
 def _check_schedule(config: Config) -> None:

@@ -54,7 +54,8 @@ _GLOBAL = (
         up=(
             MODEL_UP,
             Record(
-                "gradient", PARAMETERS, "grad F_k(w^t) on the round's first minibatch", "collect", of="batch"
+                "gradient", PARAMETERS, "grad F_k(w^t) on the round's first minibatch", "collect", of="batch",
+                exact=True,
             ),
         ),
         down_scalars=(Scalar("local-steps", "tau, local steps of the round"),),
@@ -115,7 +116,10 @@ _GLOBAL = (
         sgd_only=_PATH,
         unclipped=_PATH,
         down=(MODEL_DOWN, Record("gradient", PARAMETERS, "g, mean of v_k g_k over all clients")),
-        up=(MODEL_UP, Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k")),
+        up=(
+            MODEL_UP,
+            Record("gradient-delta", PARAMETERS, "v_k (g_k^+ - g_k), change of v_k g_k", exact=True),
+        ),
         down_scalars=(Scalar("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
         keeps=(
             Record("drift", PARAMETERS, "h_k, sum of the client's own w_k - w^t"),
@@ -273,12 +277,33 @@ _GLOBAL = (
         down=(MODEL_DOWN, Record("control", PARAMETERS, "c, the server's control variate")),
         up=(
             MODEL_UP,
-            Record("control-delta", PARAMETERS, "c_i^+ - c_i, change of the client's control variate"),
+            Record(
+                "control-delta", PARAMETERS, "c_i^+ - c_i, change of the client's control variate",
+                exact=True,
+            ),
         ),
         keeps=(Record("control", PARAMETERS, "c_i, the client's control variate"),),
         weight="uniform",
         neutral={"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0},
         equal_sizes=True,
+    ),
+    Algorithm(
+        "signsgd", "signSGD with majority vote", paper("1802.04434", "Algorithm 1 with majority vote"),
+        about="Clients send the signs of one gradient, and the server steps along the sign of most of them.",
+        solver="signsgd",
+        sgd_only=_NO_STEP,
+        unclipped=_NO_STEP,
+        up=(
+            Record(
+                "sign", PARAMETERS, "sign of g_k, the gradient on one minibatch at w^t: 1 or -1", "sum",
+                of="batch", coded=True, code="sign",
+            ),
+        ),
+        stages=("codec",),
+        weight="uniform",
+        no_neutral="a majority of signs has no magnitudes, as the mean of gradients has",
+        settles=False,
+        biased="a vote does not say how large a gradient is, and does not use n_k",
     ),
     Algorithm(
         "fedyogi", "FedYogi", _REDDI,

@@ -6,6 +6,8 @@ It is best one of ours with what differs::
     class Damped(Rule, update=server_update, sends={"proximal-mu": "mu"}):
         entry = replace(ALGORITHMS["fedprox"], title="Damped", solver="rules:DampedSolver")
 
+Its ``phases`` may have names of their own, for the rule's ``round`` to yield.
+
 Whether the class is a rule, `strategies.strategy_of` checks, and `client_app.solvers.solver_of` finds the
 solver: this package imports neither.
 """
@@ -23,6 +25,8 @@ KEY = "algorithm"
 _PARTS: dict[str, type] = {
     "down": Record, "up": Record, "keeps": Record, "down_scalars": Scalar, "up_scalars": Scalar
 }  # fmt: skip
+_TAKEN = ("adapt", "candidates", "columns", "evaluate", "train")  # names of phases of ours
+_LOSSES = {"loss", "loss-rms"}  # what a phase with ``work="loss"`` sends up
 
 
 def algorithm_of(name: str) -> Algorithm:
@@ -52,14 +56,10 @@ def _entry_of(name: str, rule: type) -> Algorithm:
         raise ConfigError(
             f"{where}: expected entry as a task.spec.entry.Algorithm; got {type(entry).__name__}"
         )
-    _check_parts(where, entry)
-    if not is_reference(entry.solver):
-        _check_solver(where, entry)
-    elif package_of(entry.solver) != package_of(name):
-        raise ConfigError(
-            f'{where}: expected a solver in "{package_of(name)}", since that is the code that nodes compare '
-            f'and allow; got "{entry.solver}"'
-        )
+    _check_parts(where, "entry", entry)
+    _check_solver(where, "entry", entry, name)
+    for phase, contract in entry.phases.items():
+        _check_phase(where, phase, contract, name)
     title, about = entry.title, entry.about
     if entry in ALGORITHMS.values():  # which says nothing of this rule
         title, about = rule.__name__, (rule.__doc__ or "").strip().partition("\n")[0]
@@ -67,8 +67,8 @@ def _entry_of(name: str, rule: type) -> Algorithm:
     return replace(entry, name=name, rule=name, title=title, about=about, neutral={}, no_neutral=why)
 
 
-def _check_parts(where: str, entry: Algorithm) -> None:
-    """Refuse an entry with something else than records, or with phases that no client knows."""
+def _check_parts(where: str, what: str, entry: Algorithm) -> None:
+    """Refuse a contract with something else than records; `what` is its place in the user's code."""
     for field, kind in _PARTS.items():
         parts = getattr(entry, field)
         wrong = (
@@ -76,32 +76,61 @@ def _check_parts(where: str, entry: Algorithm) -> None:
         )
         if wrong:
             raise ConfigError(
-                f"{where}: expected entry.{field} as a tuple of {kind.__name__}; got {wrong[0]!r}"
+                f"{where}: expected {what}.{field} as a tuple of {kind.__name__}; got {wrong[0]!r}"
             )
-    known = {name for ours in ALGORITHMS.values() for name in ours.phases}
-    if strange := sorted(set(entry.phases) - known):
-        raise ConfigError(f"{where}: entry.phases: {choose_from('a phase', strange[0], known)}")
 
 
-def _check_solver(where: str, entry: Algorithm) -> None:
-    """Refuse records that the solver does not send, and one without those that it reads."""
-    peers = [ours for ours in ALGORITHMS.values() if ours.solver == entry.solver]
+def _check_phase(where: str, phase: str, contract: Algorithm, name: str) -> None:
+    """Refuse a phase that no client can answer; `name` is the rule's reference."""
+    if not phase.isidentifier() or phase in _TAKEN:
+        raise ConfigError(
+            f"{where}: entry.phases: expected names like Python's, other than {', '.join(_TAKEN)}; "
+            f"got {phase!r}"
+        )
+    what = f'entry.phases["{phase}"]'
+    if not isinstance(contract, Algorithm):
+        raise ConfigError(
+            f"{where}: expected {what} as a task.spec.entry.Algorithm; got {type(contract).__name__}"
+        )
+    _check_parts(where, what, contract)
+    if contract.work == "train":
+        _check_solver(where, what, contract, name)
+    elif contract.work != "loss":
+        raise ConfigError(f'{where}: expected {what}.work as "train" or "loss"; got "{contract.work}"')
+    elif contract.up or contract.keeps or not _names(contract, "up_scalars") <= _LOSSES:
+        raise ConfigError(
+            f'{where}: {what}: expected work="loss" with up=(), keeps=() and up_scalars of '
+            f"{_listed(_LOSSES)}; got others"
+        )
+
+
+def _check_solver(where: str, what: str, entry: Algorithm, name: str) -> None:
+    """Refuse a solver from elsewhere, records that it does not send, and the lack of those that it reads."""
+    if is_reference(entry.solver):
+        if package_of(entry.solver) != package_of(name):
+            raise ConfigError(
+                f'{where}: expected a solver in "{package_of(name)}", since that is the code that nodes '
+                f'compare and allow; got "{entry.solver}"'
+            )
+        return
+    known = [part for ours in ALGORITHMS.values() for part in (ours, *ours.phases.values())]
+    peers = [part for part in known if part.solver == entry.solver]
     if not peers:
-        known = sorted({ours.solver for ours in ALGORITHMS.values()})
-        raise ConfigError(choose_from(f'{where}: entry.solver, ours or "module:Class"', entry.solver, known))
+        names = sorted({part.solver for part in known})
+        raise ConfigError(choose_from(f'{where}: {what}.solver, ours or "module:Class"', entry.solver, names))
     for field in ("up", "up_scalars"):
         sent = set().union(*(_names(ours, field) for ours in peers))
         if strange := sorted(_names(entry, field) - sent):
             raise ConfigError(
-                f'{where}: entry.{field}: solver "{entry.solver}" sends {_listed(sent)}; got {strange[0]}. '
+                f'{where}: {what}.{field}: solver "{entry.solver}" sends {_listed(sent)}; got {strange[0]}. '
                 "Take it out, or name a solver of your own that sends it"
             )
     for field in ("down", "down_scalars"):
         read = set.intersection(*(_names(ours, field) for ours in peers))
         if missing := sorted(read - _names(entry, field)):
             raise ConfigError(
-                f'{where}: entry.{field}: solver "{entry.solver}" reads {_listed(read)}; {missing[0]} is not '
-                f"there. Begin with replace(ALGORITHMS[{peers[0].name!r}], ...)"
+                f'{where}: {what}.{field}: solver "{entry.solver}" reads {_listed(read)}; {missing[0]} is '
+                f"not there. Begin with replace(ALGORITHMS[{peers[0].name!r}], ...)"
             )
 
 

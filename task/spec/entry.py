@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from task.spec.papers import Paper, paper
-from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, Layout, Record, Scalar
+from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
 
@@ -61,8 +61,10 @@ class Algorithm:
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
-    # Whether one client trains on the data of all: not federated learning but what it is compared with.
-    pooled: bool = False
+    # Whose data a client trains on that are not its own, which is not federated learning but what it is
+    # compared with. "once": everybody's, and one client does it for all. "each": those of all clients of its
+    # site, which are everybody's in a simulation, and it begins with an initial model of its own.
+    pooled: Literal["", "once", "each"] = ""
     evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
@@ -75,9 +77,19 @@ class Algorithm:
         object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 
     @property
+    def verb(self) -> Literal["train", "evaluate"]:
+        """The kind of Flower's message that asks for it."""
+        return "train" if self.work == "train" else "evaluate"
+
+    @property
+    def parted(self) -> bool:
+        """Whether each client trains a part of the model (`task.spec.sub_models`)."""
+        return any(r.layout == SUB_MODEL for r in self.down)
+
+    @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
-        routed = any(r.to == "each" for r in self.down)
+        routed = any(r.to == "each" and r.layout != SUB_MODEL for r in self.down)
         return routed or any(r.layout == CLIENTS for r in (*self.down, *self.up))
 
 

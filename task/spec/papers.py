@@ -20,6 +20,8 @@ _PAPERS = """
     Federated Learning Based on Dynamic Regularization
 1912.00818 2019 Arivazhagan, Aggarwal, Singh, Choudhary
     Federated Learning with Personalization Layers
+1802.04434 2018 Bernstein, Wang, Azizzadenesheli, Anandkumar
+    signSGD: Compressed Optimisation for Non-Convex Problems
 1703.02757 2017 Blanchard, El Mhamdi, Guerraoui, Stainer
     Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent
 1709.05929 2018 Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer

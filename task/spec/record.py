@@ -33,6 +33,8 @@ PARAMETERS = Layout("part", "parameters")  # the parameters of the shared part
 BUFFERS = Layout("part", "buffers")  # its buffers; empty for most models
 # The parameters of its last layers, those that adaptive local aggregation has weights for.
 TOP = Layout("part", "top")
+# The part of the shared part that one client trains (`task.models.family`), of the same size for all.
+SUB_MODEL = Layout("part", "sub-model")
 PRIVATE = Layout("part", "private")  # the part of the model that stays at the client
 WHOLE = Layout("part", "whole")  # both parts
 # One number for each input of a first layer that is linear; empty for another first layer.
@@ -66,6 +68,11 @@ class Record:
     # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share that
     # is kept out of the training. `client_app.owner` counts them.
     of: Of = "steps"
+    # Whether the numbers travel as they are under any codec, as the client keeps what follows from them.
+    exact: bool = False
+    # Whether the parameters of an upward record travel as a code (`task.wire.coding`); the stage sets it.
+    coded: bool = False
+    code: str = ""  # the codec by which it always travels, whatever ``codec.up`` says; "" = that one
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  training  ->  loss  ->  attack
+    ala  ->  structured  ->  training  ->  loss  ->  attack  ->  codec
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from task.spec.entry import Algorithm
-from task.spec.record import FREE, SHARED, TOP, Record, Scalar
+from task.spec.record import FREE, PARAMETERS, SHARED, TOP, Record, Scalar
 
 ALA_KEEPS = (
     Record("local-model", SHARED, "Theta_i^{t-1}, what the client last sent up"),
@@ -28,6 +28,10 @@ def _with_ala(entry: Algorithm) -> Algorithm:
     return replace(entry, personal=True, keeps=(*entry.keeps, *ALA_KEEPS))
 
 
+def _with_structured(entry: Algorithm) -> Algorithm:
+    return entry  # what goes up is the same model, of which fewer numbers differ
+
+
 def _with_loss(entry: Algorithm) -> Algorithm:
     return replace(entry, up_scalars=(*entry.up_scalars, LOSS_RMS))
 
@@ -37,17 +41,48 @@ def _with_attack(entry: Algorithm) -> Algorithm:
     return replace(entry, phases=phases)
 
 
+def coded_in(entry: Algorithm) -> tuple[Record, ...]:
+    """Return the upward records whose parameters a codec may replace by a code."""
+    return tuple(r for r in entry.up if r.layout in (SHARED, PARAMETERS) and not (r.exact or r.code))
+
+
+def residual_of(record: Record) -> Record:
+    """Return what a client keeps of a record under a code with error feedback."""
+    return Record(f"residual-{record.name}", PARAMETERS, "A_k, what its codes have left out so far")
+
+
+# The mass of the last code: it returns to the residual if the server did not use the reply.
+LAST_CODE = Record("last-code", FREE, "entries and values of the client's last code, and its round")
+
+
+def _with_codec(entry: Algorithm) -> Algorithm:
+    chosen = {r.name for r in coded_in(entry)}
+    return replace(entry, up=tuple(replace(r, coded=r.name in chosen) for r in entry.up))
+
+
+def _with_feedback(entry: Algorithm) -> Algorithm:
+    coded = _with_codec(entry)
+    residuals = tuple(residual_of(r) for r in coded.up if r.coded)
+    return replace(coded, keeps=(*coded.keeps, *residuals, LAST_CODE))
+
+
 # In the order in which they are applied: what each adds to a contract (records, scalars, kept state).
 STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "ala": _with_ala,
+    "structured": _with_structured,
     "loss": _with_loss,
     "attack": _with_attack,
+    "codec": _with_codec,
+    "codec-with-feedback": _with_feedback,
 }
 
 
 def _added(entry: Algorithm, name: str) -> Algorithm:
     """Return a contract with a stage; one that has it already stays as it is."""
-    return entry if name in entry.stages else replace(STAGES[name](entry), stages=(*entry.stages, name))
+    if name in entry.stages:
+        return entry
+    named = {*entry.stages, name}
+    return replace(STAGES[name](entry), stages=tuple(stage for stage in STAGES if stage in named))
 
 
 def with_stages(entry: Algorithm, names: frozenset[str]) -> Algorithm:

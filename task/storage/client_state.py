@@ -23,6 +23,7 @@ from task.storage.files import write_safetensors
 
 FORMAT = 1
 SUFFIX = ".safetensors"
+REPLICA = "replica"  # folder of a run with the node's copies of the global model, which have no header
 NO_RUN = "no-run-id"  # folder for a strategy of another library, which gives no run id
 LONGEST_NAME = 160  # of a file; file systems take 255 bytes, the suffixes of damaged ones included
 

@@ -2,8 +2,7 @@
 
 A metric never sees a whole set: it takes integers that were added over batches, clients and nodes, in any
 order. Counts are integers by themselves, and sums of numbers, such as that of squared errors, are made into
-integers by `task.numerics.limbs`. Definitions are
-scikit-learn's, with its defaults:
+integers by `task.numerics.limbs`. Definitions are scikit-learn's, with its defaults:
 
 =========================  ==================================================  ==============================
 sums                       what they are                                       metrics of them
@@ -111,12 +110,12 @@ def _errors(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
 
 
 def _pixels(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
-    true = y.double().reshape(-1, 1).cpu().numpy()
-    r = outputs.double().reshape(-1, 1).cpu().numpy() - true
-    return exact(np.stack([np.abs(r), r * r], 2))
+    """Return the sums of each example's means over its numbers, so that all numbers count alike."""
+    r = (outputs.double().reshape(len(y), -1) - y.double().reshape(len(y), -1)).cpu().numpy()
+    return exact(np.stack([np.abs(r).mean(1, keepdims=True), (r * r).mean(1, keepdims=True)], 2))
 
 
-# ------------------------------------------------------------------------------ what comes of it
+# ------------------------------------------------------------------------------ what follows from it
 
 Sums = Mapping[str, Ints]
 

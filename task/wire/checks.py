@@ -7,7 +7,8 @@ from typing import cast
 import numpy as np
 
 from task.errors import FieldError
-from task.numerics.arrays import NamedArrays, blocks
+from task.numerics.arrays import NamedArrays
+from task.numerics.held import Foldable, dense, peak
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.spec.record import Scalar
 
@@ -16,20 +17,9 @@ LONGEST_NAME = 200  # letters
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
 FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
 MAX_TERM, MAX_INTEGER_TERM = 2.0**31, 2.0**55  # |weight * value| of a client that fits an exact sum
-BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
 
 
-def peak(a: np.ndarray) -> float:
-    """Return the largest absolute value; NaN or infinity if any element is."""
-    flat = a.reshape(-1)
-    if a.dtype.kind != "f":
-        return float(max(-int(flat.min()), int(flat.max()))) if a.size else 0.0
-    # min and max carry NaN through and meet every infinity.
-    ends = [end for block in blocks(a.size, BLOCK) for end in (flat[block].min(), flat[block].max())]
-    return float(np.abs(ends).max()) if ends else 0.0
-
-
-def check_arrays(what: str, arrays: NamedArrays, like: NamedArrays) -> dict[str, float]:
+def check_arrays(what: str, arrays: Foldable, like: NamedArrays) -> dict[str, float]:
     """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
 
     Returns:
@@ -51,7 +41,7 @@ def check_arrays(what: str, arrays: NamedArrays, like: NamedArrays) -> dict[str,
         if a.dtype.kind == "f":
             peaks[name] = peak(a)
             if not math.isfinite(peaks[name]):
-                bad = int(a.size - np.count_nonzero(np.isfinite(a)))
+                bad = int(a.size - np.count_nonzero(np.isfinite(dense(a))))
                 raise FieldError(f"{what}/{name}", f"{FINITE}s", f"NaN or infinity in {bad} of {a.size}")
     return peaks
 

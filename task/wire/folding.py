@@ -1,10 +1,15 @@
 """Check one client's upload and fold it in: the node does it with its clients', the server with lone ones."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.collect import Collect
+from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
+from task.spec.record import SUB_MODEL, Record
 from task.wire.checks import check_arrays
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
@@ -15,19 +20,42 @@ class Folding:
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
     client's update. If the result `carries` on as `partials`, records that a node carries one by one are
-    collected instead of reduced.
+    collected instead of reduced, and those that it forwards as codes are only checked. `models` are the parts
+    of the model that clients have, where they differ and this side knows them.
     """
 
     def __init__(
-        self, entry: Algorithm, like: Mapping[str, NamedArrays], bound: NormBound, *, carries: bool = False
+        self,
+        entry: Algorithm,
+        like: Mapping[str, NamedArrays],
+        bound: NormBound,
+        *,
+        carries: bool = False,
+        models: SubModels | None = None,
     ) -> None:
-        self.entry, self.like, self.bound = entry, like, bound
-        ways = {r.name: "collect" if carries and r.carry == "each" else r.reduce for r in entry.up}
-        self.reductions: dict[str, Reduction] = {n: REDUCTIONS[way](like[n]) for n, way in ways.items()}
-        # What is collected here and reduced elsewhere must fit that reduction too.
-        self._later = {
-            r.name: REDUCTIONS[r.reduce](like[r.name]) for r in entry.up if ways[r.name] != r.reduce
+        self.entry, self.like, self.bound, self.models = entry, like, bound, models
+        each = {r.name for r in entry.up if carries and r.carry == "each"}
+        codes = {r.name for r in entry.up if r.name in each and r.coded}
+        collects = {r.name for r in entry.up if r.name in each and r.reduce != "collect"}
+        self.reductions: dict[str, Reduction] = {
+            r.name: Collect(like[r.name]) if r.name in collects else self.reduction(r)
+            for r in entry.up
+            if r.name not in codes
         }
+        # What is reduced elsewhere must fit that reduction too.
+        self._later = {r.name: self.reduction(r) for r in entry.up if r.name in collects | codes}
+
+    def reduction(self, record: Record, rows: Mapping[str, NamedArrays] = MappingProxyType({})) -> Reduction:
+        """Return a record's reduction of what a `Collect` wrote as its partial; empty without `rows`.
+
+        Raises:
+            FieldError: A client's arrays do not fit the exact range.
+        """
+        parts = self.models if record.layout == SUB_MODEL else None
+        made = CoverageMean(parts) if parts else REDUCTIONS[record.reduce](self.like[record.name])
+        for client, row in rows.items():
+            made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
+        return made
 
     def weight(self, row: Mapping[str, float]) -> int:
         """Return the weight of a client with these scalars."""
@@ -46,10 +74,11 @@ class Folding:
         found, weight = {}, self.weight(row)
         for r in self.entry.up:
             peaks = check_arrays(r.name, arrays[r.name], self.like[r.name])
-            found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
+            if r.name in self.reductions:
+                found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
             if r.name in self._later:
                 self._later[r.name].check(arrays[r.name], weight, client, peaks)
-            self.bound.check(r, arrays[r.name], [row])
+            self.bound.of(client).check(r, arrays[r.name], [row])
 
         def fold() -> None:
             for name, reduction in self.reductions.items():
@@ -67,18 +96,6 @@ class Folding:
         for r in self.entry.up:
             reduction = self.reductions[r.name]
             if reduction.name != r.reduce:
-                reduction = reduced(r.reduce, self.like[r.name], reduction.partial())
+                reduction = self.reduction(r, reduction.partial())
             made[r.name] = reduction.result()
         return made
-
-
-def reduced(reduce: str, like: NamedArrays, rows: Mapping[str, NamedArrays]) -> Reduction:
-    """Return a reduction of what a `Collect` wrote as its partial.
-
-    Raises:
-        FieldError: A client's arrays do not fit the exact range.
-    """
-    made: Reduction = REDUCTIONS[reduce](like)
-    for client, row in rows.items():
-        made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
-    return made

@@ -90,9 +90,16 @@ class TrainOrder:
     population: tuple[str, ...] = ()
     # Rounds that the server has gone back from: what a client kept in them does not count.
     void: tuple[int, ...] = ()
+    # By client, rounds of which the server did not use its reply.
+    lost: Mapping[str, Sequence[int]] = field(default_factory=dict)
     # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
     # entry, the node's.
     whole: bool = False
+
+    def received(self, client: str) -> Mapping[str, Arrays]:
+        """Return a client's downward records by field: those that all get, and the one of its own name."""
+        mine = {f: given.get(client, {}) for f, given in self.per_client.items()}
+        return {**self.arrays, **{f: records[client] for f, records in mine.items() if client in records}}
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class ClientUpdate:
 
     arrays: dict[str, Arrays]
     scalars: dict[str, float]
+    codes: Mapping[str, bytes] = field(default_factory=dict)  # by coded record
 
     @property
     def num_examples(self) -> int:
@@ -176,6 +184,9 @@ def train_content(
             arrays = {**arrays, **{f"{name}.{key}": record for key, record in records.items()}}
     if order.clients:
         config["clients"], config["epochs"] = list(order.clients), list(order.epochs)
+    if lost := {c: list(order.lost[c]) for c in order.clients if order.lost.get(c)}:
+        config["lost-clients"] = [c for c, rounds in lost.items() for _ in rounds]
+        config["lost-rounds"] = [r for rounds in lost.values() for r in rounds]
     if order.whole:
         config[WHOLE] = True
     return RecordDict({**arrays, CONFIG: config})
@@ -208,7 +219,6 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
     epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
-    whole = bool(config.get(WHOLE, False))
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
     each: dict[str, dict[str, dict[str, Arrays]]] = {}
     for f in (f for f in entry.down if f.to == "each"):
@@ -216,7 +226,12 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
         named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
         each[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
     void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
-    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, each, population, void, whole)
+    names, rounds = (cast("list[str]", config.get(f"lost-{k}", [])) for k in ("clients", "rounds"))
+    lost: dict[str, list[int]] = {}
+    for client, lost_round in zip(names, rounds, strict=True):
+        lost.setdefault(client, []).append(int(lost_round))
+    rest = each, population, void, lost, bool(config.get(WHOLE, False))
+    return TrainOrder(server_round, arrays, scalars, clients, epochs, run, *rest)
 
 
 def read_columns(content: RecordDict, columns: int) -> Arrays | None:
@@ -260,6 +275,11 @@ def records_of(content: RecordDict, kind: type[R]) -> dict[str, R]:
     arrays stay until the garbage collector comes by.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def entry_of(content: RecordDict, name: str) -> object:
+    """Return an entry of a message's ``config``; None if it has none of that name."""
+    return _config(content).get(name)
 
 
 def _config(content: RecordDict) -> ConfigRecord:

@@ -11,17 +11,18 @@ keeps if each client keeps the bound.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from task.errors import FieldError
-from task.numerics.arrays import NamedArrays, blocks
+from task.numerics.arrays import BLOCK, NamedArrays, blocks
+from task.numerics.held import dense
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.spec.record import MODEL_DOWN, Record
-from task.wire.checks import BLOCK, FINITE
+from task.wire.checks import FINITE
 from task.wire.layouts import base_of
 
 SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
@@ -35,6 +36,12 @@ class NormBound:
     # The received model w^t by name; empty = unknown here, so only changes are checked.
     model: NamedArrays
     trainable: frozenset[str]  # names of its parameters
+    # Returns what a client received of the model, where that differs by client.
+    received: Callable[[str], NamedArrays] | None = None
+
+    def of(self, client: str) -> "NormBound":
+        """Return the bound on one client's update."""
+        return replace(self, model=self.received(client)) if self.received and self.most else self
 
     def check(
         self,
@@ -78,7 +85,7 @@ class NormBound:
 
 def _square(a: np.ndarray, low: np.ndarray | None, base: np.ndarray | None, weight: int) -> float:
     """Return |a - weight * base|^2; with `low`, a and low are the parts of a sum."""
-    total, flat = 0.0, a.reshape(-1)
+    total, flat = 0.0, dense(a).reshape(-1)
     for block in blocks(flat.size, BLOCK):
         x = flat[block].astype(np.float64)
         if low is not None:

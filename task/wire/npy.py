@@ -2,7 +2,7 @@
 
 NumPy reads a header as a Python expression: nested or odd ones cost memory, time, or raise whatever they
 like. Here a header must match the one pattern that NumPy writes for plain numbers, and agree with what is
-said of the array beside it and with the number of bytes, before an array is made; and that is a view of the
+said of the array next to it and with the number of bytes, before an array is made; and that is a view of the
 bytes. So nothing is allocated, whatever is claimed, and nothing is run.
 """
 

@@ -11,6 +11,8 @@ from flwr.app import Message
 from typer.testing import CliRunner
 
 from client_app.app import make_app
+from client_app.kept_model import keep_model
+from client_app.node import open_node
 from client_app.owner import owner_of
 from server_app.cli.main import app
 from server_app.deploy.kits.kit import NodeKit, read_kit
@@ -23,7 +25,7 @@ from task.config.read import as_run_config, read_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import state_of
 from task.references import CODE
-from task.resolve.contract import model_of, parts_of
+from task.resolve.contract import family_of, model_of, parts_of
 from task.resolve.kept_model import find_kept_model, read_kept_model
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
@@ -62,6 +64,7 @@ def play(nodes: list[dict[str, Any]], **more: Any) -> Played:
     strategy.engine.register(grid, 0)
     model = model_of(config, *strategy.registry.shape_of_data())
     parts, keep = parts_of(model, config), Keep()
+    strategy.engine.family = family_of(model, config, (3,))
     first = {n: a for n, a in state_of(model).items() if n in parts.shared}
     strategy.start(
         grid, wire.pack_arrays(first), num_rounds=2, timeout=60, journal=keep, trainable=parts.trainable
@@ -87,6 +90,24 @@ def test_it_is_the_last_global_model_that_came(
         assert (card.config.algorithm, card.num_classes, card.kind) == ("fedavg", 2, "features")
         assert found.round == 2
         assert kept(node).stat().st_mode & 0o777 == 0o600
+
+
+def test_rounds_that_the_server_went_back_from_are_kept_too(wards: list[dict[str, Any]]) -> None:
+    """What a client kept in one of them is not its model, see `Memory`."""
+    config = read_config({"dataset": "npz", "num-classes": 2, "run-name": "trial"})
+    node = open_node(config, wards[0], owner_of(wards[0]))
+    keep_model(node, wire.TrainOrder(4, {wire.ARRAYS: dict(node.initial())}, run="a", void=(2, 3)))
+    _, _, found = read_kept_model(kept(wards[0]))
+    assert (found.run, found.round, found.void) == ("a", 4, (2, 3))
+
+
+def test_a_part_of_the_model_is_not_kept(wards: list[dict[str, Any]]) -> None:
+    play(wards, **{"fraction-evaluate": 0.0, "dropout-width": 0.5})
+    with pytest.raises(ConfigError, match="expected a kept model"):
+        kept(wards[0])
+    final = play(wards, **{"dropout-width": 0.5}).arrays(2)
+    _, arrays, _ = read_kept_model(kept(wards[0]))  # evaluations bring the whole
+    assert all(np.array_equal(arrays[name], final[name]) for name in final)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "ditto", "fedper", "fedbn", "fedala", "local-only"])

@@ -117,7 +117,7 @@ def test_a_client_takes_the_same_steps_whoever_trains_with_it(case: str) -> None
 
 
 def test_the_state_is_fresh_in_each_training() -> None:
-    """With moments from the round before, the first step of the second training is longer or shorter."""
+    """With the previous round's moments, the first step of the second training is longer or shorter."""
     task = task_of(1, [4], "a", optimizer="adam")
     before = trained(task)[0]
     task.load([before])

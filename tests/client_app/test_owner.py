@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import logging
 import os
 import stat
@@ -21,11 +22,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import WORK, answer, make_app
 from client_app.node import open_node
 from client_app.owner import Owner, basis, keys_of_node, owner_of
+from server_app.app import run
 from task.config.read import as_run_config, read_config
-from task.errors import ConfigError, DataError, RefusedError, local, public, reason
+from task.errors import BouquetError, ConfigError, DataError, RefusedError, local, public, reason
+from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import adaptation_of, evaluation_of
 from task.wire import messages as wire
 from task.wire import registration
+from tests.support.grid import LocalGrid
 from tests.support.nodes import start
 
 SECRET = "root:$6$hush:19000:0"
@@ -305,6 +310,57 @@ def test_of_a_data_set_that_everybody_can_have_nothing_is_refused() -> None:
     assert answer(node, content)
 
 
+def measures_of(node: Any, kind: str, **keys: Any) -> list[str]:
+    """Return the names of the numbers that a node of a table sends of its clients' test data."""
+    config = read_config(CSV | {"local-test-fraction": 0.2, "fraction-evaluate": 1.0, **keys})
+    node = open_node(config, node, Owner(False, 7))
+    entry = contract_of(config)
+    asked = {"train": entry, "evaluate": evaluation_of(entry), "adapt": adaptation_of(entry)}[kind]
+    order = wire.TrainOrder(1, {}, {"lr": 0.1}, ("ward",), (0,))
+    down = {"arrays": wire.pack_arrays(start(node))} if asked.down else {}
+    reply = wire.read_reply(answer(node, wire.train_content(order, down, {}), asked), ["ward"], 1)
+    assert reply.upload is not None
+    return sorted(reply.upload.scalars)
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "adapt"])
+def test_measures_of_fewer_test_examples_than_the_owner_allows_are_refused(
+    kind: str, ward: dict[str, Any]
+) -> None:
+    """30 rows, of which a fifth, 6, or three tenths, 9, are for tests."""
+    with pytest.raises(RefusedError, match="min-examples = 7; loss and metrics of client ward would be of 6"):
+        measures_of(ward, kind, algorithm="ditto")
+    assert measures_of(ward, kind, algorithm="ditto", **{"local-test-fraction": 0.3}) == [
+        "accuracy", "loss", "num-examples",
+    ]  # fmt: skip
+
+
+def test_training_sends_what_it_may_and_no_such_measures(ward: dict[str, Any]) -> None:
+    """Only the own model's measures after training are left out: the update is of 24 examples."""
+    assert measures_of(ward, "train", algorithm="ditto") == ["num-examples", "train-loss"]
+    assert "test-accuracy" in measures_of(ward, "train", algorithm="ditto", **{"local-test-fraction": 0.3})
+
+
+def test_a_client_whose_tests_are_too_few_is_named_and_trains_on(
+    tmp_path: Path, ward: dict[str, Any]
+) -> None:
+    rows = "".join(f"{i},{i % 2}\n" for i in range(60))
+    (tmp_path / "large.csv").write_text("x,label\n" + rows)
+    large = {"client-name": "large", "data-path": str(tmp_path / "large.csv")}
+    keys = CSV | {"local-test-fraction": 0.2, "fraction-evaluate": 1.0, "num-server-rounds": 2}
+    config = read_config(keys | {"runs-dir": str(tmp_path / "runs"), "progress": "none"})
+    configs = [node | {"min-examples": 7} for node in (ward, large)]
+    folder = run(LocalGrid(make_app(), configs, as_run_config(read_config(keys))), config)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    assert {row["name"] for row in clients if row["phase"] == "evaluate"} == {"large"}
+    assert {row["name"] for row in clients if row["phase"] == "train"} == {"large", "ward"}
+    lines = {(line["client"], line["got"]) for row in rounds for line in row["quarantined"]}
+    ((client, why),) = lines
+    assert client == "ward"
+    assert "policy: min-examples = 7; loss and metrics of client ward would be of 6 test examples" in why
+
+
 def test_where_no_record_goes_up_the_loss_counts(ward: dict[str, Any]) -> None:
     keys = CSV | {"algorithm": "local-only", "batch-size": 1, "local-steps": 1, "fraction-evaluate": 1.0}
     node = open_node(read_config(keys), ward, Owner(False, 2))
@@ -328,6 +384,17 @@ def test_a_refusal_stays_one_on_its_way_out(ward: dict[str, Any]) -> None:
     node = open_node(read_config(CSV), ward)
     message = Message(ordered(node), dst_node_id=3, message_type="train")
     with pytest.raises(RefusedError, match="policy: min-examples = 10"):
+        make_app()(message, context)
+
+
+@pytest.mark.parametrize("kind", ["evaluate.train", "train.evaluate", "evaluate.gradient", "train.lost"])
+def test_a_phase_is_answered_under_its_own_verb_alone(kind: str, ward: dict[str, Any]) -> None:
+    """An owner's limit of rounds counts trainings by the verb: none may run under another."""
+    run = as_run_config(read_config(CSV | {"algorithm": "fsvrg"}))
+    context = Context(7, 3, ward, RecordDict(), run)
+    message = Message(ordered(open_node(read_config(CSV), ward)), dst_node_id=3, message_type=kind)
+    verb, _, name = kind.partition(".")
+    with pytest.raises(BouquetError, match=f"fsvrg has no {verb} phase '{name}' under this run config"):
         make_app()(message, context)
 
 

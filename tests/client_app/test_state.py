@@ -384,7 +384,7 @@ def version(store: StateStore, t: int) -> Path:
     [(1, 1, 0), (2, 1, 0), (3, 1, 1), (9, 1, 7), (9, 5, 5), (6, 5, 0), (7, 5, 5), (12, 5, 10), (9, 0, 7)],
 )
 def test_the_oldest_round_to_resume_from(server_round: int, every: int, wanted: int) -> None:
-    """The checkpoint of the round before may not be there yet, that of two rounds before is if it is due."""
+    """The previous round's checkpoint may not be there yet, that of two rounds before is if it is due."""
     assert oldest_resumable(server_round, every) == wanted
 
 

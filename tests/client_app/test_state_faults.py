@@ -168,7 +168,7 @@ EVENTS = ("open", "os.", "tempfile.", "shutil.")
 def test_a_kill_before_any_of_the_operations_of_a_save_does_no_harm(
     links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that was resumed from round 5 saves its round 6, beside 6, 8 and 9 of the abandoned course."""
+    """A run that was resumed from round 5 saves its round 6, next to 6, 8 and 9 of the abandoned course."""
     if not links:
         monkeypatch.setattr(os, "link", refused_link)
     for t in (1, 4, 6, 8, 9):

@@ -1,4 +1,4 @@
-"""APPLE: what each client is told, its steps by hand, and the pipeline against the reference."""
+"""APPLE: what each client receives, its steps by hand, and the pipeline against the reference."""
 
 from __future__ import annotations
 

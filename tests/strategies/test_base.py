@@ -347,7 +347,7 @@ def test_nodes_of_one_pool_share_the_work_evenly() -> None:
     assert keep.rows[1]["answered"] == 6
 
 
-# ------------------------------------------------------------- evaluation beside the next round
+# ------------------------------------------------------------- evaluation during the next round
 
 
 def accuracy_of(server_round: int, arrays: ArrayRecord) -> MetricRecord:

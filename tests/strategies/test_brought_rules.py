@@ -18,7 +18,7 @@ from task.references import references_in
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from tests.support.brought import imported_from
-from tests.support.federation import play, read_by
+from tests.support.federation import Played, play, read_by
 
 RULES = '''
 from dataclasses import replace
@@ -28,6 +28,7 @@ import numpy as np
 from client_app.solvers.sgd import Solver, proximal
 from strategies.engine.rule import Rule
 from task.spec.algorithms import ALGORITHMS as OURS
+from task.spec.record import Scalar
 
 
 def middle(state, replies, config):
@@ -88,7 +89,57 @@ NoDown = of(solver="fedprox")
 NoSolver = of(solver="fedproxx")
 Elsewhere = of(solver="other:Solver")
 NotASolver = of(solver="own_rules:Middle")
-Phases = of(phases={"mine": OURS["fedavg"]})
+Taken = of(phases={"train": OURS["fedavg"]})
+Spaced = of(phases={"my phase": OURS["fedavg"]})
+Untyped = of(phases={"mine": "loss"})
+Columns = of(phases={"mine": replace(OURS["fedavg"], work="columns")})
+Sends = of(phases={"mine": replace(OURS["fedavg"], work="loss")})
+PhaseSolver = of(phases={"mine": replace(OURS["fedavg"], solver="fedproxx")})
+
+
+class LineSearch(Rule):
+    """FedAvg that takes the best of three steps by the training loss of a second phase."""
+
+    entry = replace(OURS["fedavg"], phases={"losses": replace(
+        OURS["fedavg"], up=(), up_scalars=(Scalar("loss", "F_k"),), work="loss"
+    )})
+
+    def round(self, state, context):
+        replies = yield context.phase("train", state)
+        mean, tried = replies.arrays["arrays"], []
+        for step in (0.5, 1.0, 2.0):
+            moved = {n: w + np.asarray(step * (mean[n] - w), w.dtype) for n, w in state.arrays.items()}
+            answers = yield context.phase("losses", replace(state, arrays=moved), replies.clients)
+            tried.append((answers.number("loss"), step, moved))
+        loss, step, best = min(tried, key=lambda one: one[:2])
+        return replace(state, arrays=best), {"step": step}
+
+
+class TwoPhases(Rule, update=mean):
+    """FedAvg after a training of the user's own, whose mean gradient it throws away."""
+
+    entry = replace(OURS["fedavg"], phases={"warm": replace(OURS["fedavg"], solver="own_rules:PulledSolver")})
+
+    def round(self, state, context):
+        yield context.phase("warm", state)
+        return (yield from super().round(state, context))
+
+
+class Lost(LineSearch):
+    def round(self, state, context):
+        yield context.phase("lost", state)
+
+
+class Fails(LineSearch):
+    def round(self, state, context):
+        replies = yield context.phase("train", state)
+        return replace(state, arrays=replies.arrays["gradient"]), {}
+
+
+class WideRound(LineSearch):
+    def round(self, state, context):
+        yield context.phase("train", state)
+        return replace(state, arrays={n: a.astype("f8") for n, a in state.arrays.items()}), {}
 '''
 
 
@@ -145,7 +196,12 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
         ("NoDown", r'entry.down_scalars: solver "fedprox" reads proximal-mu.*ALGORITHMS\[.fedprox'),
         ("NoSolver", 'Did you mean "fedprox"'),
         ("Elsewhere", 'expected a solver in "own_rules".*got "other:Solver"'),
-        ("Phases", "entry.phases.*got 'mine'"),
+        ("Taken", "entry.phases.*other than adapt.*got 'train'"),
+        ("Spaced", "entry.phases.*names like Python's.*got 'my phase'"),
+        ("Untyped", r'entry.phases\["mine"\] as a task.spec.entry.Algorithm; got str'),
+        ("Columns", r'entry.phases\["mine"\].work as "train" or "loss"; got "columns"'),
+        ("Sends", r'entry.phases\["mine"\].*up=\(\), keeps=\(\).*loss, loss-rms; got others'),
+        ("PhaseSolver", r'entry.phases\["mine"\].solver.*Did you mean "fedprox"'),
         ("Middl", 'Did you mean "Middle"'),
     ],
 )
@@ -169,6 +225,41 @@ def test_what_is_no_rule_is_refused_by_the_server(name: str, words: str) -> None
 def test_what_is_no_solver_is_refused_by_the_client_half() -> None:
     with pytest.raises(ConfigError, match=r'its solver "own_rules:Middle": expected a class derived from'):
         solver_of(contract_of(_config("NotASolver")).solver)
+
+
+def _play(tmp_path: Path, name: str, nodes: int, **keys: str | float) -> Played:
+    given = {"algorithm": f"own_rules:{name}", "dataset": "digits", "num-clients": 4, "max-examples": 90}
+    return play(given | {"num-server-rounds": 2, "learning-rate": 0.02} | keys, nodes=nodes)
+
+
+def test_a_round_of_phases_of_its_own_takes_the_best_step_on_any_nodes(tmp_path: Path) -> None:
+    """So small a learning rate leaves room: each round takes the step 2, and asks three times for losses."""
+    one, three = (_play(tmp_path, "LineSearch", nodes) for nodes in (1, 3))
+    assert [row["metrics"] for row in one.rows[1:]] == [{"step": 2.0}] * 2
+    assert [row["model_sha256"] for row in one.rows] == [row["model_sha256"] for row in three.rows]
+    assert not _same(one.arrays(1), _play(tmp_path, "Mean", 1).arrays(1))
+    kinds = [message.metadata.message_type for message in one.grid.sent]
+    assert [kinds.count(kind) for kind in ("train", "evaluate.losses")] == [2, 6]
+
+
+def test_a_training_phase_of_its_own_runs_its_own_solver(tmp_path: Path) -> None:
+    played = _play(tmp_path, "TwoPhases", 2)
+    kinds = [message.metadata.message_type for message in played.grid.sent]
+    assert [kinds.count(kind) for kind in ("train.warm", "train")] == [4, 4]
+    assert _same(played.arrays(2), _play(tmp_path, "Mean", 2).arrays(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Lost", "a phase of its entry: .*losses.*got .lost."),
+        ("Fails", r"its round failed: KeyError: 'gradient' \(own_rules.py, line"),
+        ("WideRound", r"expected its round to return the model's arrays.* float64"),
+    ],
+)
+def test_a_round_that_fails_says_where(name: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _play(tmp_path, name, 1)
 
 
 @pytest.mark.parametrize(

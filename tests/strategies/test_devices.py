@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from strategies import STRATEGIES
+from strategies.engine.fold import Folded
+from strategies.engine.rule import Phase, RoundContext
+from strategies.engine.state import ServerState
 from strategies.rules.client_models import ModelsState
+from strategies.selection.cohort import Cohorts
 from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
 from task.config.knobs import Config, FedFomoConfig
 from task.config.sections import DevicesConfig, TrainConfig
@@ -81,6 +87,65 @@ def test_traffic_is_the_contracts() -> None:
     assert traffic(AVG, state, ("w",)) == (56, 56)
     assert traffic(ALGORITHMS["fedsgd"], state, ("w",)) == (56, 48)  # the gradient has no buffers
     assert traffic(ALGORITHMS["fedfomo"], state, ("w",), 3) == (3 * 56, 56)
+
+
+def small_round(
+    config: Config, phase_bytes: int, own_up: dict[str, int]
+) -> tuple[Cohorts, Callable[[], float]]:
+    """Return the cohorts of a run of FedAvg on two clients, and what gives the seconds of its next round.
+
+    Its model has 400 bytes, and `phase_bytes` go down and `own_up` come up in its place.
+    """
+    registry = SimpleNamespace(
+        names=["a", "b"], num_examples=lambda names: dict.fromkeys(names, 10), draw=lambda *_: ["a", "b"]
+    )
+    rule = STRATEGIES["fedavg"](config).rule
+    cohorts = Cohorts(config, AVG, rule, registry)  # type: ignore[arg-type]
+    state = ServerState({"w": np.zeros(100, np.float32)})
+    context = RoundContext(rule, AVG, 1, 0.1, (), registry.names, ("w",), registry.num_examples)
+
+    def seconds() -> float:
+        plan = cohorts.draw(state, context, lambda phase: Folded(None, [], {}, 0))
+        own_down, most = dict.fromkeys(plan.cohort, phase_bytes), max(own_up.values(), default=0)
+        folded = Folded(None, [], {}, 0, own_down=own_down, own_up=own_up, most_up=most)
+        return cohorts.seconds([(Phase("train", AVG, plan.cohort), folded)])
+
+    return cohorts, seconds
+
+
+DEVICE = DevicesConfig(speed=10.0, bandwidth=0.0008, spread=0.0)  # 10 examples/s, 100 B/s
+
+
+def test_a_round_takes_as_long_as_what_was_sent_and_not_as_the_contracts_arrays() -> None:
+    """1 s for the examples; 4 s each way for the model, 0.2 s and 0.1 s for codes of 20 and 10 bytes."""
+    config = Config(devices=DEVICE, train=TrainConfig(local_epochs=1))
+    assert small_round(config, 400, {"a": 400, "b": 400})[1]() == pytest.approx(9.0)
+    assert small_round(config, 20, {"a": 10, "b": 5})[1]() == pytest.approx(1.3)
+    # b did not answer, and has uploaded as much as the others
+    assert small_round(config, 20, {"a": 10})[1]() == pytest.approx(1.3)
+    assert small_round(config, 20, {})[1]() == pytest.approx(1.2)
+
+
+def test_policies_that_look_ahead_count_on_codes_as_small_as_the_last() -> None:
+    """The model would take 4 s each way."""
+    config = Config(devices=DEVICE, train=TrainConfig(local_epochs=1))
+    cohorts, seconds = small_round(config, 20, {"a": 12, "b": 8})
+
+    def ahead(cohorts: Cohorts) -> list[float]:
+        times = cohorts._pool.times(["a"])
+        return [float(t[0]) for t in (times.download, times.update, times.upload)]
+
+    assert cohorts.dump() == {}
+    seconds()
+    assert ahead(cohorts) == pytest.approx([0.2, 1.0, 0.12])  # the longer of two codes
+    resumed, _ = small_round(config, 20, {})
+    resumed.load(cohorts.dump())
+    assert {k: a.tolist() for k, a in resumed.dump().items()} == {
+        "devices/packed": pytest.approx([0.05, 0.03])
+    }
+    whole, seconds = small_round(config, 400, {"a": 400, "b": 400})
+    seconds()
+    assert whole.dump() == {}  # nothing to keep where the contract says it all
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ import pytest
 import torch
 from torch import nn
 
+from client_app.node import open_node
 from client_app.solvers import SOLVERS
+from client_app.work import train_clients
 from task.config.knobs import Config
+from task.config.read import read_config
+from task.errors import ConfigError
+from task.models import build_model
+from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256, state_of
+from task.resolve.contract import contract_of
+from task.resolve.validate import check_names
 from task.tasks.kinds import CLASSIFICATION
+from task.wire import messages as wire
 from tests.reference import mlp
 from tests.strategies.test_models import held
 from tests.support.models import Bytes, Noisy, OneNumber
-from tests.support.personal import case_of
+from tests.support.personal import case_of, close, keys_of
 from tests.support.rules import w
 
 
@@ -107,6 +117,58 @@ def test_members_are_those_of_local_training_and_everybody_is_judged_by_all_of_t
             p = p + e / e.sum(axis=1, keepdims=True) / sizes[t - 1]
         loss, right = -np.log(p[np.arange(len(y)), y]).mean(), (p.argmax(1) == y).mean()
         assert (got["loss"], got["accuracy"]) == pytest.approx((loss, right), rel=1e-5)
+
+
+SITE: dict[str, Any] = {"ensemble.of": "site"}
+
+
+def test_members_of_a_site_have_all_data_and_an_initial_model_of_their_own(tmp_path: Path) -> None:
+    """Full batches, so that each member is so many steps of gradient descent on the data of all clients."""
+    case = case_of(tmp_path, "ensemble", nodes=2, batch_size=0, lr_decay=1.0, fraction_train=0.4, **SITE)
+    x, y = (torch.from_numpy(np.concatenate([pair[i] for pair in case.train.values()])) for i in (0, 1))
+    times = Counter(client for cohort in case.cohorts for client in cohort)
+    members = held(case.played, 3)
+    assert set(members) == set(times)
+    assert len(members) > 2
+    for client, member in members.items():
+        seed = seeds.seed_for(case.keys["seed"], "model", client=client)
+        model = build_model("mlp", tuple(x.shape[1:]), 3, seed)
+        for _ in range(times[client] * case.keys["local-epochs"]):
+            loss = nn.functional.cross_entropy(model(x), y)
+            gradient = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for p, g in zip(model.parameters(), gradient, strict=True):
+                    p -= case.keys["learning-rate"] * g
+        assert close(member, state_of(model), 1e-5), client
+    assert {m["examples"] for _, _, m in case.lines("train")} == {len(y)}
+
+
+def test_members_of_a_site_are_the_same_however_many_nodes_train_them(tmp_path: Path) -> None:
+    """They see one data set in orders of their own, and what a node keeps of a member is that member."""
+    one, three = (case_of(tmp_path, "ensemble", nodes=n, fraction_train=1.0, **SITE) for n in (1, 3))
+    assert one.played.rows[-1]["model_sha256"] == three.played.rows[-1]["model_sha256"]
+    kept = {c: sha256(a) for c, a in three.kept().items()}
+    assert kept == {c: sha256(a) for c, a in held(one.played, 3).items()}
+    assert len(set(kept.values())) == 5
+
+
+def test_a_node_that_brings_its_own_data_is_a_site(tmp_path: Path) -> None:
+    """It has nobody else's data, so its member learns from its own, where `centralised` is refused."""
+    keys = keys_of(tmp_path, "ensemble", num_classes=3, stack=1, **SITE)
+    own = {"client-name": "anna", "data-path": str(tmp_path / "owners.npz")}
+    node = open_node(read_config(keys), own)
+    order = wire.TrainOrder(1, {}, {}, ("anna",), (1,))
+    ((client, outcome),) = train_clients(node, contract_of(node.config), order)
+    assert isinstance(outcome, wire.ClientUpdate)
+    assert (client, outcome.scalars["num-examples"]) == ("anna", len(node.clients.train(0)))
+
+
+def test_no_clients_can_be_held_out_of_a_site() -> None:
+    """Their data would be trained on all the same."""
+    keys = {"algorithm": "ensemble", "heldout-clients": 0.2}
+    check_names(read_config(keys))
+    with pytest.raises(ConfigError, match="its clients train on everybody's data"):
+        check_names(read_config(keys | SITE))
 
 
 def test_only_members_go_down_and_only_to_be_evaluated_once_a_node(tmp_path: Path) -> None:

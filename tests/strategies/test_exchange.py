@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,24 @@ class Telling(Slow):
         self.arrived.clear()
 
 
+class Joining(Slow):
+    """One node, whose answer to a registration query is on its way until `whole` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.fetching, self.whole = threading.Event(), threading.Event()
+
+    def get_nodes(self) -> list[Any]:
+        return [SimpleNamespace(node_id=1, name="late", last_activated_at="", registered_at="")]
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(ids)
+        if replies:
+            self.fetching.set()
+            self.whole.wait(20.0)
+        return replies
+
+
 def ask(grid: Any, messages: int, timeout_s: float) -> int:
     requests = [wire.message(RecordDict(), 1, "train", 1, 60.0) for _ in range(messages)]
     return len(list(Exchange(grid, requests, timeout_s, Terms(Membership(60.0)))))
@@ -82,3 +101,17 @@ def test_a_grid_that_tells_is_not_polled() -> None:
     ask(polled, 2, 10.0)
     ask(told, 2, 10.0)
     assert told.pulls <= 4 < polled.pulls
+
+
+def test_an_answer_that_is_fetched_while_its_exchange_ends_is_taken_by_the_next() -> None:
+    grid, membership = Joining(), Membership(60.0)
+    first = Exchange(grid, (), 60.0, Terms(membership))
+    first.look()
+    first.fetch(0.01)
+    assert grid.fetching.wait(10.0)
+    first.close()
+    after = Exchange(grid, (), 60.0, Terms(membership))
+    grid.whole.set()
+    after.fetch(10.0)
+    after.close()
+    assert list(membership.claims) == [1]

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_an_order_that_died_with_its_node_goes_out_again_when_the_node_is_back(
 
 
 def test_it_goes_out_again_though_the_superlink_never_noticed(undisturbed: list[str]) -> None:
-    """The node was let in again before its heartbeat lapsed: no error ever comes, only the time differs."""
+    """The node was admitted again before its heartbeat lapsed: no error ever comes, only the time differs."""
     grid = wards()
 
     def restart() -> None:
@@ -428,7 +429,7 @@ def test_after_a_superlink_was_away_it_is_asked_again_at_once(monkeypatch: pytes
         return take(ids)
 
     grid.pull_messages = pulled  # type: ignore[method-assign]
-    fetch = pull.OneByOne(grid, time.monotonic() + 60.0, 1 << 20)
+    fetch = pull.OneByOne(grid, time.monotonic() + 60.0, 1 << 20, SimpleQueue())
     fetch.add([sent])
     assert [message_id for message_id, _ in fetch.get(60.0)] == [sent]
     assert looks[1] - looks[0] < 4.0  # a rest of four times the look would end after 10 s

@@ -46,7 +46,7 @@ def adapt(state: FedProxState, *losses: float) -> list[float]:
 
 def test_adaptive_mu_by_hand() -> None:
     # first loss: nothing. Rise: +0.1. Then five that do not rise (the equal one counts): -0.1, and the
-    # count starts anew: four more falls do nothing, the rise ends them, five falls again: -0.1.
+    # count starts again: four more falls do nothing, the rise ends them, five falls again: -0.1.
     losses = [3.0, 3.1, 3.0, 2.9, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9]
     wanted = [0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5]
     assert adapt(FedProxState(w(0), mu=0.5), *losses) == pytest.approx(wanted, abs=1e-12)

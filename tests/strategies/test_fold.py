@@ -34,7 +34,7 @@ def upload(client: str) -> wire.ClientUpdate:
 
 
 class Reply:
-    """As much of a message as a fold looks at."""
+    """As much of a message as a fold reads."""
 
     def __init__(self, content: RecordDict, message_id: str) -> None:
         self.content = content

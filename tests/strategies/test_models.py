@@ -96,7 +96,7 @@ def test_the_state_survives_a_checkpoint_bit_for_bit() -> None:
 
 
 def results(case: Case) -> Any:
-    """Return all that a run came to: models, metrics, what the server and what the clients hold."""
+    """Return all results of a run: models, metrics, what the server and what the clients hold."""
     last = case.played.keep.snapshots[-1]
     kept = {f: kept_by(case.keys, case.played, f) for f in ("personal", "ratios")}
     digests = {(f, c): sha256(a) for f, by in kept.items() for c, a in by.items()}

@@ -88,6 +88,10 @@ def test_its_bytes_are_those_that_were_sent_and_received(nodes: int, owners: Pat
         down = sum(wire.payload_bytes(m.content) for m in sent if m.content["config"]["server-round"] == t)
         assert played.rows[t]["bytes_down"] == down
         assert played.rows[t]["bytes_up"] == answered[t]
+        # Each client trains, and its line has the gradient before its training, too.
+        lines = [c for c in played.keep.clients if c["round"] == t and c["phase"] == "train"]
+        for key in ("bytes_down", "bytes_up"):
+            assert sum(c[key] for c in lines) == pytest.approx(played.rows[t][key], abs=len(lines))
     fedavg = run(owners, nodes=nodes, algorithm="fedavg")
     assert played.rows[1]["bytes_up"] > 1.5 * fedavg.rows[1]["bytes_up"]
 

@@ -86,6 +86,19 @@ def test_a_run_does_not_depend_on_the_spread_over_nodes(policy: str, algorithm: 
     assert [r["population"] for r in one.rows] == [0] + [5] * 6
 
 
+@pytest.mark.parametrize("policy", ["fedcs", "oort"])
+def test_what_codes_save_is_in_the_seconds_and_depends_on_no_spread(policy: str, owners: Path) -> None:
+    """One byte of four for each number, beside the codes' heads and scales; training takes no time."""
+    slow = {"devices.spread": 0.0, "devices.speed": 1e6, "devices.bandwidth": 0.00048}
+    of = read_by(keys(owners, policy) | slow | {"model": "2nn"})
+    of |= {"select.deadline": 1e6} if policy == "fedcs" else {}
+    coded = {"codec.up": "int8", "codec.down": "int8"}
+    whole, one, three = play(of, nodes=1), play(of | coded, nodes=1), play(of | coded, nodes=3, seed=2)
+    assert digests(one) == digests(three)
+    for t, row in enumerate(one.rows[2:], start=2):  # the first message has the whole model
+        assert row["simulated_seconds"] == pytest.approx(whole.rows[t]["simulated_seconds"] / 4, rel=0.02)
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_resumed_run_selects_and_remembers_the_same_bits(policy: str, owners: Path, tmp_path: Path) -> None:
     of = keys(owners, policy)

@@ -67,7 +67,7 @@ def test_without_test_a_tenth_is_cut_and_client_names_the_owners(tmp_path: Path)
 def test_pictures_are_bytes_and_other_columns_are_left_out(
     tmp_path: Path, mode: str, shape: tuple[int, ...]
 ) -> None:
-    """Catches height and width changed places, and a number beside the picture that becomes an input."""
+    """Catches height and width exchanged, and a number next to the picture that becomes an input."""
     from PIL import Image
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Values derived by hand; the derivations stand beside them."""
+"""Values derived by hand; the derivations stand next to them."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from task.errors import FieldError, WireError
+from task.numerics.arrays import BLOCK
 from task.numerics.collect import Collect
 from task.numerics.reduce import REDUCTIONS, Mean, Sum
-from task.wire.checks import BLOCK
 
 
 def arrays(*values: float, dtype: type = np.float32) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from task import references
 from task.errors import ConfigError
 from task.references import CODE, code_of, is_reference, load_reference, package_of, references_in
 
@@ -34,10 +35,13 @@ def test_a_module_in_the_working_directory_and_an_installed_one(folder: Path) ->
     assert load_reference("loss", "math:sqrt")(9) == 3
 
 
-def test_a_file_here_does_not_take_the_place_of_an_installed_package(folder: Path) -> None:
-    (folder / "safetensors.py").write_text("here = 1\n")
+def test_a_file_here_does_not_take_the_place_of_an_installed_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)  # one that is imported hides the file anyway
+    (folder / "colorsys.py").write_text("here = 1\n")
     with pytest.raises(ConfigError, match=r"a name in .*expected one of .*; got 'here'"):
-        load_reference("model", "safetensors:here")
+        load_reference("model", "colorsys:here")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,22 @@ def test_the_hash_of_code_covers_what_it_imports_from_its_folder_and_no_more(fol
     assert code_of(["ref_top:a"]) != first
     assert code_of(["ref_none:a"]) == {"ref_none": ""}
     assert "ref_top" not in sys.modules  # nothing of it has run
+
+
+def test_the_hash_of_code_leaves_out_what_is_installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may have other versions of it: of a package that is installed, only its own files count."""
+    (folder / "site").mkdir()
+    sys.path.append(str(folder / "site"))
+    monkeypatch.setattr(references, "_INSTALLED", {str(folder / "site")})
+    (folder / "ref_mine.py").write_text("import ref_lib\n")
+    (folder / "site" / "ref_lib.py").write_text("import ref_base\n")
+    (folder / "site" / "ref_base.py").write_text("x = 1\n")
+    mine, lib = code_of(["ref_mine:a"]), code_of(["ref_lib:a"])
+    (folder / "site" / "ref_base.py").write_text("x = 2\n")
+    assert code_of(["ref_lib:a"]) == lib
+    (folder / "site" / "ref_lib.py").write_text("x = 2\n")
+    assert code_of(["ref_lib:a"]) != lib
+    assert code_of(["ref_mine:a"]) == mine
 
 
 def test_the_hash_of_a_package_is_that_of_all_its_files_wherever_it_lies(

@@ -22,6 +22,8 @@ CLASSES = torch.from_numpy(RNG.choice([0, 1, 2, 3, 5], N))  # class 4 never occu
 LABELS = torch.from_numpy(RNG.integers(0, 2, (N, C)).astype(np.float32))
 NUMBERS = torch.from_numpy(RNG.normal(3, 2, (N, 2)).astype(np.float32))
 GUESSES = NUMBERS + torch.from_numpy(RNG.normal(size=(N, 2)).astype(np.float32))
+INPUTS = torch.from_numpy(RNG.normal(size=(N, 1, 8, 8)).astype(np.float32))
+RESTORED = INPUTS + torch.from_numpy(RNG.normal(size=INPUTS.shape).astype(np.float32))
 PREDICTED = LOGITS.argmax(1).numpy()
 
 
@@ -41,7 +43,7 @@ CASES = [
     ("classification", LOGITS, CLASSES),
     ("multi-label", LOGITS, LABELS),
     ("regression", GUESSES, NUMBERS),
-    ("reconstruction", GUESSES, NUMBERS),
+    ("reconstruction", RESTORED, INPUTS),
     ("language", LOGITS.view(40, 10, C).transpose(1, 2), CLASSES.view(40, 10)),
 ]
 
@@ -96,6 +98,13 @@ def test_numbers_are_judged_as_by_scikit_learn() -> None:
     assert got["r2"] == pytest.approx(sk.r2_score(y, p), rel=1e-14)
 
 
+def test_of_a_reconstruction_all_numbers_count_alike() -> None:
+    got, y, p = of("reconstruction", RESTORED, INPUTS, 7), INPUTS.double().ravel(), RESTORED.double().ravel()
+    assert got["mae"] == pytest.approx(sk.mean_absolute_error(y, p), rel=1e-14)
+    assert got["mse"] == pytest.approx(sk.mean_squared_error(y, p), rel=1e-14)
+    assert got["rmse"] == pytest.approx(sk.root_mean_squared_error(y, p), rel=1e-14)
+
+
 def test_numbers_whose_sums_are_exact_agree_to_the_last_bit() -> None:
     """Quarters add up without rounding, in scikit-learn as well."""
     y, p = (torch.from_numpy(RNG.integers(-40, 40, 256) / 4).float() for _ in range(2))
@@ -145,6 +154,12 @@ def test_what_is_not_defined_is_null_and_survives_the_record() -> None:
                       "auroc": None, "auroc-error": None}  # fmt: skip
     assert measures.of_record(measures.record(sums)) == values
     assert set(measures.values(measures.like).values()) == {None}
+
+
+def test_one_example_has_no_r2() -> None:
+    """Nor does scikit-learn give one."""
+    got = of("regression", torch.tensor([1.0]), torch.tensor([2.0]))
+    assert (got["r2"], got["mae"]) == (None, 1.0)
 
 
 def test_a_metric_of_another_task_is_refused_by_name() -> None:

@@ -17,7 +17,7 @@ from task.config.read import read_config
 from task.datasets import load_dataset, load_owned
 from task.errors import ConfigError, DataError
 from task.models import build_model
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from task.tasks import TASKS, task_of
 from task.tasks.base import counted, fill
 from task.tasks.kinds import make_task
@@ -35,9 +35,17 @@ def test_losses_by_hand() -> None:
     assert each("multi-label", "bce", [[0.0, 0.0]], [[1.0, 0.0]]) == [round(math.log(2), 5)]
     assert each("classification", "cross-entropy", [[0.0, 0.0]], [1]) == [round(math.log(2), 5)]
     assert each("classification", "focal", [[0.0, 0.0]], [1]) == [round(math.log(2) / 4, 5)]  # (1 - 1/2)^2
+    assert each("multi-label", "focal", [[0.0, 0.0]], [[1.0, 0.0]]) == [round(math.log(2) / 4, 5)]  # the mean
     # 0.9 of the true class and 0.1 over both: 0.95 log 2 + 0.05 log 2
     assert each("classification", "label-smoothing", [[0.0, 0.0]], [1]) == [round(math.log(2), 5)]
     assert each("reconstruction", "mse", [[1.0, 2.0]], [[[1.0], [4.0]]]) == [2.0]  # flat outputs
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1])
+def test_inputs_beyond_0_and_1_are_not_reconstructed_by_bce(value: float) -> None:
+    x = torch.tensor([[0.5, value]])
+    with pytest.raises(ConfigError, match='"bce" reconstructs inputs from 0 to 1'):
+        make_task("reconstruction", "bce").check(nn.Linear(2, 2), x, x, 2)
 
 
 def test_every_task_has_its_own_loss_first() -> None:
@@ -81,7 +89,7 @@ def test_another_loss_trains_clients_one_by_one() -> None:
 
 
 def test_evaluation_without_an_accuracy() -> None:
-    found = evaluate(
+    found, _ = measure(
         nn.Flatten(), torch.tensor([[3.0], [1.0]]), torch.ones(2), task=make_task("regression", "mse")
     )
     assert found == {"loss": 2.0, "num-examples": 2}
@@ -143,7 +151,7 @@ def test_outputs_of_any_form_train_with_a_loss_that_takes_them() -> None:
 
     task, x = make_task("reconstruction", "mine:loss", loss), torch.ones(2, 3)
     task.check(Pair(), x, x, 3)
-    assert evaluate(Pair(), x, x, task=task)["num-examples"] == 2
+    assert measure(Pair(), x, x, task=task)[0]["num-examples"] == 2
     with pytest.raises(ConfigError, match='"mse" failed on outputs of type tuple'):
         make_task("reconstruction", "mse").check(Pair(), x, x, 3)
 
@@ -229,6 +237,9 @@ def test_targets_that_are_no_numbers_are_refused_by_row(tmp_path: Path) -> None:
         load_dataset(config.data, config.synthetic, 1)
     config = npz(tmp_path, [0.5, 1.5], task="classification")
     with pytest.raises(DataError, match="expects integers"):
+        load_dataset(config.data, config.synthetic, 1)
+    config = npz(tmp_path, [[0.5, 1.0], [1, 1]], **{"num-classes": 3})
+    with pytest.raises(DataError, match="expected 2, the numbers of an example in y, or 0; got 3"):
         load_dataset(config.data, config.synthetic, 1)
 
 

@@ -1,0 +1,132 @@
+"""Codes in place of the parameters that a client sends, run-config keys ``codec.*``.
+
+With Delta_k = w_k - w^t, or the record itself if that is a change (`Record.base`), and a codec C:
+
+stateless codecs     C(Delta_k) goes up
+biased codecs        A_k += Delta_k;  C(A_k) goes up;  A_k -= C(A_k): error feedback, Sattler et al., IEEE
+                     TNNLS 2020, arXiv 1903.02891, Algorithm 2
+
+===============  ==================  ===========================================================  ========
+symbol           variable            meaning                                                      where
+===============  ==================  ===========================================================  ========
+A_k              ``residual-*``      what the client's codes have left out so far, by record      kept
+                 ``last-code``       entries and values of its last code, and the round           kept
+===============  ==================  ===========================================================  ========
+
+A reply that the server did not use, as it came late or its round was skipped, gives its mass back: the
+order names the rounds of which that holds, and A_k += C(A_k) of the last code before anything else.
+
+What a client falsifies under ``attack.*`` is coded without a residual. Random draws come from the training
+seed, the round and the client's name.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from client_app.node import Node
+from client_app.solvers.sgd import Finished
+from client_app.stages.stage import Outcome, Stage
+from client_app.training.loop import LocalTask
+from task.errors import FieldError
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, only
+from task.spec.entry import Algorithm
+from task.spec.record import Record
+from task.spec.stages import LAST_CODE, residual_of
+from task.wire import messages as wire
+from task.wire.coding import Coder, coder_of
+
+
+class Coding(Stage):
+    """Codes what clients send; what is folded is what the codes decode to."""
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        super().__init__(node, entry, order)
+        self.coded = [r for r in entry.up if r.coded]
+        self.feedback = LAST_CODE in entry.keeps
+
+    @cached_property
+    def coder(self) -> Coder:
+        """What codes the records of the message's contract."""
+        node, order = self.node, self.order
+        like = node.forms().of(self.coded)
+        own = order.received if self.entry.parted else None
+        coder = coder_of(node.config, self.entry, like, order.arrays, node.parts().trainable, own)
+        assert coder is not None  # else the stage would not be in the contract
+        return coder
+
+    def start(
+        self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
+    ) -> None:
+        """Hold what each client kept."""
+        self._kept = dict(zip(cohort, kept, strict=True))
+
+    def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
+        """Code what goes up of codecs with error feedback, and keep what the codes leave out."""
+        if not self.feedback:
+            return finished
+        return [self._fed_back(c, *made) for c, made in zip(cohort, finished, strict=True)]
+
+    def _fed_back(
+        self, client: str, upload: wire.ClientUpdate, keep: dict[str, Arrays]
+    ) -> tuple[wire.ClientUpdate, dict[str, Arrays]]:
+        codes: dict[str, bytes] = {}
+        kept: dict[str, Arrays] = {LAST_CODE.name: {"round": np.array(self.order.round, np.int64)}}
+        for r in self.coded:
+            try:
+                seed, residual = self._seed(client, r), self._residual(client, r)
+                codes[r.name], x, left = self.coder.encode(r, upload.arrays[r.name], residual, seed)
+            except FieldError:  # `Memory.keep` refuses the upload, and what it keeps stays as it was
+                return upload, keep
+            sent = _flat(x) - _flat(left)
+            entries = np.flatnonzero(sent)
+            kept[residual_of(r).name] = left
+            kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": sent[entries]}
+        return replace(upload, codes=codes), keep | kept
+
+    def _residual(self, client: str, record: Record) -> Arrays:
+        """Return A_k of a record, with the mass of a last code that the server did not use."""
+        kept = self._kept[client]
+        residual, last = kept.get(residual_of(record).name), kept.get(LAST_CODE.name)
+        if not residual or not last:
+            return {}
+        residual = only(residual, self.coder.bases[record.name])  # a file has an order of its own
+        if int(last["round"]) not in self.order.lost.get(client, ()):
+            return residual
+        flat = _flat(residual)
+        flat[last[f"{record.name}/entries"]] += last[f"{record.name}/values"]
+        ends = np.cumsum([a.size for a in residual.values()])
+        parts = np.split(flat, ends[:-1])
+        return {n: part.reshape(a.shape) for (n, a), part in zip(residual.items(), parts, strict=True)}
+
+    def _seed(self, client: str, record: Record) -> int:
+        role = f"{seeds.CODEC}:{record.name}"
+        return seeds.seed_for(self.node.config.seeds.train, role, self.order.round, client)
+
+    def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Pass on the uploads as the server will read them, coded where they are not yet."""
+        for client, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                yield client, outcome
+                continue
+            try:
+                yield client, self._read_back(client, outcome)
+            except FieldError as err:
+                yield client, err
+
+    def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
+        codes, coder = dict(upload.codes), self.coder.of(client)
+        for r in self.coded:
+            if r.name not in codes:
+                codes[r.name] = coder.encode(r, upload.arrays[r.name], {}, self._seed(client, r))[0]
+        upload = replace(upload, codes=codes)
+        decoded = {r.name: coder.decode(r, coder.on_wire(r, upload)) for r in self.coded}
+        return replace(upload, arrays={**upload.arrays, **decoded})
+
+
+def _flat(arrays: Arrays) -> np.ndarray:
+    """Return all numbers of some arrays as one vector, a copy."""
+    return np.concatenate([a.reshape(-1) for a in arrays.values()])

@@ -1,0 +1,163 @@
+"""Records whose parameters travel as a code: what is coded, into which bytes, and back.
+
+A coded record has one array of bytes under the name `CODE` in the place of its parameters; buffers, and
+tensors other than float32, stay beside it as they are. The update, and not the model, is what is coded: less
+the received model where a record is relative to that (`Record.base`). `task.codecs` has the codes.
+
+Whoever folds a coded record decodes it first, the client's own node too. So the model is the same wherever
+its clients train, and whether their codes travel or their node's sum does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from task.codecs import codec_of
+from task.codecs.codec import Codec
+from task.config.knobs import Config
+from task.errors import FieldError
+from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.held import Base
+from task.spec.entry import Algorithm
+from task.spec.record import SUB_MODEL, Record
+from task.wire.checks import check_arrays
+from task.wire.layouts import base_of
+from task.wire.messages import ClientUpdate
+
+CODE = ":code"  # name of the code in its record
+SUM_BYTES = 8  # of a number in the sum that a node sends
+MOST_DECODED = 1 << 28  # bytes of a message's decoded records; more of them come merged by their node
+
+
+@dataclass(frozen=True)
+class Coder:
+    """The coded records of a contract, for the replies to one phase.
+
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes; `received` the records that
+    went down; `parameters` the names of the model's shared parameters.
+    """
+
+    codec: Codec
+    entry: Algorithm
+    like: Mapping[str, NamedArrays]
+    bases: Mapping[str, Mapping[str, Base]]  # by coded record, what its update is relative to
+    # Returns a client's downward records where the model differs by client; the bases are zeros then.
+    received: Callable[[str], Mapping[str, NamedArrays]] | None = None
+
+    def of(self, client: str) -> "Coder":
+        """Return what codes a client's records."""
+        if self.received is None:
+            return self
+        parameters = tuple({n: None for base in self.bases.values() for n in base})
+        coded = [r for r in self.entry.up if r.coded]
+        return replace(self, bases=_bases(coded, self.like, self.received(client), parameters))
+
+    def encode(
+        self, record: Record, arrays: NamedArrays, residual: NamedArrays, seed: int
+    ) -> tuple[bytes, Arrays, Arrays]:
+        """Return the code of a client's record, the update with the residual, and what the code leaves out.
+
+        Raises:
+            FieldError: A number is not finite.
+        """
+        base = self.bases[record.name]
+        mine = {n: arrays[n] for n in base}
+        check_arrays(record.name, mine, mine)
+        x = {n: a - base[n].array for n, a in mine.items()}
+        if residual:
+            x = {n: a + residual[n] for n, a in x.items()}
+            mine = {n: a + residual[n] for n, a in mine.items()}
+        code, left = self.codec.encode(x, mine, seed)
+        return code, x, left
+
+    def decode(self, record: Record, arrays: NamedArrays) -> Arrays:
+        """Return a record as the client meant it, given its form on the wire.
+
+        Of a sparse code the arrays are `Held`, which the checks and the folds take as they are.
+
+        Raises:
+            FieldError: Its code is missing, or is none of this codec and these arrays.
+        """
+        base, code = self.bases[record.name], arrays.get(CODE)
+        if code is None or code.dtype != np.uint8 or code.ndim != 1:
+            got = "none" if code is None else f"{code.dtype}{list(code.shape)}"
+            raise FieldError(record.name, f"a code of {self.codec.name}", got)
+        plain = {n: a for n, a in arrays.items() if n != CODE}
+        if twice := sorted(plain.keys() & base.keys()):
+            raise FieldError(record.name, "no arrays for what is coded", f"{twice[:9]}")
+        return cast(Arrays, {**self.codec.decode(code.data, base, record.name), **plain})
+
+    def on_wire(self, record: Record, upload: ClientUpdate) -> Arrays:
+        """Return a client's record in its form on the wire."""
+        arrays, base = upload.arrays[record.name], self.bases[record.name]
+        code = np.frombuffer(upload.codes[record.name], np.uint8)
+        return {CODE: code, **{n: a for n, a in arrays.items() if n not in base}}
+
+    def most_bytes(self, record: Record) -> int:
+        """Return the bytes that one client's code of a record has at most."""
+        return self.codec.most_bytes([b.array.shape for b in self.bases[record.name].values()])
+
+    def forwarding(self, clients: int) -> Algorithm:
+        """Return the contract of a message for so many clients, whose node sends the smaller.
+
+        That is each client's code as it is, or the exact sum of what they decode to. Both sides of the wire
+        know the message, so none has to say which it is.
+        """
+        ways = []
+        for r in self.entry.up:
+            if r.coded and r.reduce != "collect":
+                numbers = sum(b.flat.size for b in self.bases[r.name].values())
+                small = clients * self.most_bytes(r) < SUM_BYTES * numbers
+                few = clients * 4 * numbers <= MOST_DECODED
+                parted = r.layout == SUB_MODEL  # a node does not know where whose part belongs
+                r = replace(r, carry="each" if parted or (small and few) else "partial")
+            ways.append(r)
+        return replace(self.entry, up=tuple(ways))
+
+
+def coder_of(
+    config: Config,
+    entry: Algorithm,
+    like: Mapping[str, NamedArrays],
+    received: Mapping[str, NamedArrays],
+    parameters: tuple[str, ...],
+    own: Callable[[str], Mapping[str, NamedArrays]] | None = None,
+) -> Coder | None:
+    """Return what codes the records of a contract; None if it says of none that it is coded.
+
+    `own` returns what a client received, where that differs by client.
+    """
+    coded = [r for r in entry.up if r.coded]
+    if not coded:
+        return None
+    return Coder(_codec(config, coded[0]), entry, like, _bases(coded, like, received, parameters), own)
+
+
+def _bases(
+    coded: Iterable[Record],
+    like: Mapping[str, NamedArrays],
+    received: Mapping[str, NamedArrays],
+    parameters: tuple[str, ...],
+) -> dict[str, dict[str, Base]]:
+    """Return, by coded record, what its update is relative to."""
+    bases = {}
+    for r in coded:
+        known = base_of(r, received, parameters) or {}
+        form = like[r.name]
+        names = [n for n in parameters if n in form and form[n].dtype == np.float32]
+        bases[r.name] = {
+            n: Base(known[n] if n in known else np.zeros(form[n].shape, np.float32)) for n in names
+        }
+    return bases
+
+
+def _codec(config: Config, record: Record) -> Codec:
+    """Return the codec of a contract's coded records, of which one with a code of its own is the only one."""
+    if record.code:
+        return codec_of(record.code)
+    if (kind := config.structured.kind) != "none":
+        return codec_of(kind, config.structured.keep)
+    up = config.codec
+    return codec_of(up.up, up.keep, up.bits, up.block)

@@ -1,0 +1,105 @@
+"""signSGD with majority vote: rule and votes by hand, and what one client can move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.solvers.signsgd import SignSGDSolver
+from client_app.training.loop import Examples, LocalTask
+from client_app.training.programs import Perceptron
+from strategies.engine.state import ServerState
+from strategies.rules.signsgd import server_update
+from task.config.knobs import Config
+from task.config.sections import TrainConfig
+from task.models import build_model
+from task.numerics.arrays import state_of
+from task.numerics.seeds import BATCHES, rng_for
+from task.wire import messages as wire
+from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners
+from tests.support.models import OneNumber, task_on
+from tests.support.rules import reduced, w
+
+
+def test_the_step_goes_along_the_majority_and_a_tie_stays() -> None:
+    # votes 3:1, 1:3 and 2:2, whatever the example counts; w - 0.25 sign
+    votes = {"a": (w(1, -1, 1), 90), "b": (w(1, -1, -1), 1), "c": (w(1, 1, 1), 1), "d": (w(-1, -1, -1), 1)}
+    state = ServerState(w(1, 1, 1) | {"seen": np.array(4, np.int64)})
+    new, metrics = server_update(state, reduced("signsgd", votes, lr=0.25), Config())
+    assert new.arrays["w"].tolist() == [0.75, 1.25, 1.0]
+    assert new.arrays["w"].dtype == np.float32
+    assert (int(new.arrays["seen"]), metrics) == (4, {})
+    assert state.arrays["w"].tolist() == [1.0, 1.0, 1.0]  # pure
+
+
+def vote(x: list[float], *, client: str = "a", server_round: int = 1, **keys: int) -> tuple[float, float]:
+    """Return the vote and the loss of a client at w = 0, where the gradient is -mean(x) / 2."""
+    task = task_on(OneNumber(), torch.tensor(x), torch.ones(len(x)).long(), client=client, **keys)
+    order = wire.TrainOrder(server_round, {}, {}, (client,), (1,))
+    ((upload, kept),) = SignSGDSolver(Config(), {}, {}, [{}], (), order).finish(task, [])
+    assert not kept
+    assert upload.arrays.keys() == {"sign"}
+    return float(upload.arrays["sign"]["w"][0]), upload.scalars["train-loss"]
+
+
+def test_a_vote_by_hand() -> None:
+    assert vote([3.0, -1.0], batch_size=0) == (-1.0, pytest.approx(np.log(2)))
+    assert vote([-3.0, 1.0], batch_size=0) == (1.0, pytest.approx(np.log(2)))
+
+
+def test_it_is_that_of_the_first_minibatch() -> None:
+    x = [1.0, -1.0, 1.0, -1.0, 1.0]
+    row = int(rng_for(1, BATCHES, 1, "a").permutation(5)[0])
+    assert vote(x, batch_size=1)[0] == -np.sign(x[row])
+
+
+def test_where_there_is_no_gradient_a_coin_is_tossed() -> None:
+    """Each client's own, in each round: 0 counted as 1 would move dead weights on and on."""
+    votes = [vote([0.0], client=f"c{i}", server_round=t)[0] for i in range(20) for t in range(20)]
+    assert set(votes) == {-1.0, 1.0}
+    assert abs(sum(votes)) < 5 * np.sqrt(len(votes))
+    assert vote([0.0]) == vote([0.0])
+
+
+def test_a_cohort_votes_as_its_clients_alone() -> None:
+    model = build_model("mlp", (1, 8, 8), 4, seed=2)
+    rng = np.random.default_rng(3)
+    sizes, names = [9, 6, 2], "abc"
+    x, y = torch.from_numpy(rng.normal(size=(17, 1, 8, 8)).astype(np.float32)), torch.arange(17) % 4
+    x[:, :, :2] = 0  # pixels that nobody uses
+
+    def votes(first: int, last: int) -> list[dict[str, np.ndarray]]:
+        begin = sum(sizes[:first])
+        rows = slice(begin, begin + sum(sizes[first:last]))
+        rngs = [rng_for(1, BATCHES, 1, c) for c in names[first:last]]
+        examples = Examples(x[rows], y[rows], sizes[first:last])
+        config = TrainConfig(batch_size=4)
+        task = LocalTask(
+            Perceptron(model), state_of(model), examples, [1] * (last - first), 0.1, config, rngs
+        )
+        order = wire.TrainOrder(1, {}, {}, tuple(names[first:last]), (1,) * (last - first))
+        made = SignSGDSolver(Config(), {}, {}, [{}] * task.clients, (), order).finish(task, [])
+        return [upload.arrays["sign"] for upload, _ in made]
+
+    together = votes(0, 3)
+    for k in range(3):
+        (alone,) = votes(k, k + 1)
+        assert all(np.array_equal(together[k][n], a) for n, a in alone.items())
+        assert all(set(np.unique(a)) <= {-1.0, 1.0} for a in alone.values())
+
+
+def test_a_liar_has_one_vote(tmp_path: Path) -> None:
+    """Among five, one that sends the opposite can at most turn votes that were 3:2."""
+    data = write_owners(tmp_path / "owners.npz", dict.fromkeys(SIZES, 20))
+    x, y = (np.concatenate([data[name][i] for name in sorted(data)]) for i in (0, 1))
+    keys = owners_config(
+        tmp_path / "owners.npz", algorithm="signsgd", batch_size=0, learning_rate=0.05, num_server_rounds=12
+    )
+    lied = keys | {"attack.kind": "sign-flip", "attack.fraction": 0.2}
+    runs = [(keys, 0), (keys, 12), (lied, 12)]
+    start, honest, attacked = (loss_and_gradient(play(run).linear(t), x, y)[0] for run, t in runs)
+    assert honest < 0.9 * start
+    assert attacked < 0.95 * start
