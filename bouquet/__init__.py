@@ -1,4 +1,4 @@
-"""Bouquet from Python: run a federation, look at it, use its model.
+"""Bouquet from Python: run a federation, read its results, use its model.
 
 ::
 

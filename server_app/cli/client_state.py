@@ -12,7 +12,7 @@ from rich.table import Table
 from task.config.paths import state_root
 from task.config.read import read_config
 from task.errors import ConfigError, StateError
-from task.storage.client_state import NO_RUN, SUFFIX, Header, read_header, safe_name
+from task.storage.client_state import NO_RUN, REPLICA, SUFFIX, Header, read_header, safe_name
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class KeptRun:
     refused: int  # files that are damaged, or of a newer Bouquet
     newest: int
     size: int  # bytes of all its files, earlier versions included
+    copies: int = 0  # of the global model, each of a node
 
     @property
     def name(self) -> str:
@@ -61,9 +62,12 @@ def _kept_run(folder: Path) -> KeptRun | None:
     """Return what lies in a folder, or None if nothing in it is kept state."""
     headers: list[Header] = []
     refused = size = 0
-    for path in folder.iterdir():
+    copies = len([*folder.glob(f"{REPLICA}/*{SUFFIX}")])
+    for path in folder.rglob("*"):
         with suppress(FileNotFoundError):  # a save that goes on has renamed it
-            size += path.stat().st_size
+            size += path.stat().st_size if path.is_file() else 0
+            if path.parent != folder:
+                continue
             if path.suffix == SUFFIX and "@" not in path.name and not path.name.startswith("."):
                 try:
                     headers.append(read_header(path))
@@ -71,11 +75,11 @@ def _kept_run(folder: Path) -> KeptRun | None:
                     refused += 1
             elif ".damaged" in path.suffixes:
                 refused += 1
-    if not headers and not refused:
+    if not headers and not refused and not copies:
         return None
     algorithms = tuple(sorted({h.algorithm for h in headers}))
     newest = max((h.round for h in headers), default=0)
-    return KeptRun(folder, algorithms, len(headers), refused, newest, size)
+    return KeptRun(folder, algorithms, len(headers), refused, newest, size, copies)
 
 
 def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
@@ -108,7 +112,9 @@ def table(runs: Sequence[KeptRun]) -> Table:
     made = Table(show_header=False, box=None, padding=(0, 0, 1, 0))
     made.add_column(overflow="fold")
     for r in runs:
-        refused = f", {r.refused:,} refused" if r.refused else ""
-        facts = f"{', '.join(r.algorithms)}, {r.clients:,} clients{refused}, newest round {r.newest:,}"
-        made.add_row(f"{r.name}/{r.id}\n    {facts}, {r.size / 2**20:,.1f} MiB")
+        facts = [*r.algorithms, f"{r.clients:,} clients"] if r.clients or r.refused else []
+        facts += [f"{r.refused:,} refused"] if r.refused else []
+        facts += [f"newest round {r.newest:,}"] if r.clients or r.refused else []
+        facts += [f"{r.copies:,} copies of the global model"] if r.copies else []
+        made.add_row(f"{r.name}/{r.id}\n    {', '.join(facts)}, {r.size / 2**20:,.1f} MiB")
     return made

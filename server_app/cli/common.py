@@ -120,7 +120,7 @@ def console() -> Console:
 def importing() -> Iterator[None]:
     """Let no garbage collection run while modules are imported.
 
-    Imports make many objects that stay; to look at them again and again takes a quarter of the time.
+    Imports make many objects that stay; to traverse them again and again takes a quarter of the time.
     Afterwards they are set aside, so that forked processes go on sharing them.
     """
     gc.disable()

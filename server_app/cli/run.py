@@ -120,11 +120,17 @@ def _run_at_link(
         raise typer.Exit(DETACHED) from None
 
 
-@app.command(epilog="Example: [bold]bouquet federation --recipe demo --nodes 3[/bold]")
+@app.command(
+    epilog="Examples: [bold]bouquet federation --recipe demo --nodes 3[/bold]  ·  "
+    "[bold]bouquet federation --recipe slow-line --bandwidth 256kbit[/bold]"
+)
 def federation(
     recipe: Recipe = "",
     config: Set = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 3,
+    bandwidth: Annotated[
+        str, typer.Option(help="Bandwidth of each node to and from the link, each way, e.g. 256kbit.")
+    ] = "",
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
@@ -133,10 +139,12 @@ def federation(
     """Run a link and nodes with TLS and node keys as processes on this machine, and a run on them."""
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
     checked = check(keys)
+    from server_app.deploy.node.resource_limits import read_rate
     from server_app.engines.federation import federation as start
     from task.config.read import as_run_config
     from task.references import package_of, references_in
 
+    slow = ["--bandwidth", bandwidth] if bandwidth and read_rate(bandwidth) else []
     keys.pop("runs-dir", None)
     if overwrite:
         remove(checked)
@@ -144,6 +152,6 @@ def federation(
         typer.echo("starting a link and its nodes ...", err=True)
     runs = Path(checked.output.runs_dir).expanduser()
     packages = sorted({package_of(r) for r in references_in(as_run_config(checked))})
-    shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}"] for i in range(nodes)}
+    shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}", *slow] for i in range(nodes)}
     with sigterm_is_ctrl_c(), start(shares, runs, packages) as fed:
         fed.run(keys)

@@ -96,7 +96,10 @@ def report(
         typer.echo(path)
 
 
-@app.command(epilog="Example: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]")
+@app.command(
+    epilog="Examples: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]  ·  "
+    "[bold]bouquet compare runs/none runs/stc --x bytes --plot bytes.png[/bold]"
+)
 def compare(
     runs: Annotated[
         list[Path],
@@ -116,8 +119,15 @@ def compare(
     ] = 0.9,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
     plot: Annotated[
-        str, typer.Option(help="Where to write accuracy and loss by round, and the clients' accuracies.")
+        str, typer.Option(help="Where to write accuracy and loss over --x, and the clients' accuracies.")
     ] = "",
+    x: Annotated[
+        str,
+        typer.Option(
+            click_type=click.Choice(["rounds", "bytes", "bytes-up", "seconds"]),
+            help="The x axis of --plot: bytes of both directions, or of those from clients.",
+        ),
+    ] = "rounds",
     names: Annotated[
         bool,
         typer.Option(
@@ -136,6 +146,8 @@ def compare(
     from server_app.results import compare as side_by_side
     from server_app.results.groups import groups
 
+    if x != "rounds" and not plot:
+        raise ConfigError(f"compare --x {x}: expected --plot FILE, whose axis it is; got none")
     curves = groups(runs, names=names, last_round=last_round)
     on, remarks = side_by_side.choose(curves, on)
     header, lines, more = side_by_side.table(curves, on, target)
@@ -148,7 +160,7 @@ def compare(
             terminal.print(part, "")
         typer.echo(plain("\n".join(remarks)))
     if plot:
-        side_by_side.plot(curves, on, Path(plot))
+        side_by_side.plot(curves, on, Path(plot), x)
         typer.echo(Path(plot).resolve())
 
 

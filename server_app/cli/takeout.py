@@ -120,7 +120,12 @@ def export(
     client: Client = "",
     data: Data = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights of linear layers in 8 bits (torchscript, onnx).")
+        bool,
+        typer.Option(
+            "--int8",
+            help="Weights in 8 bits: of linear layers (torchscript, onnx), of matrices and kernels "
+            "(safetensors). Prints loss and accuracy before and after, where there are labels.",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] here.")

@@ -25,7 +25,7 @@ from task.datasets.columns import column_names, unscaled, with_moments
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, check_model, contract_of, model_of, parts_of
+from task.resolve.contract import Parts, check_model, contract_of, family_of, model_of, parts_of
 from task.resolve.model_card import card_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
@@ -86,6 +86,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
+    strategy.engine.family = family_of(model, config, shape)
     if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
     record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}

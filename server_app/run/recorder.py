@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from server_app.results.folder import RunFolder
+from server_app.results.summary import score
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
@@ -67,7 +68,7 @@ class Recorder(Journal):
                 f"checkpoint does; got {got}. Restore both from one backup."
             )
         self.central = any(row["loss"] is not None for row in rounds)
-        self.best = max((_score(row, self.central) for row in rounds), default=-math.inf)
+        self.best = max(map(self._score, rounds))
         self.snapshot = snapshot
         self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
@@ -116,8 +117,8 @@ class Recorder(Journal):
         if row["loss"] is not None and not self.central:
             self.central, self.best = True, -math.inf
         model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
-        if (score := _score(row, self.central)) > self.best:
-            self.best = score
+        if (now := self._score(row)) > self.best:
+            self.best = now
             if model:  # else all of it stays at the clients
                 write_safetensors(
                     self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None
@@ -145,11 +146,6 @@ class Recorder(Journal):
             self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
         self.folder.append_clients(self.last_lines)
 
-
-def _score(row: Mapping[str, Any], central: bool) -> float:
-    """Return the accuracy of a round, at the server or the clients; without one the loss, its sign turned."""
-    prefix = "" if central else "client_"
-    accuracy, loss = row.get(f"{prefix}accuracy"), row.get(f"{prefix}loss")
-    if accuracy is not None:
-        return float(accuracy)
-    return -math.inf if loss is None or math.isnan(loss) else -float(loss)
+    def _score(self, row: Mapping[str, Any]) -> float:
+        found = score(row, "server" if self.central else "clients")
+        return -math.inf if found is None else found

@@ -35,12 +35,12 @@ MLFLOW_BATCH = 100  # parameters in one call
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run when it begins."""
+    """A run as a tracker gets it at the start."""
 
     folder: Path
     id: str
     keys: Mapping[str, Any]  # the run-config keys that the run reads
-    step: int  # the first round that will be told
+    step: int  # the first round to be recorded
     resumed: bool
 
     @property
@@ -246,7 +246,9 @@ class Trackers:
 
     def finish(self, result: Row, folder: Path) -> None:
         """Record the end of the run, whose result folder is complete."""
-        self._each(lambda tracker: tracker.finish(result, folder, lambda: _figure(folder)))
+        from server_app.results.compare import figure_of_run  # imports seconds of plotting
+
+        self._each(lambda tracker: tracker.finish(result, folder, lambda: figure_of_run(folder)))
 
     def close(self, failed: bool) -> None:
         """End all records."""
@@ -307,11 +309,3 @@ def _markdown(rows: Any, head: tuple[str, str]) -> str:
     return "\n".join(
         "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
     )
-
-
-def _figure(path: Path) -> Figure:
-    from server_app.results.compare import choose, figure
-    from server_app.results.groups import groups
-
-    curves = groups([path])
-    return figure(curves, choose(curves)[0])

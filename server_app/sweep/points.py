@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from server_app.results.groups import BARE, said
 from task.config.knobs import CHANGE_NO_RESULT
+from task.config.options import SEVERAL, pairs_in, toml_value
 from task.config.read import as_run_config, fuse, read_config, read_recipe, scene_runs
 from task.config.sections import Value
 from task.errors import ConfigError
@@ -20,7 +20,6 @@ MOST_POINTS = 100_000
 LONGEST_NAME = 120
 OURS = ("run-name", "resume", "progress")  # keys that the sweep sets for each run
 SEED = "seed"
-_PAIR = re.compile(r"""([^\s="',]+)=((?:"[^"]*"|'[^']*'|[^\s"'])+)""")
 _VALUE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
@@ -58,14 +57,14 @@ def read_axes(recipe: str, options: Sequence[str]) -> tuple[Axes, frozenset[str]
             axes |= (table := _arrays(read_recipe(option)))
             own |= table.keys()
             continue
-        rest = _PAIR.sub("", option).strip()
-        if rest:
-            raise ConfigError(
-                f'-c: expected pairs such as \'learning-rate=0.05,0.1 seed=1..5 algorithm="fedavg","moon"\', '
-                f"without spaces around = and commas; got {rest!r}"
-            )
-        axes |= (given := {key: _values(key, text) for key, text in _PAIR.findall(option)})
-        own |= given.keys()
+        pairs = pairs_in(
+            option,
+            "values separated by commas without spaces, such as "
+            '\'learning-rate=0.05,0.1 seed=1..5 algorithm="fedavg","moon"\'',
+            SEVERAL,
+        )
+        axes |= {key: _values(key, text) for key, text in pairs.items()}
+        own |= pairs.keys()
     for key in OURS:
         if key in axes:
             raise ConfigError(
@@ -94,13 +93,13 @@ def _values(key: str, text: str) -> list[Value]:
                 )
             found += range(first, last + 1)
             continue
-        try:
-            found.append(tomllib.loads(f"value = {part}")["value"])
-        except tomllib.TOMLDecodeError:
+        value = toml_value(part)
+        if value is None:
             raise ConfigError(
                 f'run-config key "{key}": expected a number, true, false, a range such as 1..5 or a word in '
                 f"double quotes; got {part}"
-            ) from None
+            )
+        found.append(value)
     if not found or any(not isinstance(value, Value) for value in found) or text.endswith(","):
         raise ConfigError(f'run-config key "{key}": expected values separated by commas; got {text}')
     return found

@@ -141,10 +141,9 @@ class Scheduler:
         more = True
         while more:
             chunk = read_lines(self.queue.run(run.entry).path / ROUNDS, run.after, run.mark)
-            curve = self.curves[run.entry.name]
             if chunk.restarted:  # a resumed run has cut what came after its checkpoint
-                curve.best.clear()
-            curve.add(chunk.rows)
+                self.curves[run.entry.name] = Curve()
+            self.curves[run.entry.name].add(chunk.rows)
             run.after, run.mark, more = chunk.after, chunk.mark, chunk.more
 
     def _stop_hopeless(self) -> None:

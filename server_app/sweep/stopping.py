@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from server_app.results.lines import Row, number
-from server_app.results.summary import MEASURED, measured_on
+from server_app.results.lines import Row
+from server_app.results.summary import has_accuracy, measured_on, score
 
 LEAST_PEERS = 3
-LOSSES = tuple(loss for _, loss in MEASURED.values())
 
 
 @dataclass
 class Curve:
-    """The best value of a run by round, higher is better, and which key of a round it is."""
+    """The best value of a run by round, higher is better."""
 
-    on: str | None = None
+    on: tuple[str, bool] | None = None  # where it was measured, and whether it is an accuracy
     best: dict[int, float] = field(default_factory=dict)
     ended: bool = False  # no further rounds will come
     last: int = -1
@@ -35,17 +34,10 @@ class Curve:
             self.last = max(self.last, row["round"])
             place = measured_on([row])
             if self.on is None and place is not None:
-                accuracy, loss = MEASURED[place]
-                self.on = loss if number(row.get(accuracy)) is None else accuracy
-            value = _value(row, self.on)
+                self.on = place, has_accuracy([row], place)
+            value = score(row, self.on[0]) if self.on else None
             if value is not None:
                 self.best[row["round"]] = max([value, *list(self.best.values())[-1:]])
-
-
-def _value(row: Row, key: str | None) -> float | None:
-    """Return the accuracy of a row, or its loss with its sign turned."""
-    value = number(row.get(key)) if key else None
-    return -value if value is not None and key in LOSSES else value
 
 
 @dataclass(frozen=True)

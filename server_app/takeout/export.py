@@ -11,7 +11,9 @@ state-dict    all arrays by name                                                
 
 The first two read examples as they are in files, ``x`` float32 [N, ...] with any N: pixels from 0 on or the
 columns of a table (int64 bytes for text); the scaling of the training and the softmax are in them. int8
-stands for weights of linear layers in 8 bits, with scales that are found at run time (dynamic quantisation).
+stands for weights of linear layers in 8 bits, with scales that are found at run time (dynamic quantisation);
+in safetensors for matrices and kernels as codes with a scale for each output channel (`task.numerics.int8`),
+which `bouquet predict` reads as it reads the file in float32, and which say in their metadata what they cost.
 """
 
 import warnings
@@ -28,10 +30,11 @@ from torch import nn
 
 from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
-from server_app.takeout.predict import answer, predict
+from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
 from task.errors import BouquetError, ConfigError
-from task.numerics.arrays import state_of
+from task.numerics import int8 as codes
+from task.numerics.arrays import Arrays, state_of
 from task.numerics.evaluate import BATCH
 from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, read_model
@@ -76,7 +79,7 @@ class Exported:
     path: Path
     size: int  # bytes
     difference: float  # largest of a probability, exported against ours
-    scores: dict[str, tuple[float, float]]  # of int8 with labels: "loss" and "accuracy" before and after
+    scores: dict[str, tuple[float, float]]  # of int8 with targets: "loss" and "accuracy" before and after
     float_size: int = 0  # of int8: bytes of the same format in float32
 
     def lines(self) -> list[str]:
@@ -84,6 +87,8 @@ class Exported:
         found = [f"{self.path.resolve()}: {self.size:,} bytes, largest difference {self.difference:.1e}"]
         if self.float_size:
             found[0] += f" from float32, which takes {self.float_size:,} bytes"
+            if not self.scores:
+                found.append("what int8 costs was not measured: no examples with labels; --data brings some")
         return found + [f"{k}: {a:.4f} in float32, {b:.4f} in int8" for k, (a, b) in self.scores.items()]
 
 
@@ -98,11 +103,13 @@ def export(
     """
     if form not in SUFFIXES:
         raise ConfigError(f"--format: expected one of {', '.join(SUFFIXES)}; got {form!r}")
-    if int8 and form not in GRAPHS:
-        raise ConfigError(f"--int8: expected --format onnx or torchscript, which hold a program; got {form}")
+    if int8 and form == "state-dict":
+        raise ConfigError(f"--int8: expected --format onnx, torchscript or safetensors; got {form}")
     labelled = examples is not None and examples.labelled and TASKS[taken.card.task].classes
-    examples = examples or _random(taken.card)
-    ours = predict(taken, examples).probabilities
+    given, examples = examples, examples or _random(taken.card)
+    before = predict(taken, examples)
+    before = before if given else replace(before, scores={})
+    ours = before.probabilities
     x = _raw(examples)
     with replacing(path) as temp, _quiet():
         answer = _write(taken, form, temp, x, examples.data)
@@ -116,10 +123,27 @@ def export(
         if not int8:
             return Exported(path, temp.stat().st_size, difference, {})
         float_size = temp.stat().st_size
+        if form == "safetensors":
+            return _write_codes(taken, path, temp, examples, before)
         theirs = _answers(_quantise(taken, form, temp, x, examples.data), x)
         y = examples.data.targets(examples.rows).numpy()
         scores = _compared(ours, theirs, y) if labelled else {}
         return Exported(path, temp.stat().st_size, _largest(theirs, ours), scores, float_size)
+
+
+def _write_codes(taken: TakenModel, path: Path, temp: Path, examples: Input, before: Prediction) -> Exported:
+    """Replace a written model file by one of 8-bit codes, which says what they cost on these examples."""
+    float_size = temp.stat().st_size
+    arrays = codes.quantised(state_of(taken.model))
+    after = predict(replace(taken, model=_loaded(taken.card, codes.restored(arrays))), examples)
+    scores, cost = dict[str, tuple[float, float]](), dict[str, Any]()
+    if before.scores:
+        old, new = before.scores["all"], after.scores["all"]
+        scores = {k: (old[k], new[k]) for k in ("loss", "accuracy") if k in old}
+        cost = {**{k: list(pair) for k, pair in scores.items()}, "examples": old["examples"]}
+    write_safetensors(temp, arrays, _card(taken, cost).metadata())
+    difference = _largest(after.probabilities, before.probabilities)
+    return Exported(path, temp.stat().st_size, difference, scores, float_size)
 
 
 def _largest(theirs: np.ndarray, ours: np.ndarray) -> float:
@@ -178,19 +202,24 @@ def _write(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Datase
         deployed = Deployed(taken.model, data, taken.card.task).eval()
         return _write_onnx(deployed, path, x) if form == "onnx" else _write_script(deployed, path, x)
     if form == "safetensors":
-        config = taken.config
-        names = {"run_name": config.run_name} | ({"client": taken.client} if taken.client else {})
-        card = replace(taken.card, taken={**taken.card.taken, **names})
-        write_safetensors(path, state_of(taken.model), card.metadata())
+        write_safetensors(path, state_of(taken.model), _card(taken).metadata())
+        model = _loaded(taken.card, read_model(path)[1])
     else:
         torch.save(taken.model.state_dict(), path)
-    model = model_of(taken.card.config, taken.card.input_shape, taken.card.num_classes)
-    if form == "safetensors":
-        arrays = read_model(path)[1]
-        model.load_state_dict({name: torch.from_numpy(a) for name, a in arrays.items()})
-    else:
+        model = model_of(taken.card.config, taken.card.input_shape, taken.card.num_classes)
         model.load_state_dict(torch.load(path, weights_only=True))
     return _of_module(Deployed(model, data, taken.card.task).eval())
+
+
+def _card(taken: TakenModel, int8: dict[str, Any] | None = None) -> ModelCard:
+    names = {"run_name": taken.config.run_name} | ({"client": taken.client} if taken.client else {})
+    return replace(taken.card, taken={**taken.card.taken, **names}, int8=int8)
+
+
+def _loaded(card: ModelCard, arrays: Arrays) -> nn.Module:
+    model = model_of(card.config, card.input_shape, card.num_classes)
+    model.load_state_dict({name: torch.from_numpy(a) for name, a in arrays.items()})
+    return model.eval()
 
 
 def _of_module(module: Callable[[torch.Tensor], torch.Tensor]) -> Answer:

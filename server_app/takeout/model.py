@@ -196,12 +196,12 @@ def _own_of(
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
     if entry.keeps:
-        _check_kept(node, entry, client, order.run)
+        _check_kept(node, client, order.run)
     model, _ = own_model(node, entry, order, client)
     return TakenModel(card, model.eval(), config, node, client)
 
 
-def _check_kept(node: Node, entry: Algorithm, client: str, run: str) -> None:
+def _check_kept(node: Node, client: str, run: str) -> None:
     """Refuse a client without kept state: a new one would silently get the model that it begins with."""
     kept = node.store().path(client, run)
     if not kept.exists():

@@ -100,11 +100,9 @@ class RunResult:
         Raises:
             ConfigError: Nothing was measured yet.
         """
-        from server_app.results import compare
-        from server_app.results.groups import groups
+        from server_app.results.compare import figure_of_run
 
-        curves = groups([self.path])
-        figure = compare.figure(curves, compare.choose(curves)[0])
+        figure = figure_of_run(self.path)
         if not any(axes.has_data() for axes in figure.axes):
             raise ConfigError(f"{self.path}: expected a round that was measured; there is none yet")
         figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]  # what a notebook asks for

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import uvicorn
+from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from server_app.deploy.flower import superlink
 from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
+from server_app.deploy.flower.retries import keep_connection
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import FILES
 from task import timing
@@ -159,3 +165,50 @@ def test_a_connection_to_the_http_port_on_which_no_request_comes_is_closed(
     answer, end, took = asyncio.run(go())
     assert (answer[-4:], end) == (b"here", b"")
     assert 0.4 < took < 5
+
+
+def test_a_signal_ends_the_http_server_at_once() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError(scope)
+
+    config = uvicorn.Config(app, port=free_port(), lifespan="off", log_level="error")
+    server = superlink._Server(config)
+    serving = threading.Thread(target=server.run, daemon=True)
+    serving.start()
+    assert until(lambda: server.started, 10)
+    server.handle_exit(signal.SIGTERM, None)
+    serving.join(10)
+    assert not serving.is_alive()
+
+
+@pytest.mark.parametrize(("kept_s", "connections"), [(30.0, 1), (0.1, 2)])
+def test_the_links_calls_share_a_connection(
+    kept_s: float, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "KEPT_S", kept_s)
+    seen = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            seen.add(self.client_address)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = ControlHttpClient(f"http://127.0.0.1:{server.server_port}")
+        keep_connection(client, True, 10.0)
+        for _ in range(2):
+            assert not client.ListNodes(ListNodesRequest()).nodes_info
+            time.sleep(0.3)
+        client.close()
+        server.shutdown()
+    assert len(seen) == connections

@@ -277,7 +277,7 @@ def test_a_node_of_another_app_is_turned_away_until_it_has_the_links(tmp_path: P
             )
             assert json.loads((tmp_path / "apps.json").read_text()) == {str(node.id): said}
             beat = SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30)
-            assert not node.stub.SendNodeHeartbeat(beat).success  # it activates itself again, and is told
+            assert not node.stub.SendNodeHeartbeat(beat).success  # it activates itself again, and hears it
         assert link.state.get_node_info(node_ids=[node.id])[0].status == "offline"
         assert node.activate(app="0.10.0 77bc77bc 1.39.0") == node.id  # any Flower will do
         assert node.stub.SendNodeHeartbeat(beat).success
@@ -485,7 +485,7 @@ def test_what_nobody_will_ask_for_is_deleted(link: Served, monkeypatch: pytest.M
 
 @both
 def test_a_message_of_a_run_that_ended_does_not_hold_the_node(link: Served) -> None:
-    """Flower's SuperNode waits for ever for the rest of a message if told that its run does not run."""
+    """Flower's SuperNode waits for ever for the rest of a message if it hears that its run does not run."""
     from flwr.proto.message_pb2 import PullObjectRequest
 
     node = link.peer()

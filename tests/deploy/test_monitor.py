@@ -211,6 +211,7 @@ def test_clients_have_their_last_numbers(tmp_path: Path, browse: Browse) -> None
     browser = browse(tmp_path)
     assert browser.get("/api/runs/run/clients")["clients"] == []
     train = {"name": EVIL, "round": 1, "phase": "train", "examples": 120, "metrics": {"train-loss": 0.5}}
+    train |= {"bytes_down": 700, "bytes_up": 50}
     folder.append_clients([train, client_row(EVIL, 1, 0.5), client_row("ward-1", 1, 0.25)])
     assert browser.get("/api/runs/run/clients")["count"] == 2
     folder.append_clients([train | {"round": 2}, client_row(EVIL, 2, 0.75)])
@@ -219,11 +220,11 @@ def test_clients_have_their_last_numbers(tmp_path: Path, browse: Browse) -> None
     evil, ward = found["clients"]
     assert evil == {
         "name": EVIL, "trained": 2, "accuracy": 0.75, "loss": 0.25, "train_loss": 0.5, "examples": 120,
-        "round": 2,
+        "round": 2, "bytes_down": 1400, "bytes_up": 100,
     }  # fmt: skip
     assert ward == {
         "name": "ward-1", "trained": 0, "accuracy": 0.25, "loss": 0.25, "train_loss": None, "examples": None,
-        "round": 1,
+        "round": 1, "bytes_down": None, "bytes_up": None,
     }  # fmt: skip
     folder.truncate({"rounds": 0, "clients": 0})
     folder.append_clients([client_row("late", 1, 0.5)])

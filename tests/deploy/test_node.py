@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from base64 import b64decode
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,7 +266,7 @@ def test_a_connection_is_replaced_only_where_the_superlink_answers_and_nothing_c
 def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     made: Any, said: list[str], clock: list[float]
 ) -> None:
-    """A node that was killed is let in again after 60 s, so what takes longer has another reason."""
+    """A node that was killed is admitted again after 60 s, so what takes longer has another reason."""
     made.loop.refused, made.loop.held = "Failed to activate SuperNode.", True
     made.look()
     assert "an earlier process" in said[-1]
@@ -372,6 +373,46 @@ def test_whether_a_run_has_ended_is_asked_as_briefly_as_a_heartbeat(
     assert not client.has_ended(1)  # a SuperLink in trouble says nothing of the run
     assert waits == [timing.BEAT_ANSWER_S]
     client.close()
+
+
+def test_heartbeats_that_wait_behind_a_large_message_get_a_connection_of_their_own(kit: NodeKit) -> None:
+    """Over a slow line the SuperLink would else take the node for lost, and send it the message again."""
+    made: list[Way] = []
+
+    class Way:
+        def __init__(self) -> None:
+            self.calls, self.silent, self.closed = list[str](), not made, False
+            self.during: Callable[[], object] = list
+            made.append(self)
+
+        def call(self, name: str, request: object, headers: object, timeout_s: float | None) -> Any:
+            self.calls.append(name)
+            if timeout_s is None:
+                self.during()
+            if self.silent and timeout_s:
+                raise CallError(S.DEADLINE_EXCEEDED, "no answer")
+            return SimpleNamespace(success=True, messages_list=[], run=None)
+
+        def close(self) -> None:
+            self.closed = True
+
+    client = FleetClient(kit.link, kit.ca_certificate, kit.key, "here")
+    client._transport.close()
+    client._dial = Way  # type: ignore[assignment]
+    client.redial()
+    first = made[0]
+    first.during = lambda: [client.beat(), client.beat()]
+    client.run(1)  # nothing limits how long it takes
+    beats = made[1]
+    assert first.calls == ["GetRun", "SendNodeHeartbeat"]
+    assert beats.calls == ["SendNodeHeartbeat"] * 2
+    first.silent = False
+    client.beat()  # nothing large is under way: it tells whether this connection is dead
+    assert first.calls[2:] == ["SendNodeHeartbeat"]
+    client.redial()
+    assert [way.closed for way in made] == [True, True, False]
+    client.close()
+    assert made[2].closed
 
 
 def test_no_two_calls_are_signed_with_the_same_time(kit: NodeKit) -> None:

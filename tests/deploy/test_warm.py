@@ -11,10 +11,10 @@ import pytest
 
 from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.node import policy
-from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, PACKAGES, difference, installed
+from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, difference, installed
 from server_app.deploy.node.policy import Site
 from task import timing
-from task.errors import RefusedError
+from task.errors import PACKAGES, RefusedError
 from tests.support.runtime import own_bundle
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from server_app.deploy.link.status import YELLOW
-from server_app.deploy.node.app_integrity import PACKAGES
+from task.errors import PACKAGES
 from tests.faults.case import ENDLESS, ROOT, Rig, case
 from tests.faults.federation import Federation
 from tests.faults.runs import BOUQUET, Run

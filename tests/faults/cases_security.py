@@ -283,7 +283,7 @@ def _spellings(path: Path) -> set[bytes]:
 @case(
     "S10",
     "A hundred nodes enrol themselves (Sybil)",
-    "none is let in; only enrolled nodes are asked",
+    "none is admitted; only enrolled nodes are asked",
     f"{STRANGERS} new keys call RegisterNode and ActivateNode",
 )
 def sybil(rig: Rig) -> str:

@@ -171,7 +171,7 @@ def killed_again_and_again(rig: Rig) -> str:
 @case(
     "R16",
     "SuperLink's disk full, database locked for 10 s",
-    "the health check is red within 30 s, the run goes on by itself when it is mended; same final model",
+    "the health check is red within 30 s, the run goes on by itself when it is repaired; same final model",
     "an exclusive lock on the database; then a file that fills its disk",
 )
 def database_in_trouble(rig: Rig) -> str:
@@ -205,7 +205,7 @@ def database_in_trouble(rig: Rig) -> str:
     run.wait_end()
     seconds = time.monotonic() - mended
     return (
-        f"{told}; full: red after {seconds_red:.1f} s ({red}), finished {seconds:.1f} s after it was mended; "
+        f"{told}; full: red after {seconds_red:.1f} s ({red}), finished {seconds:.1f} s after the repair; "
         f"{rig.same(run)}"
     )
 

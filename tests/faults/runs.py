@@ -1,4 +1,4 @@
-"""Runs of a federation, and what an undisturbed run of the same keys comes to."""
+"""Runs of a federation, and the result of an undisturbed run of the same keys."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ MET: dict[str, tuple[Any, str, Any]] = {
 
 
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> str:
-    """Return what Flower would be told of how a run failed."""
+    """Return what Flower would hear of how a run failed."""
     keys = {**KEYS, "runs-dir": str(tmp_path / "runs"), "cache-dir": str(tmp_path / "cache"), **more}
     grid = LocalGrid(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
     monkeypatch.setattr(app, "PackingGrid", lambda inner: inner)

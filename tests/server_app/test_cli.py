@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
@@ -137,3 +141,25 @@ def test_a_wrong_key_names_the_meant_one_first_and_no_wall_of_keys(key: str, mea
 def test_a_run_of_no_rounds_is_refused() -> None:
     with pytest.raises(ConfigError, match=r'"num-server-rounds": expected int >= 1 .*got 0'):
         read_config({"num-server-rounds": 0})
+
+
+def test_a_federation_gives_each_of_its_nodes_a_slow_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[dict[str, list[str]]] = []
+
+    @contextmanager
+    def start(nodes: dict[str, list[str]], runs: Path, packages: list[str]) -> Iterator[SimpleNamespace]:
+        began.append(nodes)
+        yield SimpleNamespace(run=lambda keys: None)
+
+    monkeypatch.setattr("server_app.engines.federation.federation", start)
+    line = ["federation", "--recipe", "demo", "--nodes", "2", "--runs-dir", str(tmp_path)]
+    for more in ([], ["--bandwidth", "256kbit"]):
+        done = CliRunner().invoke(app, [*line, *more])
+        assert done.exit_code == 0, done.output
+        assert began.pop() == {f"node-{i + 1}": ["--partition", f"{i}/2", *more] for i in range(2)}
+    done = CliRunner().invoke(app, [*line, "--bandwidth", "fast"])
+    assert isinstance(done.exception, ConfigError)
+    assert "--bandwidth: expected a rate" in str(done.exception)
+    assert began == []

@@ -88,7 +88,7 @@ def pooled(tmp_path: Path, wards: Path, nodes: int = 2) -> tuple[Any, list[Any]]
 
 
 def test_own_files_and_pooled_ones_have_the_same_moments_and_model(tmp_path: Path, wards: Path) -> None:
-    """Of the training rows alone, to the last bit, also where 10^6 stands beside 10^-9; and by NumPy."""
+    """Of the training rows alone, to the last bit, also where 10^6 stands next to 10^-9; and by NumPy."""
     own, rows, _ = deployed(tmp_path, wards)
     pool, pool_rows = pooled(tmp_path, wards)
     moments = {k: own["columns"][k] for k in ("count", "mean", "std")}

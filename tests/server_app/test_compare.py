@@ -82,6 +82,8 @@ def test_mean_and_sample_deviation_over_seeds(make: Make) -> None:
         "final loss (nats)": "0.200 ± 0.100",
         "rounds to 75 %": "0.8 ± 0.0",
         "kB to 75 %": "1.6 ± 0.1",
+        "kB down to 75 %": "0.8 ± 0.0",
+        "kB up to 75 %": "0.8 ± 0.0",
         "seconds to 75 %": "5.4 ± 0.1",
     }
     # One seed: the mean alone; nothing of clients, so no such column.
@@ -115,6 +117,8 @@ def test_clients_of_a_personalised_run(make: Make) -> None:
         "after local training, weighted (%)": "75.00 ± 17.68",  # 87.5 and 62.5
         "rounds to 25 %": "1.0 ± 0.0",
         "kB to 25 %": "2.0 ± 0.0",
+        "kB down to 25 %": "1.0 ± 0.0",
+        "kB up to 25 %": "1.0 ± 0.0",
         "seconds to 25 %": "6.0 ± 0.0",
     }
 
@@ -279,6 +283,31 @@ def test_the_plot_without_clients_has_two_panels(make: Make, tmp_path: Path) -> 
         plot(curves, "server", tmp_path / "a.foo")
 
 
+def test_the_x_axis_may_be_what_was_spent(make: Make) -> None:
+    curves = groups([make("a-1", [0.0, 0.5, 0.75]), make("a-2", [0.0, 1.0, 0.25])])
+    # Round t moves t kB each way and takes 3 s; round 0, the evaluation of the first model, moves nothing.
+    for x, at in (("bytes", [0, 2000, 6000]), ("bytes-up", [0, 1000, 3000]), ("seconds", [3, 6, 9])):
+        axes, _ = figure(curves, "server", x).axes
+        assert axes.lines[0].get_xydata().tolist() == [[at[0], 0.0], [at[1], 75.0], [at[2], 50.0]]
+        assert axes.get_xscale() == "linear"
+    formatter = figure(curves, "server", "bytes").axes[0].xaxis.get_major_formatter()
+    assert formatter(2000) == "2 kB"
+
+
+def test_curves_that_end_a_decade_apart_have_a_logarithmic_axis(make: Make) -> None:
+    paths = [make("a", [0.0, 0.5], algorithm="fedprox"), make("b", [0.0, 0.25, 0.5, 0.5, 0.5, 0.75])]
+    accuracy, loss = figure(groups(paths), "server", "bytes").axes  # 2 kB and 30 kB
+    assert accuracy.get_xscale() == loss.get_xscale() == "log"
+    assert accuracy.lines[0].get_xydata().tolist() == [[2000.0, 50.0]]  # round 0 has no place there
+    assert figure(groups(paths), "server", "seconds").axes[0].get_xscale() == "linear"  # 6 s and 18 s
+
+
+def test_bytes_are_written_with_two_digits_of_the_least(make: Make) -> None:
+    found = cells([make("a", [0.0, 0.5, 0.75]), make("b", [0.0, *[0.5] * 40, 0.75], algorithm="fedprox")])
+    # 2 t kB in round t: 6 kB, and 1722 kB of 41 rounds
+    assert [found[name]["MB to 75 %"] for name in ("fedavg", "fedprox")] == ["0.0060", "1.7220"]
+
+
 def test_groups_can_be_told_apart_in_the_plot(make: Make) -> None:
     drawn = figure(groups([make(f"g{i}", [0.5, 0.5]) for i in range(9)]), "server")
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].lines]
@@ -298,4 +327,10 @@ def test_the_command(make: Make, tmp_path: Path) -> None:
     assert "50.00" in done.output
     assert "on the server's test set" in done.output
     assert isinstance(CliRunner().invoke(app, ["compare", *paths, "--on", "server"]).exception, ConfigError)
+    drawn = tmp_path / "bytes.svg"
+    done = CliRunner().invoke(app, ["compare", *paths, "--x", "bytes-up", "--plot", str(drawn)])
+    assert done.exit_code == 0
+    assert "sent by clients" in drawn.read_text()
+    alone = CliRunner().invoke(app, ["compare", *paths, "--x", "bytes"])
+    assert "--x bytes: expected --plot FILE" in str(alone.exception)
     assert CliRunner().invoke(app, ["compare", *paths, "--on", "moon"]).exit_code == 2

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from safetensors import safe_open
 
 from server_app.takeout import export as exports
 from server_app.takeout.examples import read_examples
@@ -82,6 +83,36 @@ def test_int8_is_smaller_and_says_what_it_costs(form: str, tmp_path: Path) -> No
     assert "in int8" in done.lines()[-1]
 
 
+def test_a_file_of_codes_predicts_and_says_what_they_cost(tmp_path: Path) -> None:
+    folder = trained(tmp_path, model="2nn")
+    taken, path = take(folder), tmp_path / "small.safetensors"
+    examples = own_examples(taken)
+    done = export(taken, "safetensors", path, examples, int8=True)
+    assert done.size < 0.27 * done.float_size
+    again = take(path)
+    before, after = predict(taken, examples), predict(again, examples)
+    assert 0 < np.abs(before.probabilities - after.probabilities).max() == pytest.approx(done.difference)
+    old, new = before.scores["all"], after.scores["all"]
+    assert done.scores == {k: (old[k], new[k]) for k in ("loss", "accuracy")}
+    assert again.card.int8 == {
+        **{k: [old[k], new[k]] for k in ("loss", "accuracy")},
+        "examples": old["examples"],
+    }
+    with safe_open(path, framework="np") as file:
+        assert file.get_tensor("1.weight").dtype == np.int8
+        assert file.get_tensor("1.weight.scale").shape == file.get_tensor("1.bias").shape
+    # In float32 again, the file says nothing of 8 bits.
+    export(again, "safetensors", tmp_path / "whole.safetensors", examples)
+    assert take(tmp_path / "whole.safetensors").card.int8 is None
+
+
+def test_codes_without_labels_say_that_their_cost_was_not_measured(tmp_path: Path) -> None:
+    done = export(fresh("cnn"), "safetensors", tmp_path / "m.safetensors", None, int8=True)
+    assert done.scores == {}
+    assert "not measured" in done.lines()[1]
+    assert take(tmp_path / "m.safetensors").card.int8 == {}
+
+
 def test_a_model_that_answers_otherwise_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,8 +128,8 @@ def test_a_model_that_answers_otherwise_is_not_written(
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = fresh("logistic")
-    with pytest.raises(ConfigError, match="--int8: expected --format onnx or torchscript"):
-        export(taken, "safetensors", tmp_path / "m", None, int8=True)
+    with pytest.raises(ConfigError, match="--int8: expected --format onnx, torchscript or safetensors"):
+        export(taken, "state-dict", tmp_path / "m", None, int8=True)
     with pytest.raises(ConfigError, match="--format: expected one of"):
         export(taken, "pickle", tmp_path / "m", None)
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)

@@ -98,7 +98,7 @@ def test_a_name_says_what_was_changed(keys: dict[str, Any], name: str, tmp_path:
 
 
 def test_a_name_stays_when_the_data_have_said_the_task(tmp_path: Path) -> None:
-    """Every run was told that its name was taken, and kept state lay under another name than the run's."""
+    """Every run said that its name was taken, and kept state lay under another name than the run's."""
     config = read_config({"algorithm": "ditto"})
     assert with_task(config, "classification").run_name == config.run_name
     assert numbered(with_task(config, "classification"), where(tmp_path, algorithm="ditto")) == ""

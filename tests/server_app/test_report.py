@@ -14,10 +14,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from server_app.results.clients import gather, participation
 from server_app.results.folder import RunFolder
 from server_app.results.plots import by_round, over_clients
 from server_app.results.report import write_report
-from server_app.results.summary import gather, participation, summarise
+from server_app.results.summary import (
+    summarise,
+)
 from server_app.results.svg import Plot, Point, draw, ticks
 from task.config.options import parse_options
 from task.config.read import as_run_config, read_config
@@ -288,7 +291,7 @@ def test_the_data_are_described_with_their_labels(folder: RunFolder) -> None:
 
 
 def test_the_classes_are_shown_where_the_headline_was_measured(folder: RunFolder) -> None:
-    """A confusion table that is only in result.json, or the clients' beside the server's accuracy."""
+    """A confusion table that is only in result.json, or the clients' next to the server's accuracy."""
     names = ["confusion", "f1-per-class", "f1-macro"]
     table = {"confusion": [[3, 1], [0, 0]], "f1-per-class": [0.75, None], "f1-macro": 0.75}
     folder.append_round(row(1, measures=names, **table, client_confusion=[[9, 9], [9, 9]]))

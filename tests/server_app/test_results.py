@@ -82,7 +82,7 @@ def test_a_lengthened_run_is_unfinished_from_its_next_round_on(tmp_path: Path) -
     folder.append_round(row(0, 0.1))
     finish(folder)
     again = new(tmp_path / "a", resume=True)
-    assert again.result() is not None  # still there if the resume comes to nothing
+    assert again.result() is not None  # still there if the resume fails
     again.append_round(row(1, 0.2))
     assert again.result() is None
 

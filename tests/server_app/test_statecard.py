@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_app.memory.state import StateStore
-from server_app.cli.client_state import kept_runs
+from server_app.cli.client_state import delete, kept_runs
 from server_app.cli.main import main
 
 FIRST, SECOND = "aaaaaaaaaaaa0000", "bbbbbbbbbbbb0000"
@@ -126,3 +126,14 @@ def test_a_folder_that_cannot_be_deleted_is_an_error(
     monkeypatch.setattr("shutil.rmtree", refused)
     assert bouquet("other", "--delete", "--yes", "--state-dir", str(root), monkeypatch=monkeypatch) == 2
     assert "cannot be deleted: [Errno 13]" in capsys.readouterr().err
+
+
+def test_the_copy_of_the_model_that_a_node_keeps_is_listed_and_deleted(root: Path) -> None:
+    copy = root / "coded" / FIRST[:12] / "replica" / "0-of-1.safetensors"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(b"\0" * 2**20)
+    (found,) = kept_runs(str(root), "coded")
+    assert (found.name, found.id, found.clients, found.refused) == ("coded", FIRST[:12], 0, 0)
+    assert found.size == pytest.approx(2**20)
+    delete("coded", [found], yes=True)
+    assert not (root / "coded").exists()

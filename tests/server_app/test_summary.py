@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
+from server_app.results.clients import gather, participation
 from server_app.results.summary import (
-    gather,
     headline,
     human_bytes,
     human_seconds,
     measured_on,
-    participation,
     short,
     summarise,
 )
@@ -60,6 +59,9 @@ def test_summary_by_hand() -> None:
     assert found["rounds_to_target"] == {"0.625": 1.5, "0.75": 2.0, "1.5": None}
     assert found["seconds_to_target"] == {"0.625": 4.0, "0.75": 5.0, "1.5": None}
     assert found["bytes_to_target"] == {"0.625": 225.0, "0.75": 300.0, "1.5": None}
+    assert found["bytes_down_to_target"] == {"0.625": 150.0, "0.75": 200.0, "1.5": None}
+    assert found["bytes_up_to_target"] == {"0.625": 75.0, "0.75": 100.0, "1.5": None}
+    assert found["bytes_by_client"] is None  # these lines do not say any
     assert (found["accuracy"], found["loss"]) == (0.75, 0.25)
     assert (found["best_accuracy"], found["best_round"]) == (1.0, 3)
     assert (found["rounds"], found["seconds"]) == (4, 9.0)
@@ -142,6 +144,20 @@ def test_after_local_training_by_hand() -> None:
         dict(headline(found))["After local training"]
         == "0.250 weighted by examples, 0.250 unweighted, std 0.000"
     )
+
+
+def test_bytes_by_client_by_hand() -> None:
+    """Of those that took part: a has 30 and 5, b 10 and 15; who was held out does not count."""
+    moved = [("a", 10, 1), ("a", 20, 4), ("b", 10, 15)]
+    lines = [client(n, 1, 0.5) | {"bytes_down": d, "bytes_up": u} for n, d, u in moved]
+    held = client("c", 1, 0.5, "heldout") | {"bytes_down": 999, "bytes_up": 999}
+    found = summarise([row(0, 0.25), row(1, 0.5)], [*lines, held], RUN)
+    assert found["bytes_by_client"] == {"down": {"mean": 20.0, "most": 30}, "up": {"mean": 10.0, "most": 15}}
+    words = dict(headline(found))
+    assert words["Sent to clients"] == "100 B; 20 B a client, at most 30 B"
+    assert words["Received from clients"] == "50 B; 10 B a client, at most 15 B"
+    assert words["Bytes to accuracy"] == "0.5: 100 B to clients, 50 B from clients"
+    assert words["Time"].endswith(" to accuracy 0.5")
 
 
 def test_simulated_seconds_are_added_up_like_the_others() -> None:

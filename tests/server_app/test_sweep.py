@@ -18,6 +18,7 @@ from server_app.sweep.points import Plan, SweepPoint, plan, read_axes
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, WAITING, SweepQueue, holding, open_queue
 from server_app.sweep.report import curves, over_keys, write_page
 from server_app.sweep.results import as_csv, best_words, differences, matched, outcome
+from server_app.sweep.scheduler import Scheduler, _ForkedRun
 from server_app.sweep.stopping import Curve, verdict
 from task.errors import BouquetError, ConfigError, StateError
 
@@ -111,7 +112,8 @@ def test_a_draw_is_of_configurations_and_repeatable() -> None:
     [
         ("learning-rate=0.1,0", r'"learning-rate": expected float > 0'),  # the second run would fail
         ("algorithm=fedavg,moon", "a word in double quotes; got fedavg"),
-        ("learning-rate=0.1, 0.2", "without spaces around = and commas"),
+        ("learning-rate=0.1, 0.2", "separated by commas without spaces"),
+        ("seed=1 seed=2", "each key once; got seed twice"),
         ("learning-rate=0.1,", "expected values separated by commas"),
         ("seed=5..1", "a range FIRST..LAST"),
         ("seed=1,1", "expected each value once; got 1 more than once"),
@@ -254,6 +256,37 @@ def test_the_verdict_does_not_depend_on_who_is_quicker() -> None:
     # Later runs and those of other seeds do not count.
     assert verdict("a", order, found | {"a": curve(0.0, 0.0, ended=False)}, warm_up=1) is None
     assert verdict("d", [(n, i) for i, n in enumerate("abcd")], found, warm_up=1) is None
+
+
+def test_rounds_that_a_resumed_run_does_again_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rounds up to its checkpoint are known; with the others in mind, no run waits for it."""
+    queue, _ = open_queue(tmp_path / "grid", planned("seed=1,2"), "")
+    monkeypatch.setattr("server_app.sweep.scheduler.Forks", object)
+    scheduler = Scheduler(queue, 1, 1, warm_up=1)
+    run, path = _ForkedRun(queue.entries[0], 0.0), queue.run(queue.entries[0]).path / "rounds.jsonl"
+    scheduler.curves[run.entry.name] = Curve()
+    path.parent.mkdir()
+    for accuracies, best in (([0.1, 0.9, 0.2], {1: 0.1, 2: 0.9, 3: 0.9}), ([0.1], {1: 0.1})):
+        rows = [{"round": t, "accuracy": a} for t, a in enumerate(accuracies, start=1)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        scheduler._follow(run)
+        found = scheduler.curves[run.entry.name]
+        assert (found.best, found.last) == (best, len(best))
+
+
+def test_of_a_stopped_run_rounds_after_the_verdict_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many it did before it was killed depends on the machine."""
+    queue, _ = open_queue(tmp_path / "grid", planned("seed=1,2"), "")
+    monkeypatch.setattr("server_app.sweep.scheduler.Forks", object)
+    scheduler, entry = Scheduler(queue, 1, 1, warm_up=1), queue.entries[0]
+    entry.stopped_at = 2
+    scheduler.curves[entry.name] = curve(0.1, 0.2, 0.9, ended=False)
+    scheduler._over(_ForkedRun(entry, 0.0, stopped=True), -9)
+    assert (entry.state, scheduler.curves[entry.name].best) == (STOPPED, {1: 0.1, 2: 0.2})
 
 
 # the numbers

@@ -234,6 +234,22 @@ def test_a_table_is_predicted_as_it_was_trained_on_filled_encoded_and_standardis
     np.testing.assert_array_equal(again.probabilities, found.probabilities)
 
 
+def test_an_id_is_no_feature_of_a_model_that_knows_no_columns(tmp_path: Path) -> None:
+    """As of a deployed run: one column more than the model reads, called id, names the rows."""
+    file = table(
+        tmp_path / "train.csv", "a,b,label", *[f"{i % 7},{i % 3},{int(i % 7 > 3)}" for i in range(90)]
+    )
+    taken = take(trained(tmp_path, dataset="csv", data_path=str(file), model="logistic"))
+    card = replace(taken.card, columns=())
+    new = table(tmp_path / "new.csv", "id,a,b,label", "905,1,2,0", "7,6,0,1")
+    found = predict(taken, read_examples(new, card))
+    assert [row["id"] for row in rows_of(found.csv())] == ["905", "7"]
+    plain = table(tmp_path / "plain.csv", "a,b", "1,2", "6,0")
+    np.testing.assert_array_equal(
+        found.probabilities, predict(taken, read_examples(plain, card)).probabilities
+    )
+
+
 def test_a_clients_own_model_reads_a_standardised_table(tmp_path: Path) -> None:
     """Per-FedAvg adapts on the client's own rows when its model is taken out: these are standardised, too."""
     rows = [f"{1e6 + i % 7:.1f},{int(i % 7 > 3)}" for i in range(120)]

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from server_app.results.plots import by_round
-from server_app.results.summary import headline, measured_on, summarise
+from server_app.results.summary import headline, measured_on, score, summarise
 from server_app.run.progress import _measured
-from server_app.run.recorder import _score
 from server_app.takeout.examples import read_examples
+from server_app.takeout.export import _largest
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import predict
+from task.errors import DataError
 from task.resolve.model_card import ModelCard
 
 
@@ -55,8 +56,8 @@ def test_the_line_of_a_round_has_loss_and_metrics() -> None:
 
 def test_the_best_model_is_that_of_the_lowest_loss() -> None:
     """With the accuracy alone none would be written."""
-    assert [_score(r, True) for r in rows(3.0, None)] == [-3.0, float("-inf")]
-    assert _score({"accuracy": 0.2, "loss": 9.0}, True) == 0.2
+    assert [score(r, "server") for r in rows(3.0, None)] == [-3.0, None]
+    assert score({"accuracy": 0.2, "loss": 9.0}, "server") == 0.2
 
 
 def test_further_metrics_have_a_plot_of_their_own() -> None:
@@ -79,3 +80,19 @@ def test_the_model_of_a_regression_predicts_numbers(tmp_path: Path) -> None:
     squares = (outputs - torch.tensor([0.5, 1.0, 2.0])).square()
     assert found.scores["all"] == {"loss": pytest.approx(float(squares.mean())), "examples": 3}
     assert card.metadata()["bouquet"].count('"task": "regression"') == 2  # its own, and the run's key
+
+
+@pytest.mark.parametrize("target", ["nan", "inf", "much"])
+def test_a_target_of_a_regression_is_a_finite_number(target: str, tmp_path: Path) -> None:
+    """NaN would make the loss of the whole file NaN."""
+    card = ModelCard({"dataset": "csv", "data-path": "t.csv", "task": "regression"}, (1,), 1, "features")
+    (tmp_path / "t.csv").write_text(f"a,y:target\n1,2\n3,{target}\n")
+    with pytest.raises(DataError, match=f"line 3: expected a number as target; got '{target}'"):
+        read_examples(tmp_path / "t.csv", card)
+
+
+def test_an_exported_answer_beyond_1_is_compared_relative_to_it() -> None:
+    """Answers near 1e6 differ by more than 1e-5 from one library to the next, which is 1e-7 of them."""
+    answers = np.array([[1e6]], np.float32)
+    assert 1e-8 < _largest(np.nextafter(answers, np.float32(np.inf)), answers) < 1e-6
+    assert _largest(np.array([[0.5]]), np.array([[0.25]])) == 0.25  # of a probability the plain one

@@ -1,4 +1,4 @@
-"""Trackers: what each is told, in its own API, and that none of them can end a run."""
+"""Trackers: what each receives, in its own API, and that none of them can end a run."""
 
 from __future__ import annotations
 

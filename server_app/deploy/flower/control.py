@@ -24,6 +24,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
+from server_app.deploy.flower.retries import keep_connection
 from server_app.deploy.kits.kit import LinkKit, proof
 from task import timing
 from task.errors import BouquetError, ConfigError
@@ -111,7 +112,8 @@ class Control:
         context = ssl.create_default_context(cafile=str(kit.ca_certificate))
         self._url = f"https://{kit.control}"
         proofs = [_Proof(kit.secret.read_bytes())]
-        self._client = ControlHttpClient(self._url, interceptors=proofs, verify=context, timeout=timeout_s)
+        self._client = ControlHttpClient(self._url, interceptors=proofs)
+        keep_connection(self._client, context, timeout_s)
 
     def close(self) -> None:
         """Close the connection."""

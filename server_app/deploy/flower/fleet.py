@@ -66,7 +66,7 @@ class Fleet(FleetServicer):
         """Activate the node whose key signed the call.
 
         Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is let in `timing.DEAD_NODE_S` after its last call; at once where
+        Here a node whose process was killed is admitted `timing.DEAD_NODE_S` after its last call; at once if
         it comes from the place of the earlier one, since there only one process at a time has the node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
@@ -99,7 +99,7 @@ class Fleet(FleetServicer):
     def _check_app(self, node: int, said: str) -> None:
         """Note which app a node runs; turn it away if it is another than that of the runs here.
 
-        Let in, it would refuse every message, and a round that needs its reply fails. So the round waits.
+        Admitted, it would refuse every message, and a round that needs its reply fails. So the round waits.
 
         Raises:
             RefusedCallError: It is another.
@@ -203,7 +203,7 @@ class Fleet(FleetServicer):
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
         SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
-        more work. Told that the part does not exist, it gives the message up.
+        more work. If it hears that the part does not exist, it gives the message up.
         """
         node, inbox = request.node.node_id, self._delivery.arrivals.inbox(request.node.node_id)
         if not inbox.has(request.object_id):
@@ -226,7 +226,7 @@ class Fleet(FleetServicer):
     def ConfirmMessageReceived(  # noqa: N802
         self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
     ) -> Any:
-        """Note nothing: what the node was told is kept until it has answered."""
+        """Note nothing: the message to the node is kept until it has answered."""
         try:
             return super().ConfirmMessageReceived(request, context)
         except FlowerError as err:
@@ -250,7 +250,7 @@ def _hold(context: grpc.ServicerContext) -> float:
 
 
 def _more_than(most: int, trees: Iterable[ObjectTree]) -> bool:
-    """Return whether trees hold more objects; looks at no more than that many."""
+    """Return whether trees hold more objects; reads no more than that many."""
     seen, waiting = 0, list(trees)
     while waiting:
         tree = waiting.pop()

@@ -58,6 +58,7 @@ from task.errors import ConfigError
 from task.flower.parts import PARTS_HEADER, batches, pack, unpack
 
 WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
+BEAT = "SendNodeHeartbeat"
 AT_ONCE = 2  # objects that are fetched or sent at a time
 TRIES = 5  # of a call to a SuperLink that answers with an error of its own
 K = TypeVar("K")
@@ -114,11 +115,14 @@ class FleetClient:
         self.heard = 0.0  # time.monotonic() of the last good answer
         self._closed = threading.Event()
         self._transport: Transport = self._dial()
+        self._beats: Transport | None = None  # of the heartbeats, once one waited behind a large message
+        self._large: list[str] = []  # calls under way whose messages may be large
 
     def redial(self) -> None:
-        """Give the connection up and make a new one; calls that wait are made again on that."""
-        old, self._transport = self._transport, self._dial()
-        old.close()
+        """Give the connections up and make a new one; calls that wait are made again on that."""
+        old, self._transport, self._beats = [self._transport, self._beats], self._dial(), None
+        for transport in filter(None, old):
+            transport.close()
 
     def close(self) -> None:
         """Tell the SuperLink that this node leaves, and end all calls."""
@@ -129,7 +133,8 @@ class FleetClient:
                 self._transport.call("DeactivateNode", request, self._signed(), timing.RECONNECT_S)
             except CallError:
                 pass  # it is away, and will see that this node is silent
-        self._transport.close()
+        for transport in filter(None, [self._transport, self._beats]):
+            transport.close()
 
     def activate(self) -> int:
         """Say that this node is here; return its id at the SuperLink.
@@ -148,11 +153,14 @@ class FleetClient:
     def beat(self) -> None:
         """Send a heartbeat.
 
+        Behind a large message over a slow line it waits until the SuperLink takes this node for lost. So
+        after one without an answer, those during large messages have a connection of their own.
+
         Raises:
             NotLetInError: The SuperLink does not know this node any more.
         """
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=timing.BEAT_INTERVAL_S)
-        if not self._call("SendNodeHeartbeat", request, timeout_s=timing.BEAT_ANSWER_S).success:
+        if not self._call(BEAT, request, timeout_s=timing.BEAT_ANSWER_S).success:
             raise NotLetInError("the SuperLink does not know this node any more")
 
     def pull(self) -> tuple[Message, ObjectTree] | None:
@@ -279,15 +287,23 @@ class FleetClient:
         """Call the SuperLink, again and again while it is away."""
         tries, pause_s = 0, float(timing.RETRY_FIRST_S)
         while True:
+            transport = (self._beats if name == BEAT and self._large else None) or self._transport
+            if timeout_s is None:
+                self._large.append(name)
             try:
-                answer = self._transport.call(name, request, self._signed(**(more or {})), timeout_s)
+                answer = transport.call(name, request, self._signed(**(more or {})), timeout_s)
             except CallError as err:
                 if self._closed.is_set():
                     raise RefusedMessageError("this node ends") from err
+                if name == BEAT and err.status == S.DEADLINE_EXCEEDED:
+                    self._beats = self._beats or self._dial()
                 tries += _is_answer(err, name, tries)
             else:
                 self.heard = time.monotonic()
                 return answer
+            finally:
+                if timeout_s is None:
+                    self._large.remove(name)
             self._closed.wait(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, timing.RETRY_LONGEST_S)
 

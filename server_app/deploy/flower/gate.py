@@ -23,7 +23,7 @@ REFUSED = (
     "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit"
 )
 NO_FLEET = "nodes reach this link at the addresses in its kit.toml, fleet and fleet-http; this is neither"
-# Layers that come with these look at the calls of their own API only. Each costs a call of the Runtime API,
+# Layers that come with these inspect the calls of their own API only. Each costs a call of the Runtime API,
 # of which a round has dozens, about a millisecond.
 OTHERS = ("flwr.superlink.routers.control.", "flwr.superlink.routers.fleet.")
 

@@ -213,6 +213,7 @@ CONTROL = Use(
         flwr.supercore.control.control_http_client
             ControlHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
         flwr.supercore.control.control_http_client.ControlHttpClient
+            _client: attribute
             close(self)
             ListNodes(self, request)
             ListRuns(self, request)

@@ -1,12 +1,32 @@
-"""How often a call is tried again whose server is away: Flower waits up to 20 s more after each try."""
+"""Calls of the SuperLink's HTTP port: how often one is tried again, and for how long a connection is kept."""
 
+import ssl
+
+import httpx
+from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.retry import grpc_retry, http_retry
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from task import timing
 
 
 def retry_soon() -> None:
-    """Limit the waits of this process's calls."""
+    """Limit the waits of this process's calls; Flower's are up to 20 s after each try."""
     for module in (grpc_retry, http_retry):
         if hasattr(module, "MAX_RETRY_DELAY"):  # read at each call
             vars(module)["MAX_RETRY_DELAY"] = timing.RETRY_LONGEST_S
+
+
+def keep_connection(
+    client: ControlHttpClient | RuntimeHttpClient, verify: ssl.SSLContext | bool, timeout_s: float
+) -> None:
+    """Let a client, not yet used, keep its connection: a TLS handshake is most of what a call costs.
+
+    Args:
+        client: The client.
+        verify: What it trusts, as httpx has it.
+        timeout_s: How long to wait for an answer.
+    """
+    client._client.close()
+    limits = httpx.Limits(keepalive_expiry=timing.KEPT_S)
+    client._client = httpx.Client(verify=verify, timeout=timeout_s, follow_redirects=True, limits=limits)

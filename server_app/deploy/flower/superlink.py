@@ -14,12 +14,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import grpc
@@ -60,7 +60,7 @@ logger = logging.getLogger("flwr")
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
-PLACES = "places.json"  # beside the database
+PLACES = "places.json"  # in the folder of the database
 # Lines that fill the log or mislead: what the link asks every other second; from 1.40 on, Flower's HTTP
 # Fleet API, to which the gate lets no node, where the link's nodes come over gRPC.
 ROUTINE = (
@@ -99,10 +99,10 @@ def patch(limits: Limits, code: str = "") -> None:
             folder = Path(str(self.state_factory.database)).parent
             places, apps = NodeNotes(folder / PLACES), NodeNotes(folder / APPS)
             for node, app in apps.all():
-                if differs(app, code):  # let in by an earlier SuperLink; its next sign of life is refused
+                if differs(app, code):  # admitted by an earlier SuperLink; its next sign of life is refused
                     state.deactivate_node(int(node))
             limiter = RateLimiter(
-                limits, state.get_node_id_by_public_key, _NodeNames(state), delivery.refuse, places
+                limits, state.get_node_id_by_public_key, partial(_name_of, state), delivery.refuse, places
             )
             changes = {
                 "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code),
@@ -117,7 +117,7 @@ def patch(limits: Limits, code: str = "") -> None:
             threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
             super().startup()
             gc.collect()
-            gc.freeze()  # the modules' objects stay; a collection need not look at them
+            gc.freeze()  # the modules' objects stay; a collection need not traverse them
 
         def shutdown(self) -> None:
             for delivery in deliveries:
@@ -163,24 +163,29 @@ class _Grpc:
         return self._theirs.server(*args, options=[*options, *self._options], **more)
 
 
-class _NodeNames:
-    """The nodes' names, for the log."""
-
-    def __init__(self, state: SqlLinkState) -> None:
-        self._state = state
-
-    def __call__(self, node: int) -> str:
-        found = self._state.get_node_info(node_ids=[node])
-        return (found[0].name if found else "") or str(node)
+def _name_of(state: SqlLinkState, node: int) -> str:
+    """Return the name of a node, for the log."""
+    found = state.get_node_info(node_ids=[node])
+    return (found[0].name if found else "") or str(node)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but it does not check ten times a second whether it is to end."""
+    """uvicorn's server, but it does not check ten times a second whether it is to end: a signal wakes it."""
+
+    _wake: Callable[[], object] | None = None
 
     async def main_loop(self) -> None:
         """Return when it is to end."""
-        while not await self.on_tick(0):
-            await asyncio.sleep(timing.HTTP_LOOK_S)
+        over = asyncio.Event()
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
+        if not await self.on_tick(0):
+            await over.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal that ends it."""
+        super().handle_exit(sig, frame)
+        if self._wake:
+            self._wake()
 
 
 class _Http(FirstRequest, HttpToolsProtocol):
@@ -196,6 +201,7 @@ class _Uvicorn:
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
         options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
+        options |= {"date_header": False, "timeout_keep_alive": timing.FIRST_REQUEST_S}
         config = self._theirs.Config(Gate(app, self._calls), http=_Http, ws="none", **options)
         server = _Server(config)
         with suppress(KeyboardInterrupt):
@@ -227,7 +233,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
     parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
     parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
-    parser.add_argument("--app", default="", help="code of the app; nodes with another are not let in")
+    parser.add_argument("--app", default="", help="code of the app; nodes with another are refused")
     ours, theirs = parser.parse_known_args(arguments)
     patch(Limits(ours.max_reply, ours.max_rate), ours.app)
     logger.addFilter(_is_news)

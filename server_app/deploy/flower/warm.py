@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from flwr.supercore.logger import mirror_output_to_queue
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.flower.retries import retry_soon
+from server_app.deploy.flower.retries import keep_connection, retry_soon
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from server_app.deploy.node.app_integrity import difference, installed
@@ -95,16 +96,16 @@ class PreforkExecutor:
         self._forks = Forks()  # whose wait ends with any signal that is handled
         self.running: dict[int, AcquiredTask] = {}  # by process id
         method = {"/flwr.proto.Runtime/AcquireTask"}
-        self.client = RuntimeHttpClient.from_server_address(
-            server_address=address,
-            insecure=certificates is None,
-            root_certificates=certificates,
+        trusted = ssl.create_default_context(cadata=certificates.decode()) if certificates else True
+        self.client = RuntimeHttpClient(
+            f"{'https' if certificates else 'http'}://{address}",
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="SuperExec"),
                 SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method),
             ],
         )
-        self.client._client.timeout = timing.TASK_ANSWER_S  # while it waits, it sees to nothing else
+        # While it waits for an answer, it sees to nothing else.
+        keep_connection(self.client, trusted, timing.TASK_ANSWER_S)
         self._trouble = ""
 
     def serve(self) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 
+from task.errors import PACKAGES
+
 MARK = "BOUQUET_FEDERATION"
 APP_DIR = Path(__file__).resolve().parents[3]
 PROJECT = "pyproject.toml"
 IN_METADATA = f"extra_metadata/{PROJECT}"  # of a wheel
-PACKAGES = ("task", "strategies", "client_app", "server_app")
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
 APP_HEADER = "bouquet-app"  # of a node that runs its installed app only: which that is

@@ -147,10 +147,6 @@ class Supervisor:
                 "revoked nodes"
             )
 
-    def restart(self, name: str, why: str) -> None:
-        """End a child and everything below it; start it again after its pause."""
-        self._ended(self.children[name], f"{name}: {why}")
-
     def tail(self, name: str) -> str:
         """Return the end of a child's log since its last start."""
         try:

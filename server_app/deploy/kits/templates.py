@@ -26,7 +26,7 @@ link = "{link}"  # the SuperLink's Fleet API
 [policy]  # what this site takes part in; 0 = no limit
 apps = "installed"  # installed = only an app equal to the one installed here; any = what the SuperLink sends
 max-rounds = 0  # training messages answered in one run
-min-examples = {min_examples}  # fewest examples of this site's data that one update is computed from
+min-examples = {min_examples}  # fewest examples of this site's data for an update, or for loss and metrics
 min-steps = 0  # fewest local steps that it is computed in, unless each step takes all examples
 run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
 packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit;

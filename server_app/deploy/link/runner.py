@@ -266,6 +266,3 @@ def bundle() -> bytes:
             return build_bundle(folder)
     except Exception as err:
         raise BouquetError(f"{APP_DIR}: expected the app's files; got {type(err).__name__}: {err}") from None
-
-
-__all__ = ["LinkError", "Runner", "bundle"]

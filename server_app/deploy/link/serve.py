@@ -28,9 +28,9 @@ from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
 from server_app.deploy.link.status import Seen, node_apps, write_status
-from server_app.deploy.node.app_integrity import PACKAGES, App, own_app
+from server_app.deploy.node.app_integrity import App, own_app
 from task import timing
-from task.errors import BouquetError, ConfigError
+from task.errors import PACKAGES, BouquetError, ConfigError
 from task.storage.files import make_folder
 
 SUPERLINK, WARM, FLEET_HTTP = "superlink", "warm", "fleet-http"

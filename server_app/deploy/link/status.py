@@ -187,7 +187,7 @@ def _process(child: Child) -> Row:
 
 
 def node_apps(kit: LinkKit) -> dict[str, App]:
-    """Return the apps that nodes run, by id, as they last told the SuperLink."""
+    """Return the apps that nodes run, by id, as they last reported to the SuperLink."""
     try:
         said = json.loads((kit.state / APPS).read_bytes())
         return {node: app for node, header in said.items() if (app := read_app(header))}

@@ -34,6 +34,7 @@ ROUND_NUMBERS = (
     "population", "bytes_down", "bytes_up",
 )  # fmt: skip
 CLIENT_NUMBERS = ("accuracy", "loss", "train_loss", "examples", "round")
+CLIENT_BYTES = ("bytes_down", "bytes_up")  # added up over the lines of a client
 QUARANTINED_TEXTS = ("client", "field", "expected", "got", "reason")
 
 
@@ -204,8 +205,11 @@ class ClientTable(JsonlTable):
             if len(self._rows) >= MOST_CLIENTS:
                 self._left_out = True
                 return
-            row = {"name": name, "trained": 0, **dict.fromkeys(CLIENT_NUMBERS)}
+            row = {"name": name, "trained": 0, **dict.fromkeys((*CLIENT_NUMBERS, *CLIENT_BYTES))}
             self._rows[name] = row
+        for key in CLIENT_BYTES:
+            if (size := number(line.get(key))) is not None:
+                row[key] = (row[key] or 0) + size
         if line.get("phase") == "train":
             row["trained"] += 1
             row["train_loss"] = number(metrics.get("train-loss"))

@@ -14,11 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from task.errors import PACKAGES
+
 CONTENT = ".info/CONTENT"
-PACKAGES = ("client_app", "server_app", "strategies", "task")
 OF_A_NODE = ("client_app", "task")  # what a node runs of them
 HEADER_LETTERS = 100
-APPS = "apps.json"  # beside the link's database: the apps that nodes say that they run
+APPS = "apps.json"  # in the folder of the link's database: the apps that nodes say that they run
 CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
 
 

@@ -33,7 +33,7 @@ class Found:
 
 
 class Probe:
-    """Looks at a SuperLink's port.
+    """Checks a SuperLink's port.
 
     Args:
         address: Host and port.
@@ -60,13 +60,6 @@ class Probe:
         if looking and time.monotonic() - self._began > timing.PROBE_SLOW_S:
             return Found(False, SILENT)
         return self._found
-
-    def wait(self) -> Found:
-        """Look, and return what was found."""
-        self.look()
-        if self._thread is not None:
-            self._thread.join()
-        return self._found or Found(False)
 
     def _look(self) -> None:
         self._found = look(self.address, self.authority)

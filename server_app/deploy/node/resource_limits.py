@@ -15,7 +15,7 @@ from task.errors import ConfigError
 
 TASK_BYTES = (
     64 * 1024**2
-)  # least that a task needs beside what the parent holds: torch's first operation, a model
+)  # least that a task needs on top of what the parent holds: torch's first operation, a model
 CHUNK = 16 * 1024
 BUFFER = 64 * 1024  # what waits in the relay delays the heartbeats behind it
 RATES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}

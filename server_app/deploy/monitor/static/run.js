@@ -178,6 +178,8 @@ function clientsTable(found) {
     ['Train loss', c => short(c.train_loss), true],
     ['Examples', c => count(c.examples), true],
     ['Times trained', c => count(c.trained), true],
+    ['Sent', c => bytes(c.bytes_down), true],
+    ['Received', c => bytes(c.bytes_up), true],
     ['Quarantined', c => count(times.get(c.name) || 0), true],
   ], found.clients);
 }
