@@ -19,6 +19,7 @@ from task.spec.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
+MARKS = [*ascii_lowercase, *(f"a{letter}" for letter in ascii_lowercase)]
 HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps"]
 
 
@@ -62,7 +63,7 @@ def composition() -> str:
         cells = []
         for choice in CHOICES:
             why = choice.why_not(entry)
-            cells.append(reasons.setdefault(why, ascii_lowercase[len(reasons)]) if why else "yes")
+            cells.append(reasons.setdefault(why, MARKS[len(reasons)]) if why else "yes")
         lines.append([f"`{entry.name}`", *cells])
     notes = [f"- **{mark}**: {why}" for why, mark in reasons.items()]
     return "\n".join(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from bouquet.api import kebab, load
 from server_app.takeout.result import RunResult
 from task.errors import ConfigError
 from tests.server_app.test_takeout import trained
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.script import run_script
 
 
 def script(folder: Path, text: str, **files: str) -> str:
@@ -23,18 +19,7 @@ def script(folder: Path, text: str, **files: str) -> str:
         path = folder / f"{name.replace(':', '/')}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    (folder / "script.py").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_script(folder, text)
 
 
 USERS = "import sys\nX = 5\nclass Net: ...\n"

@@ -232,7 +232,7 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
 
 # ---------------------------------------------------------------------------------------- golden
 
-# What short runs come to, so that nothing drifts; that it is right, the references say.
+# The results of short runs, so that nothing drifts; that it is right, the references say.
 # Of one global model: weights, then biases, after two rounds of two clients with 3 and 4 examples of 2
 # features and 2 classes, E = 2, B = 2, eta = 0.5. Robust rules have seven clients with one example each, so
 # that one may be malicious.

@@ -30,10 +30,12 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     value = choice.values[list(ALGORITHMS).index(name) % len(choice.values)]
-    value = {OWN: "torch.optim:SGD", "> 0": 0.4}.get(str(value), value)
+    value = {OWN: "torch.optim:SGD", "> 0": 0.4, "< 1": 0.5}.get(str(value), value)
     extra: dict[str, object] = {choice.key: value}
     if choice.key == "attack.kind":
         extra |= {"attack.fraction": 0.4}
+    if choice.key == "dropout-width":
+        extra |= {"model": "mlp"}  # which has units to leave out
     return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
 
 

@@ -15,12 +15,12 @@ import pytest
 from server_app.deploy.flower import names as deployed
 from server_app.deploy.flower import superlink
 from server_app.deploy.flower.limits import Limits
-from task.errors import ConfigError
+from task.errors import PACKAGES, ConfigError
 from task.flower import names as anywhere
 from task.flower.names import Use, changes, shape
+from tests.compat.version import TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("task", "strategies", "client_app", "server_app")
 ROOMS = ("task/flower", "server_app/deploy/flower")
 USES = (*anywhere.USES, *deployed.USES)
 LISTED = {path for use in USES for path in use.names}
@@ -335,3 +335,8 @@ def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_it_needs(
     monkeypatch.delattr(superlink.runtime_handlers, "pull_messages")
     with pytest.raises(ConfigError, match=r"pull_messages: expected .* Without it: a message is lost"):
         superlink.patch(Limits(1, 1))
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_what_is_tested_on_every_flower_is_there(test: str) -> None:
+    assert (ROOT / test).is_file()

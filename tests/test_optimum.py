@@ -23,7 +23,7 @@ def test_fedavg_stops_short_of_it(tmp_path: Path) -> None:
     target = optimum(*write_problem(tmp_path / "owners.npz"))
     late = distances(tmp_path / "owners.npz", "fedavg", target)[-20:]
     assert min(late) > 1e-2
-    assert max(late) - min(late) < 1e-4 * min(late)  # it has come to rest
+    assert max(late) - min(late) < 1e-4 * min(late)  # it has converged
 
 
 def test_the_optimum_is_stationary(tmp_path: Path) -> None:

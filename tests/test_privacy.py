@@ -80,14 +80,17 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         tests = {s.name for s in TESTS} if entry.personal else set()
         assert metrics[METRICS] <= {"num-examples", "train-loss", *tests, *(s.name for s in entry.up_scalars)}
         for f in entry.up:
-            merged = f.carry == "partial" and ANSWERED in configs
-            stacked = f.carry == "each" and ANSWERED in configs
+            merged = f.carry == "partial" and not f.coded and ANSWERED in configs
+            stacked = (f.carry == "each" or f.coded) and ANSWERED in configs
             parts = [f"{f.name}.high", f"{f.name}.low"] if merged else [f.name]
             if stacked:  # one record for each client, and its weight
                 parts = [f"{f.name}.{c}" for c in content.config_records[ANSWERED]["clients"]]  # type: ignore
             for part in parts:
                 record = dict(content.array_records[part])
                 assert (record.pop("").shape == ()) if stacked else True
+                if f.coded:
+                    assert [(k, str(a.dtype)) for k, a in record.items()] == [(":code", "uint8")]
+                    continue
                 shapes = {k: tuple(a.shape) for k, a in record.items()}
                 want = {k: a.shape for k, a in forms.like(f.layout).items()}
                 # the low part of a sum is of the floating arrays alone

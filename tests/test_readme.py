@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from typer.main import get_command
@@ -13,6 +14,8 @@ from server_app.cli.main import app
 from server_app.sweep.points import read_axes
 from task.config.read import flatten, knobs, recipes
 from tests.pages import with_table
+from tests.support.brought import imported_from
+from tests.support.federation import play
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,6 +63,16 @@ def keys_of(pairs: str) -> set[str]:
     from flwr.common.config import parse_config_args
 
     return set(flatten(parse_config_args([pairs])))
+
+
+def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "(Rule, " in b)
+    (tmp_path / "rules.py").write_text(dedent(block))
+    keys = {"dataset": "digits", "num-clients": 4, "max-examples": 90, "num-server-rounds": 2}
+    with imported_from(tmp_path):
+        rounds = play(keys | {"algorithm": "rules:Middle"}).rows
+    assert len({row["model_sha256"] for row in rounds}) == 3
+    assert [row["quarantined"] for row in rounds] == [[]] * 3
 
 
 def test_make_verbs_exist() -> None:

@@ -20,13 +20,16 @@ benchmark              ratio                                                    
 ``state-memory``       peak with FedALA's state of 1,000 clients - FedAvg's                200 MB
 ``fold``               the server's work on one reply : reading its bytes once             1.5
                        what it keeps of 200 replies : of 10                                1.1
+``codecs``             encoding an update of 1.66 M parameters : reading it once;          30
+                       decoding, checking and folding it, 1/100 of the entries or fewer    3
+``coded``              a round with codec.up = stc : without; other codes likewise        1.1, -
 ``memory``             peak of all processes of a run : of the stock app's                 0.5
 ``server-update``      a rule's step on 50 clients of 1.66 M parameters : reading them     2, 6, 10
 ``threads``            a round with actors x threads : 1 x 1                               -
 ``stack``              a round with so many clients in one program : one at a time         -
 =====================  ==================================================================  ========
 
-Nothing is asserted: a reading on a busy machine says so and stands beside its target. Each ratio is the
+Nothing is asserted: a reading on a busy machine says so and stands next to its target. Each ratio is the
 median over pairs of runs, five at least, that took turns on the same machine. Data are MNIST if there is
 any (``data.py``). A round lasts from one line of its ``rounds.jsonl`` to the next.
 

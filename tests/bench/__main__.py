@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import deployed, folding, readings, rounds, scale, server_update, startup
+from tests.bench import codecs, deployed, folding, readings, rounds, scale, server_update, startup
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
 
@@ -44,6 +44,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     ),
     "state-memory": Benchmark(rounds.state_memory, ("state-memory",)),
     "fold": Benchmark(folding.fold, ("fold", "fold-message", "fold-memory")),
+    "codecs": Benchmark(codecs.codecs, codecs.ROWS),
+    "coded": Benchmark(rounds.coded, tuple(rounds.CODED)),
     "memory": Benchmark(startup.memory, ("memory",)),
     "server-update": Benchmark(
         server_update.server_updates, tuple(f"server-update-{name}" for name in server_update.RULES)

@@ -1,4 +1,4 @@
-"""A deployed round: link, warm nodes, TLS and node keys, beside stock Flower with TLS and node keys."""
+"""A deployed round: link, warm nodes, TLS and node keys, against stock Flower with TLS and node keys."""
 
 from __future__ import annotations
 

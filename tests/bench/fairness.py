@@ -1,4 +1,4 @@
-"""q-FFL beside FedAvg's objective, accuracy over devices: ``python -m tests.bench.fairness``.
+"""q-FFL against FedAvg's objective, accuracy over devices: ``python -m tests.bench.fairness``.
 
 Plays the recipe ``qfedavg-synthetic-1-1`` with q = 0 and q = 1 for several seeds, with real clients, rules
 and messages in one process, and prints by round the mean over the devices of their test accuracy, that of the

@@ -33,7 +33,7 @@ ASK = 600  # examples of each client
 def fold(bench: Bench) -> Iterator[Row]:
     """Compare the work on one reply with reading its bytes, from memory; memory with 10 and 200 replies."""
     shapes, replies, passes = (SMALL, 5, 2) if bench.quick else (CNN, REPLIES, max(7, bench.repeat))
-    models = [_model(shapes, i) for i in range(replies)]
+    models = [random_model(shapes, i) for i in range(replies)]
     size = sum(a.nbytes for a in models[0].values()) / 1e6
     mean = Mean(models[0])
 
@@ -63,9 +63,9 @@ def fold(bench: Bench) -> Iterator[Row]:
     def start_side(name: str) -> None:
         torch.set_num_threads(1 if name == "read" else threads)
 
-    cold = _in_turns(sides, range(replies), passes, start_side)
+    cold = in_turns(sides, range(replies), passes, start_side)
     assert work[0].answered == replies, work[0].quarantined[:1]
-    hot = _in_turns({k: sides[k] for k in ("read", "fold")}, [0] * replies, passes, start_side)
+    hot = in_turns({k: sides[k] for k in ("read", "fold")}, [0] * replies, passes, start_side)
     a, b = median(hot["fold"]), median(hot["read"])
     cached = f"one reply again and again, from the cache: {short(a)} : {short(b)} ms, {short(a / b)} x"
     what = f"{size:.3g} MB : reading them once, from memory"
@@ -77,7 +77,7 @@ def fold(bench: Bench) -> Iterator[Row]:
     yield paired("fold-memory", what, *peaks, 1.1, "MB", detail)
 
 
-def _in_turns(
+def in_turns(
     sides: dict[str, Callable[[int], object]],
     order: Sequence[int],
     passes: int,
@@ -99,7 +99,7 @@ def _in_turns(
     return ms
 
 
-def _model(shapes: dict[str, tuple[int, ...]], seed: int) -> Arrays:
+def random_model(shapes: dict[str, tuple[int, ...]], seed: int) -> Arrays:
     """Return random weights of the size that a network's have."""
     rng = np.random.default_rng(seed)
     return {name: rng.standard_normal(shape, np.float32) * np.float32(0.05) for name, shape in shapes.items()}

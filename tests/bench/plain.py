@@ -26,7 +26,7 @@ from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.models import build_model
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from task.numerics.seeds import rng_for
 
 WORKERS = 2
@@ -123,7 +123,7 @@ class PlainLoop:
             examples = sum(count for _, count in parts)
             total = {name: sum(t[name] for t, _ in parts) / examples for name in state}
             self.model.load_state_dict({name: torch.from_numpy(a) for name, a in total.items()})
-            self.accuracies.append(evaluate(self.model, *self.test)["accuracy"])
+            self.accuracies.append(measure(self.model, *self.test)[0]["accuracy"])
             self.selected.append(clients)
             seconds.append(time.perf_counter() - start)
         return seconds
@@ -156,7 +156,7 @@ def main() -> None:
             if server_round:
                 loop.run(1)
             else:
-                loop.accuracies.append(evaluate(loop.model, *loop.test)["accuracy"])
+                loop.accuracies.append(measure(loop.model, *loop.test)[0]["accuracy"])
             lines.write(json.dumps({"round": server_round, "accuracy": loop.accuracies[-1]}) + "\n")
             lines.flush()
 

@@ -56,7 +56,7 @@ class Outcome:
     def seconds(self, skip: int) -> list[float]:
         """Return the seconds of the rounds after number `skip`: from one line to the next.
 
-        Not the command's own figure, which may leave out what runs beside the next round.
+        Not the command's own figure, which may leave out what runs during the next round.
         """
         return [b - a for a, b in pairwise(self.arrivals[skip:])]
 

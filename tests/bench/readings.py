@@ -141,7 +141,7 @@ def stamp(rows: Iterable[Row], before: Mapping[str, Any]) -> list[Row]:
 
 
 def now() -> dict[str, Any]:
-    """Return time, load average and how busy the CPUs are; takes the second that it looks at them."""
+    """Return time, load average and how busy the CPUs are; takes the second over which it measures them."""
     import psutil
 
     busy = psutil.cpu_percent(interval=1.0)
@@ -150,7 +150,7 @@ def now() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a reading depends on beside the code."""
+    """Return what a reading depends on besides the code."""
     import torch
 
     return {

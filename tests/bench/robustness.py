@@ -1,7 +1,7 @@
 """Accuracy of every robust rule and of FedAvg under every attack: ``python -m tests.bench.robustness``.
 
 Plays the recipe ``mnist-2nn-attacked`` for each pair of rule and attack, with the real clients, rules and
-messages in one process, and writes a heat map, and the figures beside it as JSON. A cell is the accuracy of
+messages in one process, and writes a heat map, and the figures next to it as JSON. A cell is the accuracy of
 the last model on all test examples.
 """
 
@@ -18,7 +18,7 @@ from client_app.training.programs import Single
 from task.config.read import fuse, read_config, read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import play
 
@@ -44,7 +44,7 @@ def accuracy(keys: dict[str, Any]) -> float:
     model = build_model(config.model, dataset.input_shape, dataset.num_classes, seed=0)
     Single(model).load(played.arrays(last), 1)
     rows = dataset.test_rows
-    return float(evaluate(model, dataset.inputs(rows), dataset.targets(rows))["accuracy"])
+    return float(measure(model, dataset.inputs(rows), dataset.targets(rows))[0]["accuracy"])
 
 
 def table(keys: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -84,7 +84,7 @@ def draw(found: dict[str, dict[str, float]], path: Path, title: str) -> None:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The plot; the figures are written beside it.")] = Path(
+    out: Annotated[Path, typer.Option(help="The plot; the figures are written next to it.")] = Path(
         "runs/robustness.png"
     ),
     rounds: Annotated[int, typer.Option(help="Rounds; 0 = the recipe's.")] = 0,

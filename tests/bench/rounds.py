@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -31,6 +32,14 @@ W1: dict[str, Any] = {
 MANY = 1_000_000
 ACTORS_THREADS = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 STACKS = (1, 2, 5, 10)
+_STC = {"codec.up": "stc", "codec.keep": 0.01}
+CODED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "codec-none": ({}, ()),
+    "codec-stc": (_STC, ()),
+    "codec-stc-both": (_STC | {"codec.down": "stc"}, ()),
+    "codec-eden": ({"codec.up": "eden"}, ()),
+    "codec-int8": ({"codec.up": "int8"}, ()),
+}
 
 
 @dataclass
@@ -199,8 +208,16 @@ def stack(bench: Bench) -> Iterator[Row]:
     yield from _table(bench, options, "W1 round, clients in one program")
 
 
+def coded(bench: Bench) -> Iterator[Row]:
+    """Compare rounds whose messages carry codes with rounds of plain messages."""
+    yield from _table(bench, CODED, "W1 round, codes", {"codec-stc": 1.1})
+
+
 def _table(
-    bench: Bench, options: dict[str, tuple[dict[str, Any], tuple[str, ...]]], what: str
+    bench: Bench,
+    options: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]],
+    what: str,
+    wanted: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[Row]:
     """Run W1 with each option in turns; the ratios are to the first."""
     block = 1 if bench.quick else 5
@@ -215,4 +232,4 @@ def _table(
     first = next(iter(options))
     for name, side, word in zip(options, seconds, words, strict=True):
         detail = f"{short(median(side))} s a round; accuracy {word}"
-        yield paired(name, f"{what}: {name} : {first}", side, seconds[0], None, detail=detail)
+        yield paired(name, f"{what}: {name} : {first}", side, seconds[0], wanted.get(name), detail=detail)

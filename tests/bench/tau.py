@@ -1,9 +1,9 @@
-"""Adaptive tau beside every fixed tau under one budget: ``python -m tests.bench.tau docs/adaptive-tau.svg``.
+"""Adaptive tau against every fixed tau under one budget: ``python -m tests.bench.tau docs/adaptive-tau.svg``.
 
 Plays the recipe ``adaptive-tau-mnist`` on the four data cases of Wang et al. (2019), with the real clients,
 rules and messages in one process. Costs are the paper's means, given and not measured, so that a run is
 reproducible. What counts is the loss of the returned model over all training examples, mean over the seeds;
-the figures go into a JSON file beside the plot.
+the figures go into a JSON file next to the plot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from client_app.training.programs import Single
 from task.config.read import read_config, read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
-from task.numerics.evaluate import evaluate
+from task.numerics.evaluate import measure
 from tests.support.federation import play
 
 RECIPE = "adaptive-tau-mnist"
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
 Figures = dict[str, float]
 
 
-def measure(keys: dict[str, Any]) -> Figures:
+def figures_of(keys: dict[str, Any]) -> Figures:
     """Run once; return loss on all training examples, test accuracy, mean tau and what was spent."""
     config = read_config(keys)
     played = play(keys, nodes=1)
@@ -44,7 +44,7 @@ def measure(keys: dict[str, Any]) -> Figures:
     Single(model).load(played.arrays(len(rows)), 1)
 
     def on(part: Any) -> dict[str, float]:
-        return evaluate(model, dataset.inputs(part), dataset.targets(part))
+        return measure(model, dataset.inputs(part), dataset.targets(part))[0]
 
     taus = [row["metrics"]["tau"] for row in rows[:-1]]  # the last round is only the look at its model
     return {
@@ -85,7 +85,7 @@ def plot(found: dict[str, dict[str, Figures]], path: Path) -> None:
 
 def main(
     path: Annotated[
-        Path, typer.Argument(help="plot to write: .svg or .png; the figures go beside it as .json")
+        Path, typer.Argument(help="plot to write: .svg or .png; the figures go next to it as .json")
     ],
     seeds: Annotated[int, typer.Option(help="seeds 1, 2, ...")] = 3,
     phi: Annotated[float, typer.Option(help="phi; 0 = the recipe's")] = 0.0,
@@ -100,7 +100,7 @@ def main(
             keys = {**read_recipe(RECIPE), **more, "device": "cpu", "adaptive-tau.fixed-tau": tau}
             if phi:
                 keys["adaptive-tau.phi"] = phi
-            got = mean([measure(keys | {"seed": seed}) for seed in range(1, seeds + 1)])
+            got = mean([figures_of(keys | {"seed": seed}) for seed in range(1, seeds + 1)])
             found.setdefault(case, {})[str(tau) if tau else "adaptive"] = got
             print(
                 f"{case:<32} tau {tau or 'adaptive':<9}", {k: round(v, 4) for k, v in got.items()}, flush=True

@@ -78,7 +78,7 @@ def _honest(played: Played) -> Iterator[str]:
     """Nobody else pays: not in this round, and not in the next ones for a value that was accepted.
 
     A run may take the model back once, in a round in which most clients diverge from it; they also do in the
-    evaluation of the round before. After it nobody is refused.
+    evaluation of the previous round. After it nobody is refused.
     """
     back = _back(played)
     trained = {(c["round"], c["name"]) for c in played.clients if c["phase"] == "train"}

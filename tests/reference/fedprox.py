@@ -4,7 +4,7 @@ Client: h_k(w; w^t) = F_k(w) + mu/2 |w - w^t|^2, by x_k epochs of SGD, each step
         grad l(w; b) + mu (w - w^t);   gamma_k = |grad h_k(w_k; w^t)| / |grad h_k(w^t; w^t)|
 Server: as FedAvg, over the clients that were not dropped; nobody left = the model stays
 mu:     +0.1 when the loss rises, -0.1 (not below 0) after 5 falls in a row; equal counts as a fall; either
-        change starts the count anew. The first loss has nothing to compare with.
+        change starts the count again. The first loss has nothing to compare with.
         The loss is sum n_k/n_S F_k(w^t), what a server can see of it.
 """
 

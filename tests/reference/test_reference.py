@@ -125,7 +125,7 @@ def test_stragglers_work_less_and_nobody_left_keeps_the_model() -> None:
 
 
 def test_adaptive_mu_by_hand() -> None:
-    # first loss: nothing; rise: +0.1; five falls (the equal one counts): -0.1; a rise starts anew
+    # first loss: nothing; rise: +0.1; five falls (the equal one counts): -0.1; a rise starts again
     losses = [3.0, 3.1, 3.0, 2.9, 2.9, 2.8, 2.7, 2.6, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.1]
     wanted = [0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0, 0.0]
     adaptive = fedprox.Adaptive(0.0)

@@ -1,4 +1,4 @@
-"""The faults of a soak: each harms one machine of a federation, and says how it is mended if somebody must.
+"""The faults of a soak: each harms one machine of a federation, and says how it is repaired if somebody must.
 
 Every machine, the link or a node, is as likely as any other to be harmed next.
 """
@@ -25,7 +25,7 @@ class Harm:
 
     Attributes:
         mend: Ends it.
-        after_s: When that is due; 0 = the supervisors mend it by themselves.
+        after_s: When that is due; 0 = the supervisors repair it by themselves.
     """
 
     mend: Mend = lambda: None

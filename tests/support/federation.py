@@ -23,7 +23,7 @@ from task.errors import NodesError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.resolve.contract import model_of, parts_of
+from task.resolve.contract import family_of, model_of, parts_of
 from task.spec.brought import algorithm_of
 from task.tasks import task_of
 from task.wire import messages as wire
@@ -110,7 +110,7 @@ class Played:
         return [row["selected"] for row in self.rows[1:]]
 
     def epochs(self) -> dict[tuple[int, str], int]:
-        """Return the epochs that each client was told, 0 = as configured, by (round, client)."""
+        """Return the epochs that each client was given, 0 = as configured, by (round, client)."""
         told = {}
         for m in self.messages():
             config = m.content["config"]
@@ -157,6 +157,7 @@ def play(
     shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
+    strategy.engine.family = family_of(model, config, shape)
     keep = journal or Keep()
     strategy.start(
         grid,

@@ -49,7 +49,7 @@ def kept_by(keys: dict[str, Any], played: Played, field: str) -> dict[str, Array
 
 
 def losing(act: Callable[[int], object]) -> type[LocalGrid]:
-    """Return a grid that calls `act` with the round before the round's training messages go out."""
+    """Return a grid that calls `act(t)` just before it sends the training messages of round t."""
 
     class Losing(LocalGrid):
         def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

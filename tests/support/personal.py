@@ -221,8 +221,12 @@ def check_metrics(case: Case, trace: Trace, reference: Reference, score: Score =
 
 
 def told(case: Case, *, hide: Iterable[str] = ()) -> Any:
-    """Return what is equal in equal runs: models by round, and each client's metrics but the hidden ones."""
-    lines = case.played.keep.clients
+    """Return what is equal in equal runs: models by round, and each client's metrics but the hidden ones.
+
+    Bytes differ with the nodes, whose messages are for several clients.
+    """
+    spread = ("bytes_down", "bytes_up")
+    lines = [{k: v for k, v in line.items() if k not in spread} for line in case.played.keep.clients]
     return [row["model_sha256"] for row in case.played.rows], [
         line | {"metrics": {m: v for m, v in line["metrics"].items() if m not in hide}} for line in lines
     ]

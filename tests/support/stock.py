@@ -48,7 +48,7 @@ class Stock:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def flower(self, command: str, *arguments: str) -> list[str]:
-        """Return the command line of one of Flower's programs beside this Python."""
+        """Return the command line of one of Flower's programs next to this Python."""
         return [str(Path(sys.executable).with_name(command)), *arguments]
 
     def start(self, name: str, command: str, *arguments: str) -> None:

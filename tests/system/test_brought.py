@@ -1,4 +1,4 @@
-"""A folder with net.py and data.py: simulation, federation and `flwr run` end in the same model."""
+"""A user's own folder on real processes: one model in simulation, under `flwr run` and on a federation."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brought import NET
-from tests.system.test_flwr_run import env  # noqa: F401
+from server_app.deploy.host.host import APP_DIR
+from tests import own_folder
+from tests.support.flwr_run import local_superlink
 
 pytestmark = pytest.mark.system
-DATA = """
-import numpy as np
-
-
-def load(data_dir):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 4, 240)
-    x = rng.normal(0, 0.3, (240, 1, 8, 8)).astype(np.float32)
-    for c in range(4):
-        x[y == c, 0, 2 * c : 2 * c + 2, :] += 1.0
-    return x[:200], y[:200], x[200:], y[200:]
-
-
-def deal(labels, num_clients, rng):
-    return np.array_split(rng.permutation(len(labels)), num_clients)
-"""
 RULES = """
 from dataclasses import replace
 
@@ -37,68 +22,60 @@ from client_app.solvers.sgd import Solver, proximal
 from strategies.engine.rule import Rule
 from task.spec.algorithms import ALGORITHMS
 
+FEDAVG = ALGORITHMS["fedavg"]
+
 
 def mean(state, replies, config):
     return replace(state, arrays=replies.arrays["arrays"]), {}
 
 
 class Pulled(Rule, update=mean):
-    entry = replace(ALGORITHMS["fedavg"], solver="rules:PulledSolver")
+    entry = replace(FEDAVG, solver="rules:PulledSolver", phases={"twice": FEDAVG})
+
+    def round(self, state, context):
+        replies = yield context.phase("twice", state)
+        return (yield from super().round(replace(state, arrays=replies.arrays["arrays"]), context))
 
 
 class PulledSolver(Solver):
     def terms(self, task):
         return proximal(task, 0.5)
 """
-KEYS = (
-    'model="net:Small" dataset="data:load" partition="data:deal" num-clients=6 num-server-rounds=2 '
-    'learning-rate=0.05 progress="log" device="cpu" algorithm="ditto"'
-)
-ROOT = Path(__file__).resolve().parents[2]
+CORE = ("qfedavg", "krum")
+OTHERS = [name for name in own_folder.FAMILIES if name not in CORE]
 
 
-def _bouquet(folder: Path, environment: dict[str, str], *arguments: str) -> str:
-    line = [sys.executable, "-m", "server_app.cli.main", *arguments]
-    paths = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        line, cwd=folder, env=environment | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=240
-    )
-    return done.stdout + done.stderr
+def same_three_ways(*algorithms: str) -> None:
+    line = [sys.executable, "-m", "tests.own_folder", "--only", ",".join(algorithms)]
+    done = subprocess.run(line, cwd=APP_DIR, env=os.environ.copy(), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-def _sha256(folder: Path, run: str, output: str) -> str:
-    result = folder / "runs" / run / "result.json"
-    assert result.exists(), output[-4000:]
-    return str(json.loads(result.read_text())["model_sha256"])
+def test_the_same_folder_three_ways() -> None:
+    same_three_ways(*CORE)
 
 
-def test_the_same_folder_in_simulation_federation_and_flwr_run(
-    env: dict[str, str],  # noqa: F811
-    tmp_path: Path,
-) -> None:
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_same_folder_three_ways_under_an_algorithm_of_each_other_family() -> None:
+    same_three_ways(*OTHERS)
+
+
+def test_a_rule_with_a_solver_and_a_phase_of_its_own(tmp_path: Path) -> None:
+    """Server and clients each take their half of it, in the simulation and on nodes."""
     folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "net.py").write_text(NET)
-    (folder / "data.py").write_text(DATA)
-    env["BOUQUET_CACHE"] = str(tmp_path / "cache")
-    output = _bouquet(folder, env, "run", "-c", KEYS, "--run-name", "one")
-    first = _sha256(folder, "one", output)
-    # The nodes' policies allow the packages, and each node has looked at its own copy of the code.
-    output = _bouquet(folder, env, "federation", "-c", KEYS, "--run-name", "three")
-    assert _sha256(folder, "three", output) == first
-    code = json.loads((folder / "runs" / "three" / "config.json").read_text())["code"]
-    assert set(code) == {"data", "net"}
+    own_folder.make_folder(folder)
     (folder / "rules.py").write_text(RULES)
-    keys = KEYS.replace('"ditto"', '"rules:Pulled"')  # server and clients each take their half of it
-    own = [
-        _bouquet(folder, env, how, "-c", keys, "--run-name", f"own-{how}") for how in ("run", "federation")
-    ]
-    assert _sha256(folder, "own-run", own[0]) == _sha256(folder, "own-federation", own[1]) != first
-    output = _bouquet(folder, env, "app", ".", "-c", KEYS)
-    assert (folder / "pyproject.toml").exists(), output
-    paths = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
-    line = [str(Path(sys.executable).with_name("flwr")), "run", ".", "--stream", "-c", 'run-name="flower"']
-    done = subprocess.run(
-        line, cwd=folder, env=env | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=240
+    with local_superlink(tmp_path) as env:
+        for how, algorithm in (("run", "fedavg"), ("run", "rules:Pulled"), ("federation", "rules:Pulled")):
+            name = f"{how}-{algorithm[:5]}"
+            keys = own_folder.KEYS | {"algorithm": algorithm, "run-name": name}
+            output = own_folder.bouquet(env, folder, how, "-c", own_folder.text(keys))
+            assert (folder / "runs" / name / "result.json").exists(), output[-4000:]
+    plain, run, federation = (
+        own_folder.found(folder / "runs" / name) for name in ("run-fedav", "run-rules", "federation-rules")
     )
-    assert _sha256(folder, "flower", done.stdout + done.stderr) == first
+    assert run == federation
+    assert run[0] != plain[0]
+    code = json.loads((folder / "runs" / "federation-rules" / "config.json").read_text())["code"]
+    assert set(code) == {"data", "net", "rules"}

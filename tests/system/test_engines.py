@@ -16,6 +16,8 @@ BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 KEYS = {
     "fedavg": 'algorithm="fedavg" num-server-rounds=5',
     "fedprox": 'algorithm="fedprox" fedprox.mu=0.1 fedprox.adaptive=true stragglers=0.5 num-server-rounds=5',
+    "coded": 'algorithm="fedadam" codec.up="stc" codec.down="stc" codec.keep=0.05 num-server-rounds=5',
+    "parts": 'algorithm="fedavgm" dropout-width=0.5 codec.up="int8" num-server-rounds=5',
 }
 
 
@@ -53,6 +55,9 @@ def test_simulation_and_grpc_agree_to_the_byte(algorithm: str, tmp_path: Path) -
         assert [r[key] for r in a] == [r[key] for r in b], key
     assert (simulated / "model.safetensors").read_bytes() == (deployed / "model.safetensors").read_bytes()
     assert [q["reason"] for r in a + b for q in r["quarantined"]] == []
+    for folder in (simulated, deployed):
+        sent = [r["bytes_down"] for r in rounds(folder)[1:]]
+        assert (sent[1] < sent[0] / 1.5) == (algorithm == "coded")  # codes go on from the first round's model
 
 
 def test_the_number_of_nodes_changes_nothing_and_a_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:

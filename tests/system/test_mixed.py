@@ -1,4 +1,4 @@
-"""Our nodes on Flower's own SuperLink, and Flower's own SuperNode beside ours on a link: the same models.
+"""Our nodes on Flower's own SuperLink, and Flower's own SuperNode next to ours on a link: the same models.
 
 From Flower 1.40 on its nodes and its SuperLink speak HTTP, before gRPC; ours speak both.
 """

@@ -82,7 +82,7 @@ def kit(tmp_path: Path, demo: Path) -> Path:
 
 @pytest.fixture
 def site(kit: Path) -> Iterator[str]:
-    """The address of ``bouquet monitor``, which ends well when it is told to."""
+    """The address of ``bouquet monitor``, which ends well when asked to."""
     command = [BOUQUET, "monitor", str(kit), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""`bouquet node` against a SuperLink with TLS and keys: let in, restarted, slow, stopped without a trace."""
+"""`bouquet node` against a SuperLink with TLS and keys: admitted, restarted, slow, stopped cleanly."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
         node.process.wait()
     with running_node(link, "ward-1", "--partition", "0/1") as node:
         node.until(lambda: node.said().count("connected to 127") == 2, 180)
-        assert "holds an earlier process" not in node.said()  # it is let in at once, being where that was
+        assert "holds an earlier process" not in node.said()  # it is admitted at once, being where that was
         assert len(run(link, "again", tmp_path, {})) == 3
         tree = node.tree()
         lines = " ".join(" ".join(p.cmdline()) for p in tree)

@@ -20,7 +20,7 @@ from tests.support.signals import hear_ctrl_c
 
 pytestmark = pytest.mark.system
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
-LONG = "num-server-rounds=1000 fraction-train=1.0 local-epochs=300"  # a round takes seconds
+LONG = "num-server-rounds=1000 fraction-train=1.0 local-epochs=5000"  # a round takes ten seconds
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
@@ -92,9 +92,12 @@ def test_ctrl_c_ends_all_of_it_with_one_line(number: signal.Signals, tmp_path: P
 
 
 def test_a_killed_worker_costs_its_clients_one_round_and_not_the_run(tmp_path: Path) -> None:
-    keys = "num-server-rounds=3 fraction-train=1.0 local-epochs=300 target-accuracy=0.0"
+    keys = "num-server-rounds=3 fraction-train=1.0 local-epochs=1500 target-accuracy=0.0"
     with running(tmp_path, keys, "--nodes", "2") as run:
         worker, *_ = psutil.Process(run.pid).children()
+        # A round trains for some seconds: a worker that computes right now has not answered yet.
+        before = worker.cpu_times().user
+        wait_for(lambda: worker.cpu_times().user > before + 0.2, run, tmp_path)
         worker.kill()
         assert run.wait(timeout=240) == 0, (tmp_path / "log").read_text()
     first, *others = rounds(tmp_path / "r")[1:]
