@@ -3,6 +3,7 @@
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
+from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
 from client_app.stages.loss import Loss
 from client_app.stages.stage import Stage
@@ -17,6 +18,8 @@ STAGES: dict[str, type[Stage]] = {
     "attack": Attack,
     "codec": Coding,
     "codec-with-feedback": Coding,
+    "dp": Clipping,
+    "adaptive-dp": Clipping,
 }
 
 

@@ -98,6 +98,11 @@ class RoundLog:
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
         self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
 
+    def keep_private(self, row: Mapping[str, Any]) -> None:
+        """Take over what a round cost in privacy, and leave out who took part, which has to stay secret."""
+        self.values |= {"selected": [], "stragglers": [], **row}
+        self.clients = []
+
     def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:
         """Take over further metrics; ``measures`` lists them, as only some runs have any."""
         if further:

@@ -239,6 +239,30 @@ class StructuredConfig(Section):
     )
 
 
+class DPConfig(Section):
+    """Differential privacy (see ``docs/privacy.md``); its noise never comes from a seed."""
+
+    noise: float = knob(0.0, "z, noise on a sum of updates in units of dp.clip; 0 = none", low=0)
+    clip: float = knob(
+        0.1, "C, largest L2 norm of a client's update, or an example's gradient; the rest is cut", above=0
+    )
+    clip_quantile: float = knob(
+        0.0, "gamma, share of the updates that C is led to, from dp.clip on; 0 = C stays", low=0, below=1
+    )
+    delta: float = knob(1e-5, "delta of (epsilon, delta), less than one over the clients", above=0, below=1)
+    max_epsilon: float = knob(0.0, "stop before a round that would exceed this epsilon; 0 = never", low=0)
+    unit: str = knob(
+        "client",
+        "what is protected: all of a client's data, or one of its examples",
+        choices=("client", "example"),
+    )
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds noise, so that each client as a whole is protected."""
+        return self.noise > 0 and self.unit == "client"
+
+
 class AttackConfig(Section):
     """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
 

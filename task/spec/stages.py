@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  training  ->  loss  ->  attack  ->  codec
+    ala  ->  structured  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from task.spec.entry import Algorithm
-from task.spec.record import FREE, PARAMETERS, SHARED, TOP, Record, Scalar
+from task.spec.record import FREE, ONE, PARAMETERS, SHARED, TOP, Record, Scalar
 
 ALA_KEEPS = (
     Record("local-model", SHARED, "Theta_i^{t-1}, what the client last sent up"),
@@ -66,6 +66,24 @@ def _with_feedback(entry: Algorithm) -> Algorithm:
     return replace(coded, keeps=(*coded.keeps, *residuals, LAST_CODE))
 
 
+# Of adaptive clipping, Andrew et al. 2021, arXiv 1905.03871: b_k - 1/2, b_k = 1 if |Delta_k| <= C, else 0.
+UNCLIPPED = Record(
+    "unclipped", ONE, "b_k - 1/2, whether the update's norm was within the bound C", "sum", clipped=True
+)
+
+
+def _with_dp(entry: Algorithm) -> Algorithm:
+    """Let clients send integers of a bounded norm, and no number beside them; all of them count alike."""
+    up = tuple(replace(r, clipped=True) for r in entry.up)
+    phases = {n: _added(p, "dp") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, up=up, up_scalars=(), phases=phases, weight="uniform")
+
+
+def _with_adaptive_dp(entry: Algorithm) -> Algorithm:
+    clipped = _with_dp(entry)
+    return replace(clipped, up=(*clipped.up, UNCLIPPED))
+
+
 # In the order in which they are applied: what each adds to a contract (records, scalars, kept state).
 STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "ala": _with_ala,
@@ -74,6 +92,8 @@ STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "attack": _with_attack,
     "codec": _with_codec,
     "codec-with-feedback": _with_feedback,
+    "dp": _with_dp,
+    "adaptive-dp": _with_adaptive_dp,
 }
 
 
