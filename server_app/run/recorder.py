@@ -76,6 +76,10 @@ class Recorder(Journal):
         self.progress.round_done(rounds[-1])
         return snapshot
 
+    def remark(self, line: str) -> None:
+        """Show the line above the bar."""
+        self.progress.message(line)
+
     def secret(self) -> bytes:
         """Return the run's secret, from its folder."""
         return self.ledger.secret()

@@ -83,6 +83,10 @@ class Journal:
         """Return the snapshot to go on from, or None to begin."""
         return None
 
+    def remark(self, line: str) -> None:
+        """Something happened that whoever watches the run should know."""
+        logger.warning("%s", line)
+
     def secret(self) -> bytes:
         """Return the run's secret of 32 bytes, the same after a resume."""
         self._secret = self._secret or draw_secret()

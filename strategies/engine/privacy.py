@@ -42,7 +42,6 @@ from task.privacy.noise import Gaussian, coins, derived
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.spec.stages import UNCLIPPED
-from task.text import logger
 from task.wire.layouts import base_of
 
 BOUND = "dp/clip"  # name in a checkpoint
@@ -136,11 +135,11 @@ class Privacy:
         limit = self.dp.max_epsilon
         if limit and self.clients and not self.over and self.next_epsilon() > limit:
             self.over = True
-            logger.warning(
-                "the run stops before round %d, with which epsilon would be %.4g: more than dp.max-epsilon = "
-                "%g. It is %.4g at delta = %g after round %d",
-                self.round + 1, self.next_epsilon(), limit, self.epsilon(), self.dp.delta, self.round,
-            )  # fmt: skip
+            self.journal.remark(
+                f"the run stops before round {self.round + 1}, with which epsilon would be "
+                f"{self.next_epsilon():.4g}: more than dp.max-epsilon = {limit:g}. It is "
+                f"{self.epsilon():.4g} at delta = {self.dp.delta:g} after round {self.round}"
+            )
         return self.over
 
     # ------------------------------------------------------------------ accounts
@@ -228,11 +227,10 @@ class Privacy:
         if self.dp.max_epsilon and self.epsilon() > self.dp.max_epsilon:
             del known[release]
             self.over = True
-            logger.warning(
-                "round %d keeps the model: it was released before the run was killed, and a second release "
-                "would exceed dp.max-epsilon = %g",
-                self.round, self.dp.max_epsilon,
-            )  # fmt: skip
+            self.journal.remark(
+                f"round {self.round} keeps the model: it was released before the run was killed, and another "
+                f"release would exceed dp.max-epsilon = {self.dp.max_epsilon:g}"
+            )
             return False
         self.journal.release({"round": self.round, "phase": phase.name, "release": release, "noise": z})
         return True

@@ -19,7 +19,7 @@ INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added 
 
 def joined(noises: Iterable[float]) -> float:
     """Return the noise multiplier of one release that is worth several ones of one cohort."""
-    return 1.0 / math.sqrt(math.fsum(1.0 / (z * z) for z in noises))
+    return round(1.0 / math.sqrt(math.fsum(1.0 / (z * z) for z in noises)), 9)
 
 
 def epsilon(events: Iterable[Event], delta: float) -> float:
@@ -35,16 +35,17 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
 def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     if not counts:
         return 0.0
-    first, *others = [_distribution(q, z).self_compose(times) for (q, z), times in counts]
+    # The losses of a release go up as 1/z^2; only distributions on one grid compose.
+    most = max(z for (_, z), _ in counts)
+    interval = INTERVAL / min(1.0, most) ** 2
+    first, *others = [_distribution(q, z, interval).self_compose(times) for (q, z), times in counts]
     whole = reduce(lambda a, b: a.compose(b), others, first)
     return float(whole.get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=64)
-def _distribution(q: float, z: float) -> Any:
-    distributions = accountant()
-    interval = INTERVAL / min(1.0, z) ** 2  # the losses of one release go up as 1/z^2
-    return distributions.from_gaussian_mechanism(
+def _distribution(q: float, z: float, interval: float) -> Any:
+    return accountant().from_gaussian_mechanism(
         z, sampling_prob=q, value_discretization_interval=interval, pessimistic_estimate=True
     )
 

@@ -54,7 +54,8 @@ def clipped(
     """
     wide = {r: {n: a.astype(np.float64) for n, a in arrays.items()} for r, arrays in changes.items()}
     flat = [a.reshape(-1) for arrays in wide.values() for a in arrays.values()]
-    norm = math.hypot(*(float(np.linalg.norm(a)) for a in flat))
+    with np.errstate(over="ignore"):  # of float64 models alone; infinity is refused
+        norm = math.hypot(*(float(np.linalg.norm(a)) for a in flat))
     if not math.isfinite(norm):
         raise FieldError("", "an update of a finite norm", f"{norm}")
     factor = min(1.0, bound / norm) if norm else 1.0
