@@ -168,8 +168,9 @@ class ServerConfig(Section):
 
     def clients_evaluate(self, server_round: int) -> bool:
         """Return whether clients measure models in a round: when it is due, and in the last one."""
-        due = server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
-        return self.fraction_evaluate > 0 and due
+        if not self.fraction_evaluate > 0:
+            return False
+        return server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
 
 
 class OutputConfig(Section):
@@ -261,6 +262,11 @@ class DPConfig(Section):
     def central(self) -> bool:
         """Whether the server adds noise, so that each client as a whole is protected."""
         return self.noise > 0 and self.unit == "client"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the bound on the clients' updates follows a quantile of their norms."""
+        return self.central and self.clip_quantile > 0
 
 
 class AttackConfig(Section):

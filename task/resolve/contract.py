@@ -55,8 +55,7 @@ def stages_of(config: Config) -> frozenset[str]:
     structured = config.structured.kind != "none"
     coded = (codec is not None and not biased) or structured
     named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
-    adaptive = config.dp.clip_quantile > 0
-    named |= {"dp": config.dp.central and not adaptive, "adaptive-dp": config.dp.central and adaptive}
+    named |= {"dp": config.dp.central and not config.dp.adaptive, "adaptive-dp": config.dp.adaptive}
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
