@@ -5,6 +5,7 @@ from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
 from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
+from client_app.stages.examples import PrivateExamples
 from client_app.stages.loss import Loss
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
@@ -14,6 +15,7 @@ from task.wire import messages as wire
 STAGES: dict[str, type[Stage]] = {
     "ala": ALA,
     "structured": Structured,
+    "example-dp": PrivateExamples,
     "loss": Loss,
     "attack": Attack,
     "codec": Coding,

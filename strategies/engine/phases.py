@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.engine.download import Download
+from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
@@ -71,6 +72,8 @@ class PhaseEngine:
     def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
         self.config, self.registry, self.limited = config, registry, limited
         self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
+        examples = ExamplePrivacy(config) if config.dp.local else None
+        self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
         self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
@@ -99,8 +102,8 @@ class PhaseEngine:
         self.bytes_down = 0
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
-        if self.privacy and server_round:
-            self.privacy.begin(self.journal, server_round, len(self.registry.names))
+        if self.accounts and server_round:
+            self.accounts.begin(self.journal, server_round, len(self.registry.names))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -108,14 +111,14 @@ class PhaseEngine:
 
     def dump(self) -> Arrays:
         """Return what the next round depends on beside the rule's state, for a checkpoint."""
-        private = self.privacy.dump() if self.privacy else {}
+        private = self.accounts.dump() if self.accounts else {}
         return self.last_good.dump() | self.lost.dump() | self.download.dump() | private
 
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned after the round `done`."""
-        if self.privacy:
-            self.privacy.load(arrays)
-            self.privacy.open(self.journal, done)
+        if self.accounts:
+            self.accounts.load(arrays)
+            self.accounts.open(self.journal, done)
         self.lost.load(arrays)
         self.download.load(arrays)
 
@@ -277,6 +280,8 @@ class PhaseEngine:
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
+        if isinstance(self.accounts, ExamplePrivacy) and phase.contract.work == "train":
+            self.accounts.observe(folded.metrics)
         if self.privacy and phase.contract.noised:
             came = folded.reduced or self.nobody()
             folded.reduced = self.privacy.release(phase, came, like, self.model)

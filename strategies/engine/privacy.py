@@ -38,7 +38,7 @@ from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy.accounting import accountant, epsilon, joined, noise_for
 from task.privacy.grid import BITS, CLIP, GRID, exponent
-from task.privacy.noise import Gaussian, coins, derived
+from task.privacy.noise import Stream, coins, derived
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.spec.stages import UNCLIPPED
@@ -198,7 +198,7 @@ class Privacy:
         facts = (self.round, phase.name, self.used, std, g, sha256(flat))
         if not self._write(derived(self.secret, "release", *facts).hex(), phase):
             return None
-        noise = Gaussian(derived(self.secret, "noise", *facts))
+        noise = Stream(derived(self.secret, "noise", *facts))
         found: dict[str, Arrays] = {}
         for r in up:
             unit, wide = 2.0**-g, std * 2.0**g

@@ -264,6 +264,11 @@ class DPConfig(Section):
         return self.noise > 0 and self.unit == "client"
 
     @property
+    def local(self) -> bool:
+        """Whether the clients add noise to their steps, so that each of their examples is protected."""
+        return self.noise > 0 and self.unit == "example"
+
+    @property
     def adaptive(self) -> bool:
         """Whether the bound on the clients' updates follows a quantile of their norms."""
         return self.central and self.clip_quantile > 0

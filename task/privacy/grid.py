@@ -14,7 +14,7 @@ g            ``exponent``                   the grid's unit is 2^-g             
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -55,7 +55,7 @@ def clipped(
     wide = {r: {n: a.astype(np.float64) for n, a in arrays.items()} for r, arrays in changes.items()}
     flat = [a.reshape(-1) for arrays in wide.values() for a in arrays.values()]
     with np.errstate(over="ignore"):  # of float64 models alone; infinity is refused
-        norm = math.hypot(*(float(np.linalg.norm(a)) for a in flat))
+        norm = norm_of(flat)
     if not math.isfinite(norm):
         raise FieldError("", "an update of a finite norm", f"{norm}")
     factor = min(1.0, bound / norm) if norm else 1.0
@@ -73,6 +73,11 @@ def clipped(
     return {r: {n: a.astype(np.int32) for n, a in arrays.items()} for r, arrays in found.items()}, (
         norm <= bound
     )
+
+
+def norm_of(arrays: Iterable[np.ndarray]) -> float:
+    """Return the L2 norm over floating arrays; without BLAS, whose threads wait for each other."""
+    return math.sqrt(math.fsum(float(np.square(a).sum()) for a in arrays))
 
 
 def square(records: Mapping[str, NamedArrays]) -> int:
@@ -108,7 +113,7 @@ class ClipBound(NormBound):
             FieldError: It is.
         """
         most = (BIT if field == UNCLIPPED else self.most) * len(rows)
-        norm = math.hypot(*(float(np.linalg.norm(a.astype(np.float64))) for a in arrays.values()))
+        norm = norm_of(a.astype(np.float64) for a in arrays.values())
         if not norm <= most * (1 + 1e-9):
             raise FieldError(
                 field.name,

@@ -7,16 +7,16 @@ same numbers for the same use, and others for any other.
 
 import hmac
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from task.numerics.arrays import BLOCK
+from task.numerics.arrays import BLOCK, blocks
 
 SECRET_BYTES = 32
-_PAIR = 16  # bytes of keystream for two normal numbers
+_WORD = 8  # bytes of keystream for a number
 
 
 def draw_secret() -> bytes:
@@ -42,31 +42,29 @@ def coins(secret: bytes, server_round: int, names: Sequence[str], probability: f
     return [name for name, draw in zip(names, draws, strict=True) if draw < most]
 
 
-class Gaussian:
-    """Independent normal numbers, rounded to integers, from the keystream of ChaCha20 under one key."""
+class Stream:
+    """Independent random numbers from the keystream of ChaCha20 under one key, in the order of the calls."""
 
     def __init__(self, key: bytes) -> None:
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
-    def integers(self, size: int, std: float) -> npt.NDArray[np.int64]:
-        """Return the next `size` numbers of N(0, std^2), each rounded to the nearest integer."""
-        out = np.empty(size, np.int64)
-        at = 0
-        for normal in self._normal(size):
-            out[at : at + normal.size] = np.rint(normal * std)
-            at += normal.size
+    def uniform(self, size: int) -> npt.NDArray[np.float64]:
+        """Return numbers of [0, 1), with 53 random bits each."""
+        words = np.frombuffer(self._stream.update(bytes(_WORD * size)), "<u8")
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def normal(self, size: int) -> npt.NDArray[np.float64]:
+        """Return numbers of N(0, 1), by Box and Muller's transform, two of two uniform ones."""
+        out = np.empty(size)
+        for block in blocks(size, BLOCK):
+            part = out[block]
+            pairs = (part.size + 1) // 2
+            first, second = self.uniform(2 * pairs).reshape(2, pairs)
+            # In (0, 1], where the logarithm is finite.
+            radius, angle = np.sqrt(-2.0 * np.log(first + 2.0**-53)), 2.0 * np.pi * second
+            part[:] = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[: part.size]
         return out
 
-    def _normal(self, size: int) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield standard normal numbers by Box and Muller's transform, two of two uniform ones."""
-        left = size
-        while left > 0:
-            pairs = (min(left, BLOCK) + 1) // 2
-            words = np.frombuffer(self._stream.update(bytes(_PAIR * pairs)), "<u8").reshape(2, pairs)
-            # 53 bits each: one in (0, 1], whose logarithm is finite, and one in [0, 1).
-            uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            radius = np.sqrt(-2.0 * np.log(uniform[0] + 2.0**-53))
-            angle = 2.0 * np.pi * uniform[1]
-            both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:left]
-            left -= both.size
-            yield both
+    def integers(self, size: int, std: float) -> npt.NDArray[np.int64]:
+        """Return numbers of N(0, std^2), each rounded to the nearest integer."""
+        return np.rint(self.normal(size) * std).astype(np.int64)

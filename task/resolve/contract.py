@@ -56,6 +56,7 @@ def stages_of(config: Config) -> frozenset[str]:
     coded = (codec is not None and not biased) or structured
     named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
     named |= {"dp": config.dp.central and not config.dp.adaptive, "adaptive-dp": config.dp.adaptive}
+    named["example-dp"] = config.dp.local
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
@@ -85,7 +86,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     shared = tuple(n for n in names if n not in private)
     if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
         last_linear(model, "MOON")  # it compares what that layer reads
-    check_covered(config, [n for n in shared if n not in trainable])
+    buffers = [n for n in names if n not in dict(model.named_parameters())]
+    check_covered(config, [n for n in shared if n not in trainable], buffers)
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

@@ -7,6 +7,7 @@ would leave a client, or make one client's update depend on who the others are, 
 from collections.abc import Sequence
 
 from task.config.knobs import Config
+from task.datasets import spec_of
 from task.errors import ConfigError
 from task.privacy.grid import LEAST_NOISE
 from task.spec.entry import Algorithm
@@ -37,12 +38,39 @@ def why_not_central(entry: Algorithm) -> str:
     return ""
 
 
-def check_covered(config: Config, others: Sequence[str]) -> None:
-    """Refuse a model with shared tensors that are no parameters; `others` are their names.
+STEPS_ALONE = ("sgd", "fedprox", "feddyn", "scaffold")  # solvers whose examples count in their steps alone
+
+
+def why_not_local(entry: Algorithm) -> str:
+    """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
+    if entry.pooled:
+        return "its clients train on everybody's data"
+    if entry.phases or entry.solver not in STEPS_ALONE:
+        return "its clients use their examples in other ways than in steps along the gradients of batches"
+    if any(r.of != "steps" for r in entry.up):
+        return "its clients send what is computed from their examples without noise"
+    if "ala" in entry.stages:
+        return "its clients learn from their examples, before they train, how to mix models"
+    needed = [s.name for s in entry.up_scalars if s.required]
+    if needed:
+        return f"its rule needs the number {needed[0]!r} of each client, which follows from its examples"
+    return ""
+
+
+def check_covered(config: Config, others: Sequence[str], buffers: Sequence[str]) -> None:
+    """Refuse a model with tensors that noise does not cover, given by name.
+
+    `others` are shared tensors that are no trained parameters; `buffers` are those of the whole model.
 
     Raises:
-        ConfigError: Differential privacy at the level of clients does not cover them.
+        ConfigError: There are some.
     """
+    if config.dp.local and buffers:
+        raise ConfigError(
+            f'run-config key "dp.unit": the model has {len(buffers)} buffers, such as {buffers[0]!r}: '
+            "averages over examples, or constants, which no noise covers; expected a model without, such as "
+            f"one with group normalisation; got {config.model!r}"
+        )
     if config.dp.central and others:
         raise ConfigError(
             f'run-config key "dp.noise": the model shares {len(others)} tensors that are not trained, such '
@@ -73,6 +101,35 @@ def check_private(config: Config) -> None:
         )
     if dp.central:
         _check_central(config)
+    else:
+        _check_local(config)
+
+
+def _check_local(config: Config) -> None:
+    train, server, data = config.train, config.server, config.data
+    mixes = train.ala or (config.algorithm == "scaffold" and config.scaffold.option == "I")
+    for key, expected, got, on, why in (
+        ("ala", "false", "true", train.ala, "its weights are learnt from the examples without noise"),
+        ("scaffold.option", '"II"', "I", mixes, "a full gradient would go up without noise"),
+        ("selection", '"uniform"', server.selection, server.selection in ("oort", "power-of-choice"),
+         "losses over the examples are not protected"),
+        ("heldout-clients", "0", server.heldout_clients, server.heldout_clients > 0,
+         "clients held out adapt to their examples without noise before they are measured"),
+        ("precision", '"float32"', train.precision, train.precision != "float32",
+         "gradients of single examples are not computed in 16 bits"),
+        ("dropout-width", "1", train.dropout_width, train.dropout_width < 1,
+         "it was not verified with parts of a model"),
+        ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
+         "mu would follow losses over the examples, which are not protected"),
+        ("standardise", "false", "true", data.standardise, "means of columns are not protected"),
+        ("missing", '"zero"', data.missing, data.missing == "mean", "means of columns are not protected"),
+        ("dataset", "one whose examples have one target", data.dataset, spec_of(data.dataset).targets > 1,
+         "what an example is in a text is not defined"),
+    ):  # fmt: skip
+        if on:
+            raise ConfigError(
+                f'run-config key "{key}": expected {expected} with dp.unit = "example", as {why}; got {got}'
+            )
 
 
 def _check_central(config: Config) -> None:

@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
+    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -84,10 +84,25 @@ def _with_adaptive_dp(entry: Algorithm) -> Algorithm:
     return replace(clipped, up=(*clipped.up, UNCLIPPED))
 
 
+DP_STEPS = Scalar(
+    "dp-steps", "private steps of the client in the run so far", low=1, whole=True, reduce="max"
+)
+DP_SAMPLING = Scalar(
+    "dp-sampling", "q_k = B / n_k, probability of an example to join a step", low=0, high=1, reduce="max"
+)
+
+
+def _with_example_dp(entry: Algorithm) -> Algorithm:
+    """Let clients train by DP-SGD and send what it has cost, and no number that their examples decide."""
+    needed = tuple(s for s in entry.up_scalars if s.required)
+    return replace(entry, up_scalars=(*needed, DP_STEPS, DP_SAMPLING), batched=False)
+
+
 # In the order in which they are applied: what each adds to a contract (records, scalars, kept state).
 STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "ala": _with_ala,
     "structured": _with_structured,
+    "example-dp": _with_example_dp,
     "loss": _with_loss,
     "attack": _with_attack,
     "codec": _with_codec,

@@ -76,7 +76,7 @@ def silent() -> Iterator[None]:
     """Let the noise be zero."""
     with pytest.MonkeyPatch.context() as patch:
         nothing = lambda self, size, std: np.zeros(size, np.int64)  # noqa: E731
-        patch.setattr(noise.Gaussian, "integers", nothing)
+        patch.setattr(noise.Stream, "integers", nothing)
         yield
 
 

@@ -21,7 +21,7 @@ import json, os, signal, sys
 from task.privacy import noise
 keys, secret, dies = json.loads(sys.argv[1]), bytes.fromhex(sys.argv[2]), int(sys.argv[3])
 noise.draw_secret = lambda: secret
-drawn, integers = [], noise.Gaussian.integers
+drawn, integers = [], noise.Stream.integers
 
 def counted(self, size, std):
     drawn.append(size)
@@ -29,7 +29,7 @@ def counted(self, size, std):
         os.kill(os.getpid(), signal.SIGKILL)
     return integers(self, size, std)
 
-noise.Gaussian.integers = counted
+noise.Stream.integers = counted
 from server_app.engines.simulate import simulate
 simulate(keys, 2, fresh=True)
 """

@@ -10,14 +10,14 @@ import pytest
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.privacy.grid import WIDTH, clipped, exponent, square
-from task.privacy.noise import Gaussian, coins, derived
+from task.privacy.noise import Stream, coins, derived
 
 SIZE = 1_000_000
 SECRET = bytes(range(32))
 
 
 def noise(*purpose: str | int, size: int = SIZE, std: float = 1.5e6) -> np.ndarray:
-    return Gaussian(derived(SECRET, *purpose)).integers(size, std)
+    return Stream(derived(SECRET, *purpose)).integers(size, std)
 
 
 def test_noise_has_the_moments_of_a_gaussian_and_is_whole() -> None:
@@ -47,7 +47,7 @@ def test_noise_follows_from_its_purpose_and_from_nothing_else() -> None:
 
 def test_the_start_of_a_longer_draw_is_not_the_point() -> None:
     """Two draws of one stream differ: records of a round do not share their noise."""
-    stream = Gaussian(derived(SECRET, "b"))
+    stream = Stream(derived(SECRET, "b"))
     assert not np.array_equal(stream.integers(1000, 1e6), stream.integers(1000, 1e6))
 
 
