@@ -21,6 +21,7 @@ Of linear layers a gradient is the product of the layer's input h and the loss's
 model's gradients come from ``torch.func.vmap``, `MOST` numbers at a time.
 """
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from client_app.training.programs import Batch, Dense, Factored, Perceptron, Program, Single, Tensors
+from task.models.layers import Conv2d
 from task.privacy.noise import Stream
 
 MOST = 1 << 26  # numbers of examples' gradients that are in memory at once
@@ -102,7 +104,16 @@ def private_program(model: torch.nn.Module, program: Program) -> Program:
     """Return the program by which the clients of a private run train, one at a time."""
     if program.task.plain and isinstance(model, torch.nn.Sequential) and Perceptron.takes(model):
         return Perceptron(model, program.task)
-    return program if isinstance(program, Single) else Single(model, program.task)
+    return Single(_plain(model), program.task)
+
+
+def _plain(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy with PyTorch's own convolutions: ours choose a memory format, which `vmap` cannot."""
+    made = copy.deepcopy(model)
+    for module in made.modules():
+        if type(module) is Conv2d:
+            module.__class__ = torch.nn.Conv2d
+    return made
 
 
 class PoissonSchedule:

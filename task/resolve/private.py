@@ -47,6 +47,8 @@ def why_not_local(entry: Algorithm) -> str:
         return "its clients train on everybody's data"
     if entry.phases or entry.solver not in STEPS_ALONE:
         return "its clients use their examples in other ways than in steps along the gradients of batches"
+    if entry.private == "norm":
+        return "batch normalisation lets each example change the gradients of the others"
     if any(r.of != "steps" for r in entry.up):
         return "its clients send what is computed from their examples without noise"
     if "ala" in entry.stages:
