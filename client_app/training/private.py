@@ -112,7 +112,7 @@ def _plain(model: torch.nn.Module) -> torch.nn.Module:
     made = copy.deepcopy(model)
     for module in made.modules():
         if type(module) is Conv2d:
-            module.__class__ = torch.nn.Conv2d
+            module.__class__ = torch.nn.Conv2d  # type: ignore[assignment]
     return made
 
 
