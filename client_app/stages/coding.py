@@ -37,7 +37,6 @@ from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage
 from client_app.training.loop import LocalTask
 from task.errors import FieldError
-from task.numerics import seeds
 from task.numerics.arrays import Arrays, only
 from task.spec.entry import Algorithm
 from task.spec.record import Record
@@ -63,7 +62,8 @@ class Coding(Stage):
         node, order = self.node, self.order
         like = node.forms().of(self.coded)
         own = order.received if self.entry.parted else None
-        coder = coder_of(node.config, self.entry, like, order.arrays, node.parts().trainable, own)
+        trainable = node.parts().trainable
+        coder = coder_of(node.config, self.entry, like, order.arrays, trainable, order.round, own)
         assert coder is not None  # else the stage would not be in the contract
         return coder
 
@@ -109,35 +109,31 @@ class Coding(Stage):
         Raises:
             FieldError: A number is not finite.
         """
-        arrays, owed, seed = (
-            upload.arrays[record.name],
-            self._residual(client, record),
-            self._seed(client, record),
-        )
-        code, x, left = self.coder.encode(record, arrays, owed, seed)
-        excess = self._excess(record, upload, code)
+        arrays, owed = upload.arrays[record.name], self._residual(client, record)
+        code, x, left = self.coder.encode(client, record, arrays, owed)
+        excess = self._excess(client, record, upload, code)
         if excess <= 1:
             return code, x, left
-        alone, own, _ = self.coder.encode(record, arrays, {}, seed)
-        if not owed or self._excess(record, upload, alone) > 1:
+        alone, own, _ = self.coder.encode(client, record, arrays, {})
+        if not owed or self._excess(client, record, upload, alone) > 1:
             owed = owed or {n: np.zeros_like(a) for n, a in own.items()}
             return alone, owed, owed
         scale = 1.0
         while excess > 1:
             scale *= MARGIN / excess
             less = {n: owed[n] + np.float32(scale - 1) * a for n, a in x.items()}
-            code, part, rest = self.coder.encode(record, arrays, less, seed)
+            code, part, rest = self.coder.encode(client, record, arrays, less)
             left = {n: a - (part[n] - rest[n]) for n, a in x.items()}
-            excess = self._excess(record, upload, code)
+            excess = self._excess(client, record, upload, code)
         return code, x, left
 
-    def _excess(self, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
+    def _excess(self, client: str, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
         """Return the norm of a code's update, with the parameters beside it, in units of the bound."""
         if not self.bound.most:
             return 0.0
         sent = self.coder.on_wire(record, replace(upload, codes={record.name: code}))
         try:
-            decoded = self.coder.decode(record, sent)
+            decoded = self.coder.decode(client, record, sent)
         except FieldError:
             return math.inf
         of = {n: a for n, a in decoded.items() if n in self.bound.trainable}
@@ -158,10 +154,6 @@ class Coding(Stage):
         parts = np.split(flat, ends[:-1])
         return {n: part.reshape(a.shape) for (n, a), part in zip(residual.items(), parts, strict=True)}
 
-    def _seed(self, client: str, record: Record) -> int:
-        role = f"{seeds.CODEC}:{record.name}"
-        return seeds.seed_for(self.node.config.seeds.train, role, self.order.round, client)
-
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads as the server will read them, coded where they are not yet."""
         for client, outcome in outcomes:
@@ -174,12 +166,12 @@ class Coding(Stage):
                 yield client, err
 
     def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        codes, coder = dict(upload.codes), self.coder.of(client)
+        codes, coder = dict(upload.codes), self.coder
         for r in self.coded:
             if r.name not in codes:
-                codes[r.name] = coder.encode(r, upload.arrays[r.name], {}, self._seed(client, r))[0]
+                codes[r.name] = coder.encode(client, r, upload.arrays[r.name], {})[0]
         upload = replace(upload, codes=codes)
-        decoded = {r.name: coder.decode(r, coder.on_wire(r, upload)) for r in self.coded}
+        decoded = {r.name: coder.decode(client, r, coder.on_wire(r, upload)) for r in self.coded}
         return replace(upload, arrays={**upload.arrays, **decoded})
 
 

@@ -143,8 +143,8 @@ class Fold:
     def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
         """Return a client's records as it meant them."""
         coded = {r.name: r for r in self.entry.up if r.coded}
-        coder = self.coder.of(client) if self.coder else None
-        return {n: coder.decode(coded[n], a) if coder and n in coded else a for n, a in arrays.items()}
+        read = self.coder.decode if self.coder else None
+        return {n: read(client, coded[n], a) if read and n in coded else a for n, a in arrays.items()}
 
     def _merged(
         self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]], contract: Algorithm
@@ -283,7 +283,7 @@ def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Ar
     """Return one client's record among those that its node forwards; the weight stands under ``""``."""
     assert coder is not None  # the contract has coded records
     sent = {n: a for n, a in arrays.items() if n}
-    return {**coder.of(client).decode(record, sent), "": arrays.get("", np.zeros(0))}
+    return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}
 
 
 def most_bytes(

@@ -191,6 +191,39 @@ def test_a_damaged_code_is_refused_by_name_and_the_others_go_on(damage: bytes, o
     assert played.rows[1]["answered"] == 4
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"codec__up": "rand-k"},
+        {"codec__up": "rand-k", "codec__bits": 4, "codec__block": 64},
+        {"codec__up": "eden"},
+        {"structured__kind": "mask", "structured__keep": 0.5},
+        {"structured__kind": "low-rank", "structured__keep": 0.5},
+    ],
+)
+@pytest.mark.parametrize("nodes", [5, 3])
+def test_a_code_whose_sender_chose_the_seed_is_refused(
+    given: dict[str, Any], nodes: int, owners: Path
+) -> None:
+    def tamper(node: int, reply: Message) -> Message:
+        """Name the seed of another round, which fits the code's length and form."""
+        for name, record in reply.content.array_records.items() if node == 0 else ():
+            if CODE in (arrays := wire.read_arrays(record)):
+                code = bytearray(arrays[CODE].tobytes())
+                code[8] ^= 1
+                arrays[CODE] = np.frombuffer(bytes(code), np.uint8)
+                reply.content[name] = wire.pack_arrays(arrays)
+        return reply
+
+    run = keys(owners, fraction_train=1.0, num_server_rounds=1, **given)
+    assert not play(run, nodes=nodes).keep.lines
+    played = play(run, nodes=nodes, tamper=tamper)
+    lines = played.rows[1]["quarantined"]
+    assert lines
+    assert all("seed" in line["expected"] and "client" in line["expected"] for line in lines)
+    assert played.rows[1]["answered"] == 5 - len(lines)
+
+
 def test_a_node_that_lost_its_copy_gets_the_whole_model(owners: Path) -> None:
     run = keys(owners, codec__down="stc", fraction_train=1.0, num_server_rounds=5)
     want = play(run, journal=OneRun())
