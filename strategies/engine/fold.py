@@ -8,9 +8,11 @@ import numpy as np
 from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
+from task.codecs.sign import Sign
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import checks, traffic
@@ -169,6 +171,8 @@ class Fold:
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
+                if r.code == Sign.name:
+                    check_votes(r, records["high"], low, sum(weights.values()))
 
         def fold() -> None:
             for name, records in parts.items():
@@ -277,6 +281,19 @@ def check_partial(
             if int(records[client][""]) != weight:
                 sent = f"{int(records[client][''])}"
                 raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
+
+
+def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
+    """Refuse a sum that so many votes of 1 or -1 cannot have; `high` and `low` are its two parts.
+
+    Raises:
+        FieldError: Naming record and array.
+    """
+    for name, part in low.items():
+        votes = high[name] * HIGH_UNIT + part * LOW_UNIT
+        if (bad := votes[(np.abs(votes) > voters) | ((votes + voters) % 2 != 0)]).size:
+            expected = f"sums of {voters} votes, each 1 or -1, one for each client in them"
+            raise FieldError(f"{record.name}/{name}", expected, f"{bad[0]:g}")
 
 
 def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:

@@ -196,7 +196,7 @@ def test_a_damaged_code_is_refused_by_name_and_the_others_go_on(damage: bytes, o
     [
         {"codec__up": "rand-k"},
         {"codec__up": "rand-k", "codec__bits": 4, "codec__block": 64},
-        {"codec__up": "eden"},
+        {"codec__up": "eden", "codec__block": 64},
         {"structured__kind": "mask", "structured__keep": 0.5},
         {"structured__kind": "low-rank", "structured__keep": 0.5},
     ],
