@@ -163,7 +163,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received)
     like = replace(forms, clients=len(order.population)).of(entry.up)
     own = order.received if entry.parted else None
-    coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, own)
+    coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, order.round, own)
     named = bool(order.clients) and not order.whole
     contract = coder.forwarding(len(order.clients)) if coder and named else entry
     merged = _Merge(contract, like, bound, node.owner, coder)

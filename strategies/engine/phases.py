@@ -339,7 +339,7 @@ class PhaseEngine:
         like = self._like(phase.contract)
         models = phase.models
         own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
-        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, own)
+        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
     def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
