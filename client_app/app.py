@@ -21,6 +21,7 @@ from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
+from task.privacy.grid import bound_of
 from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.text import logger
@@ -159,7 +160,7 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None
-    bound = NormBound(most, model, trainable, received)
+    bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received)
     like = replace(forms, clients=len(order.population)).of(entry.up)
     own = order.received if entry.parted else None
     coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, order.round, own)

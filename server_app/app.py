@@ -30,6 +30,7 @@ from task.config.read import read_config
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
+from task.privacy.accounting import accountant
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.tasks import task_of
@@ -65,6 +66,8 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     config = read_config(run_config)
     check_measured(config)
     check_trackers(config)
+    if config.dp.noise:
+        accountant()
     folder_of_run(config)
     if is_reference(config.model):
         find_maker(config.model)
@@ -197,6 +200,8 @@ def check_measured(config: Config) -> None:
     Raises:
         ConfigError: Naming the key to set.
     """
+    if config.dp.central:  # numbers of single clients stay there
+        return
     if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '

@@ -7,6 +7,7 @@ from typing import Any
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
@@ -41,6 +42,7 @@ class Recorder(Journal):
         self.card = dict(card or {})
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
+        self.ledger = Ledger(folder.path, resume=resume)
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
@@ -73,6 +75,22 @@ class Recorder(Journal):
         self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
         return snapshot
+
+    def remark(self, line: str) -> None:
+        """Show the line above the bar."""
+        self.progress.message(line)
+
+    def secret(self) -> bytes:
+        """Return the run's secret, from its folder."""
+        return self.ledger.secret()
+
+    def released(self) -> list[dict[str, Any]]:
+        """Return the lines of the run's ledger."""
+        return self.ledger.lines()
+
+    def release(self, line: dict[str, Any]) -> None:
+        """Add a line to the run's ledger, on the disk."""
+        self.ledger.append(line)
 
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""

@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.engine.download import Download
+from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.lost_replies import LostReplies
+from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
@@ -32,6 +35,8 @@ from task.datasets import spec_of
 from task.models.family import ModelFamily, form_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
+from task.privacy.grid import bound_of
+from task.resolve.contract import contract_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.spec.stages import LAST_CODE
@@ -66,7 +71,10 @@ class PhaseEngine:
 
     def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
         self.config, self.registry, self.limited = config, registry, limited
-        self.last_good = LastGood()
+        self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
+        examples = ExamplePrivacy(config) if config.dp.local else None
+        self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
+        self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
         self.journal = Journal()
@@ -94,6 +102,8 @@ class PhaseEngine:
         self.bytes_down = 0
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
+        if self.accounts and server_round:
+            self.accounts.begin(self.journal, server_round, len(self.registry.names))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -101,10 +111,14 @@ class PhaseEngine:
 
     def dump(self) -> Arrays:
         """Return what the next round depends on beside the rule's state, for a checkpoint."""
-        return self.last_good.dump() | self.lost.dump() | self.download.dump()
+        private = self.accounts.dump() if self.accounts else {}
+        return self.last_good.dump() | self.lost.dump() | self.download.dump() | private
 
-    def load(self, arrays: NamedArrays) -> None:
-        """Take up what `dump` returned."""
+    def load(self, arrays: NamedArrays, done: int) -> None:
+        """Take up what `dump` returned after the round `done`."""
+        if self.accounts:
+            self.accounts.load(arrays)
+            self.accounts.open(self.journal, done)
         self.lost.load(arrays)
         self.download.load(arrays)
 
@@ -130,6 +144,8 @@ class PhaseEngine:
 
     def open(self, phase: Phase) -> Opened:
         """Write one message per node; what is for one client goes to its node alone."""
+        if self.privacy and phase.contract.noised:
+            phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
         requests = self._messages(phase) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
@@ -236,6 +252,7 @@ class PhaseEngine:
         received = phase.models.received if phase.models else None
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
+        bound = bound_of(phase.contract, phase.scalars) or bound
         like = self._like(phase.contract)
         coder = self._coder(phase)
         fold = Fold(
@@ -263,7 +280,16 @@ class PhaseEngine:
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
+        if isinstance(self.accounts, ExamplePrivacy) and phase.contract.work == "train":
+            self.accounts.observe(folded.metrics)
+        if self.privacy and phase.contract.noised:
+            came = folded.reduced or self.nobody()
+            folded.reduced = self.privacy.release(phase, came, like, self.model)
         return folded
+
+    def nobody(self) -> AggregatedReplies:
+        """Return the replies of no clients."""
+        return AggregatedReplies({}, (), np.zeros(0, int), {}, self.round, self.lr, self.trainable)
 
     def _own_down(self, phase: Phase) -> dict[str, int]:
         """Return by client the bytes of what it gets, as a device that has followed every round."""

@@ -98,6 +98,13 @@ class RoundLog:
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
         self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
 
+    def spent(self, row: Mapping[str, Any], *, secret: bool) -> None:
+        """Take over what a round cost in privacy; leave out who took part if that is `secret`."""
+        self.values |= row
+        if secret:
+            self.values |= {"selected": [], "stragglers": []}
+            self.clients = []
+
     def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:
         """Take over further metrics; ``measures`` lists them, as only some runs have any."""
         if further:

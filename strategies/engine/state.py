@@ -53,8 +53,16 @@ class AggregatedReplies:
     # By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which the selection
     # may set); None = n_k.
     weights: np.ndarray | None = None
+    # Clients to be expected in a round, by which sums were divided (``dp.*``); 0 = by those that took part.
+    expected: float = 0.0
     # What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     reduce: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Share m / K of the clients that took part; under ``dp.*`` that to be expected, q."""
+        took = self.expected or len(self.clients)
+        return took / max(self.population, took)
 
     @property
     def counts(self) -> np.ndarray:

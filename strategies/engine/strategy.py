@@ -107,7 +107,7 @@ class Strategy(FlowerStrategy):
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
-        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
+        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry, self.engine.privacy)
         self.state: ServerState | None = None
         self.last_metrics: dict[str, Number] = {}
         self._plan = RoundPlan((), {}, ())
@@ -353,9 +353,11 @@ class Strategy(FlowerStrategy):
         return held_out.measure(self.engine, grid, server_round, self.lr, self._context, self.state)
 
     def finished(self) -> bool:
-        """Return whether the rule has nothing more to do."""
+        """Return whether the rule has nothing more to do, or the run may release nothing more."""
         assert self.state is not None
-        return self.rule.finished(self.state)
+        return self.rule.finished(self.state) or bool(
+            self.engine.accounts and self.engine.accounts.finished()
+        )
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
@@ -369,7 +371,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
-        self.engine.load(snapshot.arrays)
+        self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
         self._take(snapshot.state(form))

@@ -94,6 +94,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "client-evaluate-every": (When("fraction-evaluate"),),
     "adaptive-tau.step-cost": (_MODEL_COST,),
     "adaptive-tau.round-cost": (_MODEL_COST,),
+    **dict.fromkeys(("dp.clip", "dp.delta", "dp.max-epsilon", "dp.unit"), (When("dp.noise"),)),
+    "dp.clip-quantile": (When("dp.noise"), When("dp.unit", ("client",))),
     "codec.keep": (_codec(*SPARSE),),
     "codec.bits": (_codec("eden", "rand-k"),),
     "codec.block": (_codec("eden", "rand-k"),),

@@ -12,6 +12,7 @@ from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import entry_of
+from task.resolve.private import why_not_central, why_not_local
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN, MODEL_UP
@@ -43,6 +44,8 @@ class Choice:
         got["structured.kind"] = config.structured.kind
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
+        if self.key in ("dp.noise", "dp.unit"):
+            return config.dp.central if self.key == "dp.noise" else config.dp.local
         if self.key in ("dropout-width", "heldout-clients"):
             return train.dropout_width < 1 if self.key == "dropout-width" else server.heldout_clients > 0
         if self.key == "optimizer":
@@ -151,6 +154,8 @@ CHOICES: tuple[Choice, ...] = (
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
+    Choice("dp.noise", (SOME,), why_not_central),
+    Choice("dp.unit", ("example",), why_not_local),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
