@@ -26,6 +26,7 @@ from server_app.terminal import Terminal
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
+from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
@@ -33,6 +34,7 @@ from task.models.brought import find_maker
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.tasks import task_of
+from task.storage.client_state import folder_of
 from task.text import logger
 from task.wire import messages as wire
 
@@ -136,6 +138,7 @@ def _run(
             every=output.checkpoint_every,
             resume=output.resume,
             card=opened.card,
+            kept=folder_of(state_root(config), config.run_name, str(folder.config()["id"])),
             tell=trackers.round,
         )
         try:

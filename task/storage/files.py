@@ -3,6 +3,7 @@
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
 
+import ctypes
 import errno
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,10 +101,44 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically."""
-    with replacing(path) as temp:
-        temp.write_bytes(data)
+def sync_file_system(folder: Path) -> None:
+    """Make all that was written so far on the file system of `folder` durable."""
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # Linux alone has it
+        os.sync()
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if syncfs(handle):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(folder))
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it.
+
+    One that is not `durable` is whole after its process was killed, but not after a power cut, unless
+    `sync_file_system` was called in between.
+    """
+    make_folder(path.parent)
+    handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb", buffering=0) as file:
+            os.fchmod(handle, FILE)  # a umask may take the owner's own rights
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            if durable:
+                os.fsync(handle)
+        os.replace(temp, path)
+        if durable:
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temp)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
