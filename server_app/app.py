@@ -33,8 +33,8 @@ from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
 from task.references import is_reference
 from task.resolve.contract import contract_of
-from task.tasks import task_of
 from task.storage.client_state import folder_of
+from task.tasks import task_of
 from task.text import logger
 from task.wire import messages as wire
 
