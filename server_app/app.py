@@ -14,7 +14,7 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.evaluate import global_model
-from server_app.run.kept import settle
+from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.progress import Progress, closing_table
@@ -138,7 +138,7 @@ def _run(
             every=output.checkpoint_every,
             resume=output.resume,
             card=opened.card,
-            kept=folder_of(state_root(config), config.run_name, str(folder.config()["id"])),
+            kept=KeptSync(folder_of(state_root(config), config.run_name, str(folder.config()["id"]))),
             tell=trackers.round,
         )
         try:

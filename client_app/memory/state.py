@@ -1,12 +1,12 @@
 """The only store of what a client keeps between rounds; it outlives the process.
 
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
-temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new one,
-never half of one. In a simulation the checkpoint syncs instead, once for all clients: it is what a run goes on
-from after a power cut. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused
-until a backup is put in its place or the damaged file is deleted: to start from fresh values would be a
-wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
-it is.
+temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new
+one, never half of one. In a simulation the checkpoint syncs instead, once for all clients: it is what a run
+goes on from after a power cut. A damaged file is moved aside to ``*.damaged`` and refused, and the client
+stays refused until a backup is put in its place or the damaged file is deleted: to start from fresh values
+would be a wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and
+left where it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
 made of that round or of later ones. So a save leaves earlier versions next to the new one, as

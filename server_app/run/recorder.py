@@ -8,11 +8,12 @@ from typing import Any
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.kept import KeptSync
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
 from task.errors import StateError
-from task.storage.files import sync_file_system, write_safetensors
+from task.storage.files import write_safetensors
 from task.wire.messages import RejectedReply
 
 
@@ -20,9 +21,8 @@ class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
-    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` is the
-    folder of what the clients keep, if they are on this machine: a simulation leaves it to the checkpoint to
-    make that durable. `tell` gets the line of each finished round.
+    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
+    the disk what clients on this machine keep. `tell` gets the line of each finished round.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Recorder(Journal):
         every: int,
         resume: bool,
         card: Mapping[str, str] | None = None,
-        kept: Path | None = None,
+        kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
     ) -> None:
         self._tell = tell
@@ -152,8 +152,8 @@ class Recorder(Journal):
 
     def _commit(self, snapshot: Snapshot, path: Path) -> None:
         """Make a checkpoint count, once what the clients kept by then is on the disk."""
-        if self.kept and self.kept.is_dir():
-            sync_file_system(self.kept)
+        if self.kept:
+            self.kept.sync()
         self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
 
     def _score(self, row: Mapping[str, Any]) -> float:

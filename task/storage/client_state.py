@@ -50,7 +50,7 @@ def folder_of(root: Path, run_name: str, run: str) -> Path:
 def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, durable: bool = True) -> None:
     """Replace a file of kept state, atomically; `header.fields` names the fields.
 
-    What is not `durable` does not survive a power cut before the next `task.storage.files.sync_file_system`.
+    What is not `durable` survives a power cut only once somebody has synced it and its folder.
     """
     arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
     meta = {"format": FORMAT, **asdict(header)}

@@ -3,7 +3,6 @@
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
 
-import ctypes
 import errno
 import json
 import os
@@ -101,26 +100,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def sync_file_system(folder: Path) -> None:
-    """Make all that was written so far on the file system of `folder` durable."""
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if syncfs is None:  # Linux alone has it
-        os.sync()
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if syncfs(handle):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(folder))
-    finally:
-        os.close(handle)
-
-
 def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it.
 
     One that is not `durable` is whole after its process was killed, but not after a power cut, unless
-    `sync_file_system` was called in between.
+    somebody syncs it and its folder in between.
     """
     make_folder(path.parent)
     handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 from task.storage.files import (
     building,
     replacing,
-    sync_file_system,
     synced,
     write_bytes,
     write_json,
@@ -186,9 +185,3 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
         write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_sync_of_a_file_system_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    sync_file_system(tmp_path)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        sync_file_system(tmp_path / "nowhere")
