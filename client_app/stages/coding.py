@@ -95,10 +95,9 @@ class Coding(Stage):
                 codes[r.name], x, left = self._within_bound(client, r, upload)
             except FieldError:  # `Memory.keep` refuses the upload, and what it keeps stays as it was
                 return upload, keep
-            sent = _flat(x) - _flat(left)
-            entries = np.flatnonzero(sent)
+            entries, values = _difference(x, left)
             kept[residual_of(r).name] = left
-            kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": sent[entries]}
+            kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": values}
         return replace(upload, codes=codes), keep | kept
 
     def _within_bound(
@@ -173,6 +172,18 @@ class Coding(Stage):
         upload = replace(upload, codes=codes)
         decoded = {r.name: coder.decode(client, r, coder.on_wire(r, upload)) for r in self.coded}
         return replace(upload, arrays={**upload.arrays, **decoded})
+
+
+def _difference(x: Arrays, left: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return where x - left is not 0, counted through all arrays in their order, and what it is there."""
+    entries, values, at = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    for name, a in x.items():
+        mine, rest = a.reshape(-1), left[name].reshape(-1)
+        here = np.flatnonzero(mine != rest)
+        values.append(mine[here] - rest[here])
+        entries.append(here + at)
+        at += a.size
+    return np.concatenate(entries), np.concatenate(values)
 
 
 def _flat(arrays: Arrays) -> np.ndarray:

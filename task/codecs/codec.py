@@ -93,6 +93,7 @@ class Codec(ABC):
     biased: ClassVar[bool] = False  # needs error feedback
     widths: ClassVar[tuple[int, ...]] = (0,)  # choices of `bits`, the default first
     seeded: ClassVar[bool] = False  # the decoder draws as the encoder did
+    reads_values: ClassVar[bool] = True  # the encoder looks at what the entries become, not at x alone
 
     def __init__(self, keep: float, bits: int, block: int) -> None:
         if not 0 < keep <= 1:
@@ -115,7 +116,8 @@ class Codec(ABC):
 
         Args:
             x: The update and the residual, by tensor name, float32, finite.
-            values: What the entries become if they are sent in full, of the same names and shapes: base + x.
+            values: What the entries become if they are sent in full, of the same names and shapes: base + x;
+                any without `reads_values`.
             seed: From 0 to below 2^64.
 
         Returns:

@@ -74,10 +74,12 @@ class Coder:
         base = self._base(client, record)
         mine = {n: arrays[n] for n in base}
         check_arrays(record.name, mine, mine)
-        x = {n: a - base[n].array for n, a in mine.items()}
+        x = {n: np.asarray(a - base[n].array) for n, a in mine.items()}
         if residual:
-            x = {n: a + residual[n] for n, a in x.items()}
-            mine = {n: a + residual[n] for n, a in mine.items()}
+            for n, a in x.items():
+                a += residual[n]
+            if self.codec.reads_values:
+                mine = {n: a + residual[n] for n, a in mine.items()}
         code, left = self.codec.encode(x, mine, self._seed(client, record))
         return code, x, left
 
