@@ -29,8 +29,8 @@ from task.datasets.partition import load_partition
 from task.resolve.contract import model_of
 
 NOISE = {8: 0.936, 4: 1.39, 2: 2.25}  # z by epsilon
-# The server's learning rate by model and epsilon, 0 = no noise: the best of 0.1, 0.3 and 1 on seed 101, as far
-# as tried.
+# The server's learning rate by model and epsilon, 0 = no noise: the best of 0.1, 0.3 and 1 on seed 101, as
+# far as tried.
 RATES = {
     "logistic": {0: 1.0, 8: 1.0, 4: 0.3, 2: 0.3},
     "mlp": {0: 1.0, 8: 0.3, 4: 0.3, 2: 0.1},
