@@ -80,9 +80,18 @@ def silent() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fsvrg", "fedadam"])
-def test_the_model_depends_on_the_secret_and_not_on_the_nodes(algorithm: str, owners: Path) -> None:
-    keys = keys_of(owners, algorithm=algorithm)
+RUNS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "scaffold": {"algorithm": "scaffold"},
+    "fsvrg": {"algorithm": "fsvrg"},
+    "fedadam, codes down": {"algorithm": "fedadam", "codec__down": "stc", "codec__keep": 0.2},
+    "fedper": {"algorithm": "fedper", "model": "mlp"},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_model_depends_on_the_secret_and_not_on_the_nodes(name: str, owners: Path) -> None:
+    keys = keys_of(owners, **RUNS[name])
     models = {last(run(keys, nodes=n, seed=n)) for n in (1, 2, 5)}
     assert len(models) == 1
     assert last(run(keys, Ledger(bytes(32)))) not in models

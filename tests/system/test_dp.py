@@ -14,7 +14,10 @@ from tests.privacy.test_ledger import SCRIPT, end, lines
 from tests.system.test_engines import bouquet
 
 pytestmark = pytest.mark.system
-KEYS = 'algorithm="scaffold" num-server-rounds=4 dp.noise=0.5 dp.clip=1.0 dp.delta=0.01 dp.clip-quantile=0.4'
+KEYS = (
+    'algorithm="scaffold" num-server-rounds=4 fraction-evaluate=0.0 dp.noise=0.4 dp.clip=1.0 dp.delta=0.01 '
+    "dp.clip-quantile=0.4 max-update-norm=0.0"
+)
 
 
 def test_three_nodes_and_the_simulation_agree_to_the_byte(tmp_path: Path) -> None:
