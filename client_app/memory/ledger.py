@@ -66,7 +66,8 @@ class StepLedger:
             return {str(line["order"]): int(line["steps"]) for line in lines}
         except (ValueError, KeyError, TypeError) as err:
             raise StateError(
-                f"{local(self.path)}: expected a JSON object with order and steps in each line; got {local(err)}"
+                f"{local(self.path)}: expected a JSON object with order and steps in each line; "
+                f"got {local(err)}"
             ) from None
 
     def charge(self, server_round: int, order: str, steps: int) -> None:

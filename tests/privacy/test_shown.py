@@ -45,8 +45,8 @@ def test_the_monitor_and_the_log_have_it_in_each_round() -> None:
     row = rows()[1]
     assert round_row(row)["epsilon"] == 1.25
     assert "epsilon 1.25" in _replies(row)
-    script = Path(__file__).parents[2].joinpath("server_app/deploy/monitor/static/run.js").read_text(encoding="utf-8")
-    assert "['Epsilon', 'epsilon']" in script
+    script = Path(__file__).parents[2] / "server_app/deploy/monitor/static/run.js"
+    assert "['Epsilon', 'epsilon']" in script.read_text(encoding="utf-8")
 
 
 def test_a_run_without_noise_says_nothing_of_it() -> None:
