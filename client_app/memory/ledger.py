@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from task.errors import StateError
+from task.errors import StateError, local
 from task.privacy import noise
 from task.storage.files import make_folder, private, sync_folder
 
@@ -38,7 +38,7 @@ def secret_of(root: Path) -> bytes:
         sync_folder(root)
     found = path.read_bytes()
     if len(found) != noise.SECRET_BYTES:
-        raise StateError(f"{path}: expected {noise.SECRET_BYTES} bytes; got {len(found)}")
+        raise StateError(f"{local(path)}: expected {noise.SECRET_BYTES} bytes; got {len(found)}")
     return found
 
 
@@ -66,7 +66,8 @@ class StepLedger:
             return {str(line["order"]): int(line["steps"]) for line in lines}
         except (ValueError, KeyError, TypeError) as err:
             raise StateError(
-                f"{self.path}: expected a JSON object with order and steps in each line; got {err}"
+                f"{local(self.path)}: expected a JSON object with order and steps in each line; "
+                f"got {local(err)}"
             ) from None
 
     def charge(self, server_round: int, order: str, steps: int) -> None:

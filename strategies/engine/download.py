@@ -35,7 +35,11 @@ class Download:
     def __init__(self, config: Config) -> None:
         down = config.codec
         self.seed = config.seeds.train
-        self.codec = None if down.down == "none" else codec_of(down.down, down.keep, down.bits, down.block)
+        self.codec = (
+            None
+            if down.down == "none"
+            else codec_of(down.down, down.keep, down.bits, down.block, down.rotate)
+        )
         self.residual: Arrays = {}  # A
         self.owner = ""  # the model that is short of A; nothing is owed to another one
         self.newest = 0  # bytes of the code that has come to it

@@ -47,6 +47,21 @@ class Rotation:
         return out
 
 
+class NoRotation(Rotation):
+    """Leaves the blocks as they are, and draws nothing: for comparison."""
+
+    def __init__(self, draws: Draws, blocks: int, block: int) -> None:
+        pass
+
+    def forth(self, x: np.ndarray) -> np.ndarray:
+        """Return the blocks."""
+        return x
+
+    def back(self, y: np.ndarray) -> np.ndarray:
+        """Return the blocks."""
+        return y
+
+
 def _flip(t: np.ndarray, bits: np.ndarray) -> None:
     """Change the signs of `t`, [B, blocks], where `bits`, [blocks, B], are 1."""
     signs = t.view(np.uint32)

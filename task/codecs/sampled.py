@@ -5,13 +5,14 @@ Konecny et al. 2016, arXiv 1610.05492, section 3. The seed is in the header, so 
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from task.codecs.codec import HEADER, Codec, Reader, finite
 from task.codecs.draws import Draws
 from task.codecs.flat import Flat, filled
-from task.codecs.rotation import Rotation
+from task.codecs.rotation import NoRotation, Rotation
 from task.numerics.arrays import Arrays
 from task.numerics.held import Base, Held
 
@@ -64,6 +65,7 @@ class RotatedRandK(Flat):
     """
 
     name, number, widths, seeded = "rand-k", 7, tuple(range(1, 9)), True
+    rotation: ClassVar[type[Rotation]] = Rotation
 
     def _length(self, size: int) -> int:
         blocks, block = self._blocks(size)
@@ -71,7 +73,7 @@ class RotatedRandK(Flat):
 
     def _pack(self, x: np.ndarray, seed: int) -> bytes:
         draws, (blocks, block) = Draws(seed), self._blocks(x.size)
-        y = Rotation(draws, blocks, block).forth(filled(x, blocks, block)).reshape(-1)
+        y = self.rotation(draws, blocks, block).forth(filled(x, blocks, block)).reshape(-1)
         places = draws.places(y.size, self.kept(y.size))
         y, of = y[places], places // block
         least, most = np.zeros(blocks, "<f4"), np.zeros(blocks, "<f4")
@@ -98,10 +100,16 @@ class RotatedRandK(Flat):
         level = np.zeros(count, np.uint8)
         for i in range(self.bits):
             level |= reader.bits(count, "plane") << i
-        rotation = Rotation(draws, blocks, block)
+        rotation = self.rotation(draws, blocks, block)
         places = draws.places(blocks * block, count)
         of = places // block
         y = np.zeros(blocks * block, np.float32)
         step = (most - least) / (2**self.bits - 1)
         y[places] = (least[of] + step[of] * level) * (y.size / max(1, count))
         return rotation.back(y.reshape(blocks, block)).reshape(-1)[:size]
+
+
+class PlainRandK(RotatedRandK):
+    """The same of the entries as they are: the paper's other curve, to see what the rotation gains."""
+
+    number, rotation = 11, NoRotation

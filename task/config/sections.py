@@ -225,6 +225,7 @@ class CodecConfig(Section):
     keep: float = knob(0.01, "p, share of each tensor's entries that is sent", above=0, high=1)
     bits: int = knob(0, "bits a number: eden 1 to 4, 0 = 2; rand-k 1 to 8, 0 = whole floats", low=0, high=8)
     block: int = knob(4096, "numbers that are rotated together; a power of two", low=64, high=1 << 20)
+    rotate: bool = knob(True, "rand-k with codec.bits: rotate before drawing; false = for comparison")
 
 
 class StructuredConfig(Section):

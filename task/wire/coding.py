@@ -175,4 +175,4 @@ def _codec(config: Config, record: Record) -> Codec:
     if (kind := config.structured.kind) != "none":
         return codec_of(kind, config.structured.keep)
     up = config.codec
-    return codec_of(up.up, up.keep, up.bits, up.block)
+    return codec_of(up.up, up.keep, up.bits, up.block, up.rotate)

@@ -73,7 +73,7 @@ def model_in(content: RecordDict, config: CodecConfig, mine: Arrays, trainable: 
     codes = [arrays.pop(f"{CODE}:{i}") for i in range(sum(n.startswith(CODE) for n in arrays))]
     if goal == base:
         return mine
-    codec = codec_of(config.down, config.keep, config.bits, config.block)
+    codec = codec_of(config.down, config.keep, config.bits, config.block, config.rotate)
     coded = {n: mine[n] for n in trainable if n not in arrays}
     for code in codes:
         coded = {n: dense(a) for n, a in codec.decode(code.data, coded, wire.ARRAYS).items()}

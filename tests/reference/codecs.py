@@ -112,14 +112,16 @@ def decode(name: str, code: bytes, base: Vectors, keep: float, bits: int, block:
         return _added([q * step[i // 256] for i, q in enumerate(whole)], base)
     size, blocks = block, -(-sum(sizes) // block)
     words = _words(seed)
-    first, second = (_signs(words, blocks * size).reshape(blocks, size) for _ in range(2))
+    if number != 11:
+        first, second = (_signs(words, blocks * size).reshape(blocks, size) for _ in range(2))
     if name == "eden":
         scales = struct.unpack_from(f"<{blocks}f", body)
         plane = [bits_of(body[4 * blocks + i * blocks * size // 8 :]) for i in range(bits)]
         cells = [sum(int(plane[1 + j][i]) << j for j in range(bits - 1)) for i in range(blocks * size)]
         y = [(-1) ** int(plane[0][i]) * lloyd_max(bits)[c] * scales[i // size] for i, c in enumerate(cells)]
     else:
-        assert (name, number) == ("rand-k", 7)
+        assert name == "rand-k"
+        assert number in (7, 11)
         k = kept(keep, blocks * size)
         least = struct.unpack_from(f"<{blocks}f", body)
         most = struct.unpack_from(f"<{blocks}f", body, 4 * blocks)
@@ -129,6 +131,8 @@ def decode(name: str, code: bytes, base: Vectors, keep: float, bits: int, block:
             low, high = least[i // size], most[i // size]
             level = sum(int(plane[m][j]) << m for m in range(bits))
             y[i] = (low + (high - low) * level / (2**bits - 1)) * blocks * size / k
+    if number == 11:
+        return _added(y[: sum(sizes)], base)
     h = hadamard(size)
     turned = np.array(y).reshape(blocks, size)
     x = ((turned @ h) * second @ h) * first / size

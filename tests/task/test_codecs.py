@@ -141,9 +141,22 @@ def test_an_update_of_zero_changes_nothing(name: str, bits: int) -> None:
 @pytest.mark.parametrize("keep", [0.03, 0.4, 1.0])
 @pytest.mark.parametrize("block", [64, 256])
 def test_a_code_means_what_the_reference_reads(name: str, bits: int, keep: float, block: int) -> None:
-    base, x, values = case(2)
     codec = codec_of(name, keep, bits, block)
-    assert (codec.name, codec.sparse) == (name, (name, bits) in SPARSE)
+    assert codec.name == name
+    check(codec, keep, bits, block)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8])
+@pytest.mark.parametrize("keep", [0.03, 1.0])
+def test_a_code_without_rotation_means_what_the_reference_reads(bits: int, keep: float) -> None:
+    check(codec_of("rand-k", keep, bits, 64, rotate=False), keep, bits, 64)
+
+
+def check(codec: Codec, keep: float, bits: int, block: int) -> None:
+    """Compare an update's code with the slow reference."""
+    base, x, values = case(2)
+    name = codec.name
+    assert codec.sparse == ((name, bits) in SPARSE)
     assert codec.biased == (name in ("top-k", "stc"))
     code, left = codec.encode(x, values, 123456789012345678)
     assert len(code) <= codec.most_bytes([a.shape for a in base.values()])

@@ -33,12 +33,14 @@ def estimate(name: str, bits: int, x: np.ndarray, seed: int, block: int = 4096) 
     return dense(codec.decode(code, {"w": np.zeros_like(x)}, "w")["w"])
 
 
-@pytest.mark.parametrize(("name", "bits"), RANDOM)
+@pytest.mark.parametrize(
+    ("name", "bits", "rotate"), [*((*kind, True) for kind in RANDOM), ("rand-k", 2, False)]
+)
 @pytest.mark.parametrize("shape", ["log-normal", "two"])
-def test_the_mean_over_seeds_is_the_update(name: str, bits: int, shape: str) -> None:
+def test_the_mean_over_seeds_is_the_update(name: str, bits: int, rotate: bool, shape: str) -> None:
     x = shapes(4096, 1)[shape]
     at_once = {str(i): x for i in range(100)}  # tensors of a block each, whose draws are independent
-    codec, base = codec_of(name, 0.25, bits, 4096), {n: np.zeros_like(x) for n in at_once}
+    codec, base = codec_of(name, 0.25, bits, 4096, rotate), {n: np.zeros_like(x) for n in at_once}
     errors, squares = np.zeros(x.size), np.zeros(x.size)
     for seed in range(DRAWS // len(at_once)):
         for a in codec.decode(codec.encode(at_once, at_once, seed)[0], base, "w").values():
@@ -62,6 +64,17 @@ def test_the_error_of_eden_is_that_of_lloyd_and_max_whatever_the_update(
     assert abs(((drawn - x) ** 2).sum(1).mean() / power - nmse) < within
     mean = ((drawn.mean(0) - x) ** 2).sum() / power
     assert abs(20 * mean - nmse) < 2 * within  # 1 / m
+
+
+def test_rotation_lowers_the_error_of_rounding_where_entries_differ_much() -> None:
+    """Levels go from the least to the largest entry, so that one large entry makes them coarse for all."""
+    x, errors = shapes(4096, 3)["sparse"], {}
+    for rotate in (True, False):
+        codec = codec_of("rand-k", 1.0, 1, 4096, rotate)
+        codes = [codec.encode({"w": x}, {"w": x}, seed)[0] for seed in range(9)]
+        drawn = [dense(codec.decode(code, {"w": np.zeros_like(x)}, "w")["w"]) for code in codes]
+        errors[rotate] = np.square(np.stack(drawn) - x).sum(1).mean() / np.square(x).sum()
+    assert errors[True] < errors[False] / 10
 
 
 def test_a_shared_seed_does_not_average_out() -> None:
