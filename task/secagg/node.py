@@ -10,7 +10,7 @@ A server that lies is held to this:
 * A node lists who is in the round once. Encrypted shares open only among nodes with the same list.
 * It masks one vector, for one list of those who sent shares.
 * It answers *unmask* once, with one share of each node, never both.
-* It helps to open one sum of a round (`NodeState.released`): a server that begins the round anew gets the
+* It helps to open one sum of a round (`RoundMemory.released`): a server that begins the round anew gets the
   sum of the same nodes again, or none. Else the difference of two sums would show single nodes.
 """
 
@@ -29,7 +29,7 @@ MOST_RELEASED = 1024  # sums that a node remembers
 
 
 @dataclass(frozen=True)
-class NodeState:
+class RoundMemory:
     """What a node remembers; without a session, of earlier rounds only."""
 
     session: bytes = b""  # identity of the attempt
@@ -49,7 +49,7 @@ class NodeState:
         }  # fmt: skip
 
     @classmethod
-    def load(cls, dumped: Mapping[str, bytes]) -> "NodeState":
+    def load(cls, dumped: Mapping[str, bytes]) -> "RoundMemory":
         """Return what `dump` took apart; an empty mapping gives an empty state."""
         found = {k: bytes(dumped.get(k, b"")) for k in ("session", "secret", "roster", "masked")}
         pairs = bytes(dumped.get("released", b""))
@@ -74,18 +74,18 @@ class _Keys:
         return PublicKeys(public_of(self.sealing), public_of(self.masking))
 
 
-def give_keys(state: NodeState, session: Session) -> tuple[NodeState, PublicKeys]:
+def give_keys(state: RoundMemory, session: Session) -> tuple[RoundMemory, PublicKeys]:
     """Begin a session with a secret of its own, and return its public keys; a repeat gives the same ones."""
     if state.session != session.id or not state.secret:
         if state.session == session.id:
             raise SecureAggregationError("this session is over: expected a new attempt")
-        state = NodeState(session.id, os.urandom(32), released=state.released)
+        state = RoundMemory(session.id, os.urandom(32), released=state.released)
     return state, _Keys.of(state.secret, session).public
 
 
 def give_shares(
-    state: NodeState, session: Session, rules: Rules, roster: Roster
-) -> tuple[NodeState, dict[str, bytes]]:
+    state: RoundMemory, session: Session, rules: Rules, roster: Roster
+) -> tuple[RoundMemory, dict[str, bytes]]:
     """Return the node's shares for each other node of a roster, encrypted.
 
     Raises:
@@ -111,8 +111,13 @@ def give_shares(
 
 
 def mask(
-    state: NodeState, session: Session, rules: Rules, roster: Roster, senders: Collection[str], vector: Vector
-) -> NodeState:
+    state: RoundMemory,
+    session: Session,
+    rules: Rules,
+    roster: Roster,
+    senders: Collection[str],
+    vector: Vector,
+) -> RoundMemory:
     """Mask the node's vector in place, for the sum with those nodes that sent shares.
 
     Raises:
@@ -136,14 +141,14 @@ def mask(
 
 
 def unmask(
-    state: NodeState,
+    state: RoundMemory,
     session: Session,
     rules: Rules,
     roster: Roster,
     senders: Collection[str],
     alive: Collection[str],
     sealed: Mapping[str, bytes],
-) -> tuple[NodeState, dict[str, int]]:
+) -> tuple[RoundMemory, dict[str, int]]:
     """Return one share of each of the nodes that sent shares, and forget the session's secret.
 
     It is a share of the seed of the own mask of those that are `alive`, whose vectors are in the sum, and of
@@ -180,11 +185,11 @@ def unmask(
         half = slice(shamir.SHARE_BYTES, None) if label == "seed" else slice(0, shamir.SHARE_BYTES)
         out[other] = int.from_bytes(text[half], "big")
     released = dict(list({**state.released, session.sum: whose}.items())[-MOST_RELEASED:])
-    return NodeState(session.id, released=released), out
+    return RoundMemory(session.id, released=released), out
 
 
 def _shares(
-    state: NodeState, session: Session, rules: Rules, roster: Roster, label: str, secret: bytes
+    state: RoundMemory, session: Session, rules: Rules, roster: Roster, label: str, secret: bytes
 ) -> list[int]:
     """Return the shares of one of the node's secrets, in the roster's order; a repeat gives the same ones."""
     n = len(roster.names)
@@ -193,7 +198,7 @@ def _shares(
     return shamir.share(secret, more, n)
 
 
-def _known(state: NodeState, session: Session, roster: Roster | None = None) -> _Keys:
+def _known(state: RoundMemory, session: Session, roster: Roster | None = None) -> _Keys:
     """Return the keys of a session.
 
     Raises:
@@ -227,8 +232,8 @@ def _members(names: Collection[str], roster: Roster, mine: str) -> None:
 def _enough(found: int, least: int, what: str) -> None:
     if found < least:
         raise SecureAggregationError(
-            f'expected at least {least} nodes {what} (run-config keys "secagg.min-nodes", '
-            f'"secagg.threshold"); got {found}'
+            f'expected at least {least} nodes {what} (run-config keys "secagg-min-nodes", '
+            f'"secagg-threshold"); got {found}'
         )
 
 

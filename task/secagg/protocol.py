@@ -48,7 +48,7 @@ class Rules:
         t = self.threshold or 2 * n // 3 + 1
         if not n < 2 * t <= 2 * n:
             raise SecureAggregationError(
-                f'run-config key "secagg.threshold": expected more than half of the {n} nodes of the '
+                f'run-config key "secagg-threshold": expected more than half of the {n} nodes of the '
                 f"round and at most all of them; got {t}"
             )
         return t

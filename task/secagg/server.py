@@ -91,6 +91,6 @@ class Aggregation:
         )
         if found < least:
             raise SecureAggregationError(
-                f'expected at least {least} nodes that {what} (run-config keys "secagg.min-nodes", '
-                f'"secagg.threshold"); got {found}'
+                f'expected at least {least} nodes that {what} (run-config keys "secagg-min-nodes", '
+                f'"secagg-threshold"); got {found}'
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from task.secagg import node as steps
-from task.secagg.node import NodeState
+from task.secagg.node import RoundMemory
 from task.secagg.protocol import Roster, Rules, Session
 from task.secagg.server import Aggregation
 from task.secagg.vector import NUMBER_MODULUS, Vector, as_words
@@ -19,7 +19,7 @@ class Party:
     """One node."""
 
     vector: Vector
-    state: NodeState = field(default_factory=NodeState)
+    state: RoundMemory = field(default_factory=RoundMemory)
 
 
 def vector_of(seed: int, size: int = 37, numbers: int = 2) -> Vector:

@@ -11,7 +11,7 @@ from task.errors import SecureAggregationError
 from task.numerics.reduce import Sum
 from task.secagg import node as steps
 from task.secagg import shamir
-from task.secagg.node import NodeState
+from task.secagg.node import RoundMemory
 from task.secagg.primitives import Keystream, agree, derive, encode
 from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
 from task.secagg.server import Aggregation
@@ -184,14 +184,14 @@ def test_two_attempts_share_no_keystream() -> None:
         made = parties(3, size=8, numbers=1)
         for name, p in made.items():
             p.vector = Vector.zeros(8, 1)
-            p.state = NodeState(session.id, name.encode().ljust(32, b"."))
+            p.state = RoundMemory(session.id, name.encode().ljust(32, b"."))
         _, _, sent = run(made, session, Rules(), {})
         streams |= {bytes(v.low[i : i + 1].tobytes()) for v in sent.values() for i in range(8)}
     assert len(streams) == 2 * 3 * 8
 
 
 def test_the_same_node_has_new_keys_in_each_attempt() -> None:
-    state, first = steps.give_keys(NodeState(), SESSION)
+    state, first = steps.give_keys(RoundMemory(), SESSION)
     again, repeated = steps.give_keys(state, SESSION)
     assert repeated == first
     _, second = steps.give_keys(again, replace(SESSION, attempt="second"))
@@ -308,8 +308,8 @@ def test_a_node_refuses_what_a_lying_server_may_ask() -> None:
     with pytest.raises(SecureAggregationError, match="encrypted for this node"):
         steps.unmask(mine, SESSION, rules, roster, senders, senders, swapped)
     with pytest.raises(SecureAggregationError, match="no secret of this session"):
-        steps.give_shares(NodeState(), SESSION, rules, roster)
-    state, _ = steps.give_keys(NodeState(), SESSION)
+        steps.give_shares(RoundMemory(), SESSION, rules, roster)
+    state, _ = steps.give_keys(RoundMemory(), SESSION)
     with pytest.raises(SecureAggregationError, match="own keys"):
         steps.give_shares(state, SESSION, rules, roster)
     twice = Roster({**roster.keys, "n9": roster.keys["n1"]})
@@ -326,7 +326,7 @@ def test_nodes_with_different_rosters_cannot_read_each_others_shares() -> None:
     keys = {}
     for name, p in made.items():
         p.state, keys[name] = steps.give_keys(p.state, SESSION)
-    invented, _ = steps.give_keys(NodeState(), SESSION)
+    invented, _ = steps.give_keys(RoundMemory(), SESSION)
     other = Roster({**keys, "n3": steps._Keys.of(invented.secret, SESSION).public})
     server, roster = Aggregation(SESSION, rules), Roster(keys)
     server.take_keys(keys)
@@ -356,8 +356,8 @@ def test_the_state_is_a_few_bytes_without_any_key() -> None:
     made = parties(3)
     server, roster, senders = _until_masked(made, Rules())
     state = made["n0"].state
-    assert NodeState.load(state.dump()) == state
-    assert NodeState.load({}) == NodeState()
+    assert RoundMemory.load(state.dump()) == state
+    assert RoundMemory.load({}) == RoundMemory()
     assert len(state.secret) == 32
     keys = steps._Keys.of(state.secret, SESSION)
     held = b"".join(state.dump().values())
@@ -365,7 +365,7 @@ def test_the_state_is_a_few_bytes_without_any_key() -> None:
     assert state.secret.hex() not in repr(state)
     after, _ = steps.unmask(state, SESSION, Rules(), roster, senders, senders, server.shares_for("n0"))
     assert state.secret not in b"".join(after.dump().values())
-    assert NodeState.load(after.dump()) == after
+    assert RoundMemory.load(after.dump()) == after
 
 
 def test_the_server_takes_one_vector_of_each_node_that_sent_shares() -> None:
