@@ -120,9 +120,10 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     for stage in (secure.KEYS, secure.SHARES, secure.UNMASK):
 
         def on_stage(message: Message, context: Context, stage: str = stage) -> Message:
-            return Message(
-                answer_stage(stage, message.content, node_of(context).config, context), reply_to=message
-            )
+            node = node_of(context)
+            simulation = node.owner.simulation
+            content = answer_stage(stage, message.content, node.config, context, simulation=simulation)
+            return Message(content, reply_to=message)
 
         made.query(stage)(on_stage)
     return made

@@ -10,12 +10,22 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
-from task.errors import SecureAggregationError, WireError
+from task.errors import RefusedError, SecureAggregationError, WireError
 from task.numerics.arrays import NamedArrays
 from task.secagg import node as steps
 from task.secagg import shamir
+from task.secagg.identity import (
+    AUTHORITY,
+    CERTIFICATE,
+    REQUIRED,
+    RUN_KEY,
+    SIGNATURE,
+    UNVERIFIED,
+    Identity,
+    check_proofs,
+)
 from task.secagg.node import RoundMemory
-from task.secagg.protocol import Rules
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire import secure
@@ -32,8 +42,38 @@ def rules_of(config: Config) -> Rules:
     return Rules(config.server.secagg_min_nodes, config.server.secagg_threshold)
 
 
-def answer_stage(stage: str, content: RecordDict, config: Config, context: Context) -> RecordDict:
-    """Answer one of the stages that are queries of their own.
+def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
+    """Return a round's keys with the proof that they are this node's, if it can prove anything."""
+    given = {k: str(context.node_config.get(k, "")) for k in (CERTIFICATE, RUN_KEY, SIGNATURE)}
+    if not all(given.values()):
+        return keys
+    raw = bytes.fromhex(given[RUN_KEY]), bytes.fromhex(given[SIGNATURE])
+    return Identity(given[CERTIFICATE].encode(), *raw).prove(session, keys)
+
+
+def _check_roster(context: Context, session: Session, roster: Roster, *, simulation: bool) -> None:
+    """Refuse a roster with nodes that the server may have invented.
+
+    Raises:
+        SecureAggregationError: A node's proof is not valid, or this node cannot check any.
+    """
+    config = context.node_config
+    if simulation or config.get(UNVERIFIED) is True:
+        return
+    authority = str(config.get(AUTHORITY, ""))
+    if not authority:
+        raise SecureAggregationError(
+            "expected the certificate of the federation's authority, to tell nodes from ones that a server "
+            "invents; got none. Run the node from a kit (bouquet node KIT), or let its owner do without: "
+            f"{UNVERIFIED} = true in its --node-config"
+        )
+    check_proofs(authority.encode(), context.run_id, session, roster)
+
+
+def answer_stage(
+    stage: str, content: RecordDict, config: Config, context: Context, *, simulation: bool
+) -> RecordDict:
+    """Answer one of the stages that are queries of their own; in a `simulation` all nodes are one user's.
 
     Raises:
         SecureAggregationError: It is not as the protocol has it.
@@ -45,9 +85,12 @@ def answer_stage(stage: str, content: RecordDict, config: Config, context: Conte
     session = secure.session_in(order)
     if stage == secure.KEYS:
         state, keys = steps.give_keys(state, session)
+        keys = _proved(context, session, keys)
         fields: dict[str, object] = {"sealing": keys.sealing, "masking": keys.masking, "proof": keys.proof}
     elif stage == secure.SHARES:
-        state, sealed = steps.give_shares(state, session, rules, secure.roster_in(order))
+        roster = secure.roster_in(order)
+        _check_roster(context, session, roster, simulation=simulation)
+        state, sealed = steps.give_shares(state, session, rules, roster)
         fields = {"to": list(sealed), "sealed": list(sealed.values())}
     else:
         roster, senders = secure.roster_in(order), secure.texts(order, "senders")
@@ -100,8 +143,11 @@ def masking_of(content: RecordDict, kind: str, config: Config, context: Context)
     """Return what masks the answer to a message; None if the run has no secure aggregation.
 
     Raises:
+        RefusedError: The owner of the node allows no run without it.
         SecureAggregationError: The message is one of a secure round, and the run has none.
     """
+    if context.node_config.get(REQUIRED) is True and not config.server.secagg:
+        raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
     if not config.server.secagg and secure.record_in(content) is None:
         return None
     return Masking(content, kind, config, context)
