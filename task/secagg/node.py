@@ -129,7 +129,7 @@ def mask(
     _members(senders, roster, mine)
     _enough(len(senders), rules.least(len(roster.names)), "that sent shares")
     asked = _asked(senders)
-    about = asked + digest(vector.content())
+    about = asked + vector.digest()
     if state.masked and not hmac.compare_digest(state.masked, about):
         raise SecureAggregationError("expected to mask one vector in a session; got a second one")
     mask_own(vector, session, keys.seed)

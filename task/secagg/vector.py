@@ -14,9 +14,10 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
 
 from task.errors import SecureAggregationError
-from task.secagg.primitives import Keystream
+from task.secagg.primitives import Keystream, encode
 
 Low = npt.NDArray[np.uint64]
 High = npt.NDArray[np.uint32]
@@ -80,9 +81,15 @@ class Vector:
         """Return the numbers for the wire, `NUMBER_BYTES` each, little endian."""
         return b"".join(n.to_bytes(NUMBER_BYTES, "little") for n in self.numbers)
 
-    def content(self) -> bytes:
-        """Return all bytes of it, for a digest."""
-        return self.low.tobytes() + self.high.tobytes() + self.number_bytes()
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all of it, 32 bytes."""
+        made = Hash(SHA256())
+        made.update(encode(len(self.low), len(self.numbers)))
+        for part in (self.low.data, self.high.data):
+            if part.nbytes:
+                made.update(part.cast("B"))
+        made.update(self.number_bytes())
+        return made.finalize()
 
 
 def numbers_from(raw: bytes) -> list[int]:

@@ -35,7 +35,7 @@ def parties(n: int, **form: int) -> dict[str, Party]:
 
 
 def same(a: Vector, b: Vector) -> bool:
-    return a.content() == b.content()
+    return a.digest() == b.digest()
 
 
 def test_every_pattern_of_drop_outs_of_five_nodes() -> None:
