@@ -27,6 +27,7 @@ from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
+from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
@@ -61,6 +62,7 @@ class Opened:
     requests: list[Message]  # one message per node
     terms: Terms  # how the replies are waited for
     good: int = 0  # clients with a good reply so far
+    secure: SecurePhase | None = None  # what runs it, under secure aggregation
 
 
 class PhaseEngine:
@@ -146,10 +148,12 @@ class PhaseEngine:
         """Write one message per node; what is for one client goes to its node alone."""
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
-        requests = self._messages(phase) if phase.to else []
+        if self.config.server.secagg:
+            return self._open_secure(phase)
+        requests = self.messages(phase, self.spread(phase)) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self._like(phase.contract), clients, self._coder(phase))
+        most = most_bytes(phase.contract, self.like(phase.contract), clients, self._coder(phase))
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
         opened = Opened(phase, requests, terms)
 
@@ -163,8 +167,13 @@ class PhaseEngine:
         opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
-    def _messages(self, phase: Phase) -> list[Message]:
-        by_node = self.spread(phase)
+    def _open_secure(self, phase: Phase) -> Opened:
+        secure = SecurePhase(self, phase)
+        requests = secure.begin()
+        return Opened(phase, requests, Terms(self.registry.membership, self.round), secure=secure)
+
+    def messages(self, phase: Phase, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
+        """Return one message per node for its clients."""
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
@@ -232,12 +241,19 @@ class PhaseEngine:
         return route
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
-        """Send the messages now; return the replies as they come."""
+        """Send the messages now; return the replies as they come.
+
+        A secure phase is run to its end here, and has no replies to hand on.
+        """
+        if opened.secure:
+            return opened.secure.run(grid)
         return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
         """Check the replies and fold the good ones in as they come; book the phase."""
         phase, requests = opened.phase, opened.requests
+        if opened.secure:
+            return self._close_secure(opened.secure, replies)
         asked = {m.metadata.message_id: wire.clients_of(m) for m in requests}
         self._served |= {c: m.metadata.dst_node_id for m in requests for c in wire.clients_of(m)}
         total = sum(len(clients) for clients in asked.values())
@@ -253,7 +269,7 @@ class PhaseEngine:
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
         bound = bound_of(phase.contract, phase.scalars) or bound
-        like = self._like(phase.contract)
+        like = self.like(phase.contract)
         coder = self._coder(phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models
@@ -276,6 +292,10 @@ class PhaseEngine:
                 m.content, wire.clients_of(m), traffic.recipients(m.content)
             ).items():
                 folded.down[client] = folded.down.get(client, 0.0) + size
+        return self._done(phase, folded)
+
+    def _done(self, phase: Phase, folded: Folded) -> Folded:
+        """Account for a phase's answers; add noise to their sums where the run asks for it."""
         self.done.append((phase, folded))
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
@@ -284,12 +304,21 @@ class PhaseEngine:
             self.accounts.observe(folded.metrics)
         if self.privacy and phase.contract.noised:
             came = folded.reduced or self.nobody()
-            folded.reduced = self.privacy.release(phase, came, like, self.model)
+            folded.reduced = self.privacy.release(phase, came, self.like(phase.contract), self.model)
         return folded
 
     def nobody(self) -> AggregatedReplies:
         """Return the replies of no clients."""
         return AggregatedReplies({}, (), np.zeros(0, int), {}, self.round, self.lr, self.trainable)
+
+    def _close_secure(self, secure: SecurePhase, replies: Iterable[Message]) -> Folded:
+        for _ in replies:
+            pass
+        phase, folded = secure.phase, secure.folded()
+        self.bytes_down += secure.bytes_down
+        self.journal.quarantined(folded.quarantined)
+        folded.own_down = self._own_down(phase)
+        return self._done(phase, folded)
 
     def _own_down(self, phase: Phase) -> dict[str, int]:
         """Return by client the bytes of what it gets, as a device that has followed every round."""
@@ -336,12 +365,12 @@ class PhaseEngine:
 
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
-        like = self._like(phase.contract)
+        like = self.like(phase.contract)
         models = phase.models
         own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
         return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
-    def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
+    def like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
         if self.family:

@@ -50,7 +50,8 @@ def client_lines(
     phases, lines = (folded, *others), []
     for name in sorted(folded.metrics):
         scalars = dict(folded.metrics[name])
-        examples = int(scalars.pop(wire.NUM_EXAMPLES))
+        examples = scalars.pop(wire.NUM_EXAMPLES, None)  # nobody knows it under secure aggregation
+        examples = None if examples is None else int(examples)
         line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
         line["bytes_down"] = round(sum(f.down.get(name, 0) for f in phases))
         line["bytes_up"] = round(sum(f.up.get(name, 0) for f in phases))

@@ -12,7 +12,6 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
@@ -254,7 +253,7 @@ class Strategy(FlowerStrategy):
         self.client_counts, self.client_metrics = {}, {}
         if reduced is None:
             return None
-        self.client_counts = {k: sum(not math.isnan(v) for v in sent) for k, sent in reduced.scalars.items()}
+        self.client_counts = reduced.senders()
         if self.entry.metrics and self.engine.measures:
             self.client_metrics = self.engine.measures.values(reduced.arrays[SUMS.name])
         return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
@@ -331,6 +330,8 @@ class Strategy(FlowerStrategy):
         log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
+        if self.config.server.secagg and metrics is not None:
+            log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")

@@ -100,6 +100,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "codec.bits": (_codec("eden", "rand-k"),),
     "codec.block": (_codec("eden", "rand-k"),),
     "codec.rotate": (_codec("rand-k"), When("codec.bits")),
+    "secagg-min-nodes": (When("secagg"),),
+    "secagg-threshold": (When("secagg"),),
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),

@@ -162,6 +162,11 @@ class ServerConfig(Section):
     min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
     nodes: str = knob("", 'names of the nodes to run on, "ward-1,ward-3", where they are enrolled; "" = all')
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
+    secagg: bool = knob(False, "secure aggregation: the server sees sums over nodes, of no single one")
+    secagg_min_nodes: int = knob(3, "secagg: fewest nodes whose sum the server may see", low=3)
+    secagg_threshold: int = knob(
+        0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
