@@ -14,6 +14,7 @@ from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.replica import with_model
+from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
@@ -21,10 +22,11 @@ from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
+from task.privacy.grid import bound_of
 from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.text import logger
-from task.wire import checks, registration
+from task.wire import checks, registration, secure
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 from task.wire.folding import Folding
@@ -97,7 +99,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            return Message(answer(node, message.content, contract), reply_to=message)
+            masking = masking_of(message.content, message.metadata.message_type, node.config, context)
+            return Message(answer(node, message.content, contract, masking), reply_to=message)
 
         return on_message
 
@@ -115,6 +118,15 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)
 
+    for stage in (secure.KEYS, secure.SHARES, secure.UNMASK):
+
+        def on_stage(message: Message, context: Context, stage: str = stage) -> Message:
+            node = node_of(context)
+            simulation = node.owner.simulation
+            content = answer_stage(stage, message.content, node.config, context, simulation=simulation)
+            return Message(content, reply_to=message)
+
+        made.query(stage)(on_stage)
     return made
 
 
@@ -139,14 +151,16 @@ WORK: dict[str, Work] = {
 }
 
 
-def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> RecordDict:
+def answer(
+    node: Node, content: RecordDict, entry: Algorithm | None = None, masking: Masking | None = None
+) -> RecordDict:
     """Do what a contract asks for the clients that a message names and merge their uploads as they come.
 
     A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
     loop or wrapper: all clients of the node are trained and their reduction is answered as if the node were
     one client.
 
-    Without an `entry` it is the run's training.
+    Without an `entry` it is the run's training. With `masking` the answer is one masked sum.
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
@@ -159,12 +173,14 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None
-    bound = NormBound(most, model, trainable, received)
+    bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received)
     like = replace(forms, clients=len(order.population)).of(entry.up)
     own = order.received if entry.parted else None
-    coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, own)
+    coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, order.round, own)
     named = bool(order.clients) and not order.whole
     contract = coder.forwarding(len(order.clients)) if coder and named else entry
+    if masking:
+        contract, coder = secure.as_summed(entry), None
     merged = _Merge(contract, like, bound, node.owner, coder)
     if not named:
         clients = _share(node)
@@ -188,6 +204,8 @@ def answer(node: Node, content: RecordDict, entry: Algorithm | None = None) -> R
             if not named:
                 raise
             merged.fail(client, order.round, err)
+    if masking:
+        return merged.masked(masking)
     return wire.reply_content(merged.reply() if named else merged.as_one_client())
 
 
@@ -257,6 +275,12 @@ class _Merge:
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
         partials = {**self.folding.partials(), **self.forwarded} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
+
+    def masked(self, masking: Masking) -> RecordDict:
+        """Return the node's answer in a secure round."""
+        self._fold_first()
+        weights = [self.folding.weight(row) for row in self.scalars]
+        return masking.content(self.entry, self.folding.partials(), self.scalars, weights, self.failed)
 
     def _on_wire(self, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         if self.coder is None:

@@ -141,7 +141,7 @@ class Node:
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
-        return StateStore(state_root(self.config), self.config.run_name)
+        return StateStore(state_root(self.config), self.config.run_name, durable=not self.owner.simulation)
 
     def registration(self) -> registration.Registration:
         """Return what this node says of itself."""

@@ -17,6 +17,7 @@ from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, measured
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
+from client_app.training.private import private_program
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
 from task.errors import BouquetError, DataError, FieldError
@@ -125,6 +126,8 @@ class Training:
         alone = not self.entry.batched or is_reference(self.config.optimizer)
         most = 1 if alone else self.config.stack
         program, size = program_of(self.node.local_model(), most, self.node.task)
+        if self.node.config.dp.local:
+            program = private_program(self.node.local_model(), program)
         self.program = in_precision(program, self.config.precision)
         for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
             yield from self._outcomes(cohort)

@@ -14,7 +14,7 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.evaluate import global_model
-from server_app.run.kept import settle
+from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.progress import Progress, closing_table
@@ -26,12 +26,15 @@ from server_app.terminal import Terminal
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
+from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.partition import load_partition
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
+from task.privacy.accounting import accountant
 from task.references import is_reference
 from task.resolve.contract import contract_of
+from task.storage.client_state import folder_of
 from task.tasks import task_of
 from task.text import logger
 from task.wire import messages as wire
@@ -65,6 +68,8 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     config = read_config(run_config)
     check_measured(config)
     check_trackers(config)
+    if config.dp.noise:
+        accountant()
     folder_of_run(config)
     if is_reference(config.model):
         find_maker(config.model)
@@ -136,6 +141,7 @@ def _run(
             every=output.checkpoint_every,
             resume=output.resume,
             card=opened.card,
+            kept=KeptSync(folder_of(state_root(config), config.run_name, str(folder.config()["id"]))),
             tell=trackers.round,
         )
         try:
@@ -197,6 +203,8 @@ def check_measured(config: Config) -> None:
     Raises:
         ConfigError: Naming the key to set.
     """
+    if config.dp.central:  # numbers of single clients stay there
+        return
     if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '

@@ -77,6 +77,10 @@ class RefusedError(BouquetError):
     """The owner of this machine does not allow what a run asks for."""
 
 
+class SecureAggregationError(BouquetError):
+    """A message of a secure round is not as the protocol has it, so that this side goes no further."""
+
+
 def local(value: object) -> str:
     """Return a value as a part of a message that does not leave this machine."""
     return f"{_BEGIN}{_MARKS.sub('', str(value))}{_END}"

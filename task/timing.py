@@ -63,6 +63,7 @@ RECONNECT_S = Timing(2, "longest pause before a lost SuperLink is dialled again"
 RETRY_FIRST_S = Timing(0.5, "before a failed call is tried again; doubles each time, a random part is waited")
 RETRY_LONGEST_S = Timing(3, "the longest such pause", RECONNECT_S, RETRY_FIRST_S)
 HOLD_S = Timing(20, "a message to a waiting node, before the SuperLink answers that there is none")
+SLOW_PART_S = Timing(10, "a part of a message; where it takes longer, parts are sent one after the other")
 HELD_ANSWER_S = Timing(HOLD_S + 15, "an answer to a held call", HOLD_S)
 PULL_FIRST_S = Timing(0.2, "between looks for messages where calls are not held, at first")
 PULL_LATER_S = Timing(3, "between such looks, after a silence", PULL_FIRST_S)

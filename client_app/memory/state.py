@@ -1,11 +1,12 @@
 """The only store of what a client keeps between rounds; it outlives the process.
 
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
-temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new one,
-never half of one. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays refused
-until a backup is put in its place or the damaged file is deleted: to start from fresh values would be a
-wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
-it is.
+temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new
+one, never half of one. In a simulation the checkpoint syncs instead, once for all clients: it is what a run
+goes on from after a power cut. A damaged file is moved aside to ``*.damaged`` and refused, and the client
+stays refused until a backup is put in its place or the damaged file is deleted: to start from fresh values
+would be a wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and
+left where it is.
 
 A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
 made of that round or of later ones. So a save leaves earlier versions next to the new one, as
@@ -18,7 +19,6 @@ train; `StateStore.save` drops those of the abandoned rounds.
 import os
 import platform
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from task.errors import StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
-from task.storage.files import replacing
+from task.storage.files import write_bytes
 from task.storage.locks import HeldError, locked
 
 
@@ -63,24 +63,25 @@ def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
 
 
 def beside(path: Path) -> tuple[list[int], list[Path]]:
-    """Return the rounds of a file's versions, and the temporary folders that killed saves left next to it."""
+    """Return the rounds of a file's versions, and the temporary files that killed saves left next to it."""
     pattern = re.compile(rf"(\.)?{re.escape(path.stem)}(?:@([0-9]+))?{re.escape(SUFFIX)}(\.[^.]+)?")
     rounds, leftovers = [], []
     with suppress(OSError):  # no folder: the save makes it, or says why not
+        own = path.stem, f".{path.stem}"  # there may be thousands of clients
         for name in os.listdir(path.parent):
-            match = pattern.fullmatch(name)
+            match = pattern.fullmatch(name) if name.startswith(own) else None
             if match and match[1] and match[3]:
-                leftovers.append(path.with_name(name))  # as `task.storage.files.replacing` names them
+                leftovers.append(path.with_name(name))  # as `task.storage.files.write_bytes` names them
             elif match and match[2] and not match[1] and not match[3]:
                 rounds.append(int(match[2]))
     return rounds, leftovers
 
 
 @contextmanager
-def set_aside(path: Path, server_round: int | None) -> Iterator[None]:
+def set_aside(path: Path, server_round: int | None, durable: bool) -> Iterator[None]:
     """Give the present file its version's name too; if the block fails, all is as it was before.
 
-    `server_round` is the file's round, None if there is no present file.
+    `server_round` is the file's round, None if there is no present file; `durable` is as of `StateStore`.
     """
     if server_round is None:
         try:
@@ -93,8 +94,7 @@ def set_aside(path: Path, server_round: int | None) -> Iterator[None]:
     try:
         os.link(path, version)
     except OSError:  # no hard links here, or a save that was killed has left a file of that name
-        with replacing(version) as temp:
-            shutil.copyfile(path, temp)
+        write_bytes(version, path.read_bytes(), durable=durable)
     try:
         yield
     except BaseException:
@@ -118,6 +118,7 @@ class StateStore:
     root: Path  # ``state-dir``
     run_name: str  # each run of the name has a folder of its own
     scope: str = ""  # folder in that for what is kept otherwise than by client and run; "" = none
+    durable: bool = True  # whether each save survives a power cut; else what the last checkpoint synced does
 
     def path(self, client: str, run: str = "") -> Path:
         """Return the file of a client in a run."""
@@ -174,10 +175,11 @@ class StateStore:
             needed.update([r for r in before if r <= resumable][-1:])
         header = Header(client, algorithm, run, server_round, before[-1] if before else 0, tuple(fields))
         rounds, leftovers = beside(path)
-        for folder in leftovers:
-            shutil.rmtree(folder, ignore_errors=True)
-        with _writing(path, client), set_aside(path, present.round if present else None):
-            write_kept(path, header, fields)
+        for leftover in leftovers:
+            with suppress(OSError):
+                leftover.unlink()
+        with _writing(path, client), set_aside(path, present.round if present else None, self.durable):
+            write_kept(path, header, fields, durable=self.durable)
         with suppress(OSError):  # the new state is in place, and the next save tries again
             # The oldest first: so a crash leaves no version that the chain does not reach.
             for r in sorted({*rounds, *chain} - needed):

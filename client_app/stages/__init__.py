@@ -3,7 +3,9 @@
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
+from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
+from client_app.stages.examples import PrivateExamples
 from client_app.stages.loss import Loss
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
@@ -13,10 +15,13 @@ from task.wire import messages as wire
 STAGES: dict[str, type[Stage]] = {
     "ala": ALA,
     "structured": Structured,
+    "example-dp": PrivateExamples,
     "loss": Loss,
     "attack": Attack,
     "codec": Coding,
     "codec-with-feedback": Coding,
+    "dp": Clipping,
+    "adaptive-dp": Clipping,
 }
 
 

@@ -16,10 +16,16 @@ A_k              ``residual-*``      what the client's codes have left out so fa
 A reply that the server did not use, as it came late or its round was skipped, gives its mass back: the
 order names the rounds of which that holds, and A_k += C(A_k) of the last code before anything else.
 
+With a bound on updates (``max-update-norm``), C(s A_k) goes up in the place of a C(A_k) beyond it, with s < 1
+such that it keeps the bound; A_k -= C(s A_k) as ever, so what is held back goes up later. Refused, it would
+be given back, and A_k grow until each of its codes is refused. But a client whose C(Delta_k) is beyond the
+bound sends that and is refused, as without a codec, and A_k stays what it was: no such update goes up later.
+
 What a client falsifies under ``attack.*`` is coded without a residual. Random draws come from the training
 seed, the round and the client's name.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -31,13 +37,15 @@ from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage
 from client_app.training.loop import LocalTask
 from task.errors import FieldError
-from task.numerics import seeds
 from task.numerics.arrays import Arrays, only
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.spec.stages import LAST_CODE, residual_of
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
+from task.wire.norms import NormBound
+
+MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what rounding may add
 
 
 class Coding(Stage):
@@ -54,9 +62,16 @@ class Coding(Stage):
         node, order = self.node, self.order
         like = node.forms().of(self.coded)
         own = order.received if self.entry.parted else None
-        coder = coder_of(node.config, self.entry, like, order.arrays, node.parts().trainable, own)
+        trainable = node.parts().trainable
+        coder = coder_of(node.config, self.entry, like, order.arrays, trainable, order.round, own)
         assert coder is not None  # else the stage would not be in the contract
         return coder
+
+    @cached_property
+    def bound(self) -> NormBound:
+        """The bound on what goes up, as the node and the server check it."""
+        model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
+        return NormBound(self.node.config.server.max_update_norm, model, trainable)
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
@@ -77,15 +92,51 @@ class Coding(Stage):
         kept: dict[str, Arrays] = {LAST_CODE.name: {"round": np.array(self.order.round, np.int64)}}
         for r in self.coded:
             try:
-                seed, residual = self._seed(client, r), self._residual(client, r)
-                codes[r.name], x, left = self.coder.encode(r, upload.arrays[r.name], residual, seed)
+                codes[r.name], x, left = self._within_bound(client, r, upload)
             except FieldError:  # `Memory.keep` refuses the upload, and what it keeps stays as it was
                 return upload, keep
-            sent = _flat(x) - _flat(left)
-            entries = np.flatnonzero(sent)
+            entries, values = _difference(x, left)
             kept[residual_of(r).name] = left
-            kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": sent[entries]}
+            kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": values}
         return replace(upload, codes=codes), keep | kept
+
+    def _within_bound(
+        self, client: str, record: Record, upload: wire.ClientUpdate
+    ) -> tuple[bytes, Arrays, Arrays]:
+        """Return what `Coder.encode` does; unless the update alone is refused, the code keeps the bound.
+
+        Raises:
+            FieldError: A number is not finite.
+        """
+        arrays, owed = upload.arrays[record.name], self._residual(client, record)
+        code, x, left = self.coder.encode(client, record, arrays, owed)
+        excess = self._excess(client, record, upload, code)
+        if excess <= 1:
+            return code, x, left
+        alone, own, _ = self.coder.encode(client, record, arrays, {})
+        if not owed or self._excess(client, record, upload, alone) > 1:
+            owed = owed or {n: np.zeros_like(a) for n, a in own.items()}
+            return alone, owed, owed
+        scale = 1.0
+        while excess > 1:
+            scale *= MARGIN / excess
+            less = {n: owed[n] + np.float32(scale - 1) * a for n, a in x.items()}
+            code, part, rest = self.coder.encode(client, record, arrays, less)
+            left = {n: a - (part[n] - rest[n]) for n, a in x.items()}
+            excess = self._excess(client, record, upload, code)
+        return code, x, left
+
+    def _excess(self, client: str, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
+        """Return the norm of a code's update, with the parameters beside it, in units of the bound."""
+        if not self.bound.most:
+            return 0.0
+        sent = self.coder.on_wire(record, replace(upload, codes={record.name: code}))
+        try:
+            decoded = self.coder.decode(client, record, sent)
+        except FieldError:
+            return math.inf
+        of = {n: a for n, a in decoded.items() if n in self.bound.trainable}
+        return self.bound.excess(record, of, upload.scalars)
 
     def _residual(self, client: str, record: Record) -> Arrays:
         """Return A_k of a record, with the mass of a last code that the server did not use."""
@@ -102,10 +153,6 @@ class Coding(Stage):
         parts = np.split(flat, ends[:-1])
         return {n: part.reshape(a.shape) for (n, a), part in zip(residual.items(), parts, strict=True)}
 
-    def _seed(self, client: str, record: Record) -> int:
-        role = f"{seeds.CODEC}:{record.name}"
-        return seeds.seed_for(self.node.config.seeds.train, role, self.order.round, client)
-
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads as the server will read them, coded where they are not yet."""
         for client, outcome in outcomes:
@@ -118,13 +165,25 @@ class Coding(Stage):
                 yield client, err
 
     def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        codes, coder = dict(upload.codes), self.coder.of(client)
+        codes, coder = dict(upload.codes), self.coder
         for r in self.coded:
             if r.name not in codes:
-                codes[r.name] = coder.encode(r, upload.arrays[r.name], {}, self._seed(client, r))[0]
+                codes[r.name] = coder.encode(client, r, upload.arrays[r.name], {})[0]
         upload = replace(upload, codes=codes)
-        decoded = {r.name: coder.decode(r, coder.on_wire(r, upload)) for r in self.coded}
+        decoded = {r.name: coder.decode(client, r, coder.on_wire(r, upload)) for r in self.coded}
         return replace(upload, arrays={**upload.arrays, **decoded})
+
+
+def _difference(x: Arrays, left: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return where x - left is not 0, counted through all arrays in their order, and what it is there."""
+    entries, values, at = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
+    for name, a in x.items():
+        mine, rest = a.reshape(-1), left[name].reshape(-1)
+        here = np.flatnonzero(mine != rest)
+        values.append(mine[here] - rest[here])
+        entries.append(here + at)
+        at += a.size
+    return np.concatenate(entries), np.concatenate(values)
 
 
 def _flat(arrays: Arrays) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from client_app.training.local_optimizer import clip, local_optimizer
+from client_app.training.private import PoissonSchedule, PrivateSteps
 from client_app.training.programs import Batch, Program, Tensors
 from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
@@ -66,6 +67,7 @@ class LocalTask:
     frozen: Collection[str] = ()  # names of the parameters that stay as they are in the present `train`
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
+    steps: PrivateSteps | None = None  # draws the batches and makes their gradients, for privacy
     restriction: Restriction | None = None  # what every gradient passes through
 
     def __post_init__(self) -> None:
@@ -182,7 +184,7 @@ def train(
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.
     """
-    config, schedule = task.config, _Schedule(task, epochs)
+    config, schedule = task.config, _poisson(task, epochs) if task.steps else _Schedule(task, epochs)
     moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
     held = [task.params[i] for i in moving]
     restriction = task.restriction
@@ -201,7 +203,10 @@ def train(
             task.start = [s[:k] if len(s) > 1 else s for s in start]
             if optimizer:
                 optimizer.cut(k)
-        loss, gradient = solver.gradient(task, schedule.batch(step))
+        batch, private = schedule.batch(step), task.steps
+        loss, gradient = (
+            private.gradient(task.program, task.params, batch) if private else solver.gradient(task, batch)
+        )
         losses.append(loss)
         with torch.no_grad():
             terms, params = solver.terms(task), task.params
@@ -228,6 +233,15 @@ def train(
     return _mean_losses(losses, schedule)
 
 
+def _poisson(task: LocalTask, epochs: int) -> PoissonSchedule:
+    """Return the schedule of a private client: as many steps, with batches of any size."""
+    assert task.steps is not None
+    assert task.clients == 1
+    (n,), config, data = task.examples.sizes, task.config, task.examples
+    batches = task.steps.batches(n, steps_of(config, n, epochs or task.epochs[0]))
+    return PoissonSchedule(data.x, data.y, batches, 1.0 / task.steps.expected)
+
+
 def first_batch(task: LocalTask) -> Batch:
     """Return the batch that each client's training would begin with."""
     return _Schedule(task, 1).batch(0)
@@ -249,7 +263,9 @@ def _add(into: Tensors, terms: Terms, scale: float) -> None:
             torch._foreach_add_(into, tensors, alpha=scale * factor)
 
 
-def _mean_losses(losses: Sequence[torch.Tensor], schedule: _Schedule) -> list[dict[str, float]]:
+def _mean_losses(
+    losses: Sequence[torch.Tensor], schedule: _Schedule | PoissonSchedule
+) -> list[dict[str, float]]:
     """Return the mean over examples of each client's batch losses; one transfer from the device."""
     flat = torch.cat(list(losses)).double().cpu().numpy() if losses else np.zeros(0)
     ends = np.cumsum(schedule.active)

@@ -6,6 +6,7 @@ result; there they are the clients' on their own test data, weighted by examples
 """
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ ENDS = {
     "target-accuracy": "target accuracy reached",
     "plateau-rounds": "no longer better",
     "adaptive-tau.budget": "budget spent",
+    "dp.max-epsilon": "privacy budget spent",
 }
 
 
@@ -145,7 +147,17 @@ def summarise(
         "quarantined": sum(len(row.get("quarantined", [])) for row in rounds),
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
+        **privacy_of(rounds, config),
     }
+
+
+def privacy_of(rounds: Sequence[Row], config: Mapping[str, Any]) -> Row:
+    """Return under "privacy" what a run promises, if it promises anything: (epsilon, delta), and of whom."""
+    spent = number(_last(rounds, "epsilon").get("epsilon"))
+    if spent is None:
+        return {}
+    keys = {k: config.get(f"dp.{k}") for k in ("unit", "delta", "noise", "clip", "clip-quantile")}
+    return {"privacy": {"epsilon": spent, **keys}}
 
 
 def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
@@ -157,6 +169,8 @@ def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
         return "target-accuracy"
     if plateau(rounds, config.get("plateau-rounds") or 0, config.get("plateau-delta") or 0.0):
         return "plateau-rounds"
+    if (config.get("dp.max-epsilon") or math.inf) < (number(rounds[-1].get("epsilon_next")) or 0.0):
+        return "dp.max-epsilon"
     if rounds[-1]["round"] >= (config.get("num-server-rounds") or 0):
         return "num-server-rounds"
     return "adaptive-tau.budget" if config.get("algorithm") == "adaptive-tau" else None
@@ -258,6 +272,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Participation", _share(took)),
         ("Quarantined replies", str(result.get("quarantined", 0))),
+        ("Privacy", _promise(result.get("privacy") or {})),
     ]
     if before.get("mean") is not None:
         rows += [
@@ -285,6 +300,13 @@ def _held_text(held: Mapping[str, Any]) -> str:
         return f"{held['count']} clients{loss}"
     means = f"{short(held['weighted_mean'])}, over {held['count']} clients mean {short(held['mean'])}"
     return f"{means}, std {short(held['std'])}{loss}"
+
+
+def _promise(found: Mapping[str, Any]) -> str:
+    if not found:
+        return ""
+    unit = "client" if found["unit"] == "client" else "example of a client"
+    return f"epsilon {found['epsilon']:.4g} at delta {found['delta']:g} for each {unit}, there or not"
 
 
 def _share(took: Mapping[str, Any]) -> str:

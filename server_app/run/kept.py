@@ -1,11 +1,58 @@
-"""What the clients of a finished run keep on this machine: said, or deleted."""
+"""What a run's clients keep on this machine: on the disk before a checkpoint; at the end said, or deleted."""
 
+import os
 import shutil
+from contextlib import suppress
+from pathlib import Path
 
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.errors import StateError
-from task.storage.client_state import folder_of
+from task.storage.client_state import SUFFIX, folder_of
+from task.storage.files import sync_folder
+
+
+class KeptSync:
+    """Puts on the disk what clients keep; in a simulation they leave that to the run's checkpoints.
+
+    `folder` is that of the run. Files that were put there before are not synced again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._done: set[tuple[int, int]] = set()  # inode and time of each file that is there and synced
+
+    def sync(self) -> None:
+        """Sync all files that are new, and the folder.
+
+        The next round may be under way: a file that it replaces has the name of an earlier version by then.
+        So it is looked for again until there is no new one.
+        """
+        while new := self._new():
+            for path, file in new.items():
+                with suppress(FileNotFoundError):
+                    handle = os.open(path, os.O_RDONLY)
+                    try:
+                        found = os.fstat(handle)
+                        os.fsync(handle)
+                    finally:
+                        os.close(handle)
+                    if (found.st_ino, found.st_mtime_ns) == file:
+                        self._done.add(file)
+            sync_folder(self.folder)
+
+    def _new(self) -> dict[str, tuple[int, int]]:
+        if not self.folder.is_dir():
+            return {}
+        files = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    with suppress(FileNotFoundError):
+                        found = entry.stat()
+                        files[entry.path] = found.st_ino, found.st_mtime_ns
+        self._done &= set(files.values())
+        return {path: file for path, file in files.items() if file not in self._done}
 
 
 def settle(config: Config, run: str) -> str:

@@ -192,6 +192,8 @@ def _replies(row: Mapping[str, Any]) -> list[str]:
     parts = [f"clients {row['answered']}/{row['asked']}"] if row.get("asked") else []
     if row.get("quarantined"):
         parts.append(f"quarantined {len(row['quarantined'])}")
+    if row.get("epsilon") is not None:
+        parts.append(f"epsilon {row['epsilon']:.4g}")
     if row.get("rolled_back") is not None:
         parts.append(f"back to the model of round {row['rolled_back']}")
     return [*parts, "skipped"] if row.get("skipped") else parts

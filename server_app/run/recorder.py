@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.kept import KeptSync
+from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
@@ -19,8 +22,8 @@ class Recorder(Journal):
     """Writes a run's journal into its result folder, and shows it as live progress.
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
-    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `tell`
-    gets the line of each finished round.
+    folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
+    the disk what clients on this machine keep. `tell` gets the line of each finished round.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Recorder(Journal):
         every: int,
         resume: bool,
         card: Mapping[str, str] | None = None,
+        kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
     ) -> None:
         self._tell = tell
@@ -39,8 +43,10 @@ class Recorder(Journal):
         self.every = every
         self.resume = resume
         self.card = dict(card or {})
+        self.kept = kept
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
+        self.ledger = Ledger(folder.path, resume=resume)
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
@@ -73,6 +79,22 @@ class Recorder(Journal):
         self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
         return snapshot
+
+    def remark(self, line: str) -> None:
+        """Show the line above the bar."""
+        self.progress.message(line)
+
+    def secret(self) -> bytes:
+        """Return the run's secret, from its folder."""
+        return self.ledger.secret()
+
+    def released(self) -> list[dict[str, Any]]:
+        """Return the lines of the run's ledger."""
+        return self.ledger.lines()
+
+    def release(self, line: dict[str, Any]) -> None:
+        """Add a line to the run's ledger, on the disk."""
+        self.ledger.append(line)
 
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""
@@ -128,7 +150,7 @@ class Recorder(Journal):
         clock.lap("checkpoint")
         self.folder.append_round(row)
         if path is not None:
-            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+            self._commit(snapshot, path)
         self.progress.round_done(row)
         self._tell(row)
 
@@ -143,8 +165,14 @@ class Recorder(Journal):
         """
         if self.snapshot is not None:
             path = self.checkpoint.write_arrays(self.snapshot)
-            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+            self._commit(self.snapshot, path)
         self.folder.append_clients(self.last_lines)
+
+    def _commit(self, snapshot: Snapshot, path: Path) -> None:
+        """Make a checkpoint count, once what the clients kept by then is on the disk."""
+        if self.kept:
+            self.kept.sync()
+        self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
 
     def _score(self, row: Mapping[str, Any]) -> float:
         found = score(row, "server" if self.central else "clients")

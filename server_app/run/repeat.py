@@ -39,5 +39,7 @@ def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
     default = defaults()
     if gone := sorted(keys.keys() - default.keys()):
         raise ConfigError(f"--from {run}: expected run-config keys of this version; got {', '.join(gone)}")
+    if keys.get("dp.noise"):
+        lines.append(f"{place} drew its noise from a secret, so that this run will have another model")
     kept = {k: v for k, v in keys.items() if v != default[k] and k not in AGAIN_OTHERWISE}
     return kept, lines

@@ -56,6 +56,8 @@ class Terms:
     most_bytes: int = UNLIMITED  # limit of one reply to an order
     # Returns an order's content for a node that may lack what the order goes on from.
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
+    # Whether an order goes to its node once: nobody else can answer it, nor the node once it began again.
+    once: bool = False
     again: list[Message] = field(default_factory=list)  # the orders that were sent again, for the accounts
 
 
@@ -234,6 +236,11 @@ class Exchange:
         copies = []
         for order in self._orders:
             if not order.lost and any(membership.works(i) for i in order.copies.values()):
+                continue
+            if self.terms.once:
+                if not order.lost:
+                    self._lose(order, order.request.metadata.dst_node_id, "it began again since")
+                order.final = True
                 continue
             node = membership.substitute(order.clients, order.pool, order.tried)
             if node is not None:

@@ -8,9 +8,11 @@ import numpy as np
 from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
+from task.codecs.sign import Sign
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import checks, traffic
@@ -143,8 +145,8 @@ class Fold:
     def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
         """Return a client's records as it meant them."""
         coded = {r.name: r for r in self.entry.up if r.coded}
-        coder = self.coder.of(client) if self.coder else None
-        return {n: coder.decode(coded[n], a) if coder and n in coded else a for n, a in arrays.items()}
+        read = self.coder.decode if self.coder else None
+        return {n: read(client, coded[n], a) if read and n in coded else a for n, a in arrays.items()}
 
     def _merged(
         self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]], contract: Algorithm
@@ -169,6 +171,8 @@ class Fold:
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
+                if r.code == Sign.name:
+                    check_votes(r, records["high"], low, sum(weights.values()))
 
         def fold() -> None:
             for name, records in parts.items():
@@ -279,11 +283,24 @@ def check_partial(
                 raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
 
 
+def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
+    """Refuse a sum that so many votes of 1 or -1 cannot have; `high` and `low` are its two parts.
+
+    Raises:
+        FieldError: Naming record and array.
+    """
+    for name, part in low.items():
+        votes = high[name] * HIGH_UNIT + part * LOW_UNIT
+        if (bad := votes[(np.abs(votes) > voters) | ((votes + voters) % 2 != 0)]).size:
+            expected = f"sums of {voters} votes, each 1 or -1, one for each client in them"
+            raise FieldError(f"{record.name}/{name}", expected, f"{bad[0]:g}")
+
+
 def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:
     """Return one client's record among those that its node forwards; the weight stands under ``""``."""
     assert coder is not None  # the contract has coded records
     sent = {n: a for n, a in arrays.items() if n}
-    return {**coder.of(client).decode(record, sent), "": arrays.get("", np.zeros(0))}
+    return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}
 
 
 def most_bytes(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
+from task.privacy.noise import draw_secret
 from task.text import logger
 from task.wire.messages import RejectedReply
 
@@ -55,6 +56,8 @@ class Journal:
     """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
 
     run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
+    _secret: bytes = b""
+    _released: tuple[dict[str, Any], ...] = ()
 
     def participants(self, nodes: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
         """Registration is over: `nodes` take part; those of `left_out` are online and do not."""
@@ -79,6 +82,23 @@ class Journal:
     def restore(self) -> Snapshot | None:
         """Return the snapshot to go on from, or None to begin."""
         return None
+
+    def remark(self, line: str) -> None:
+        """Something happened that whoever watches the run should know."""
+        logger.warning("%s", line)
+
+    def secret(self) -> bytes:
+        """Return the run's secret of 32 bytes, the same after a resume."""
+        self._secret = self._secret or draw_secret()
+        return self._secret
+
+    def released(self) -> list[dict[str, Any]]:
+        """Return what `release` was given, in the order of time."""
+        return list(self._released)
+
+    def release(self, line: dict[str, Any]) -> None:
+        """Write a release down before it is made; the line lasts when this returns."""
+        self._released = (*self._released, line)
 
     def trained(self) -> bool:
         """Return whether the restored run had trained in any of its rounds."""

@@ -147,6 +147,8 @@ class Loop:
             if server_round == self.num_rounds and not self._trained:
                 self._settle()
                 self.journal.nothing_trained(self._nothing_trained(server_round))
+        if accounts := self.rounds.engine.accounts:
+            log.spent(accounts.row(), secret=accounts is self.rounds.engine.privacy)
         return log
 
     def _nothing_trained(self, server_round: int) -> NodesError:

@@ -13,17 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.engine.download import Download
+from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.lost_replies import LostReplies
+from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
+from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
@@ -32,6 +36,8 @@ from task.datasets import spec_of
 from task.models.family import ModelFamily, form_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
+from task.privacy.grid import bound_of
+from task.resolve.contract import contract_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.spec.stages import LAST_CODE
@@ -56,6 +62,7 @@ class Opened:
     requests: list[Message]  # one message per node
     terms: Terms  # how the replies are waited for
     good: int = 0  # clients with a good reply so far
+    secure: SecurePhase | None = None  # what runs it, under secure aggregation
 
 
 class PhaseEngine:
@@ -66,7 +73,10 @@ class PhaseEngine:
 
     def __init__(self, config: Config, registry: ClientRegistry, *, limited: bool = True) -> None:
         self.config, self.registry, self.limited = config, registry, limited
-        self.last_good = LastGood()
+        self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
+        examples = ExamplePrivacy(config) if config.dp.local else None
+        self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
+        self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
         self.journal = Journal()
@@ -94,6 +104,8 @@ class PhaseEngine:
         self.bytes_down = 0
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
+        if self.accounts and server_round:
+            self.accounts.begin(self.journal, server_round, len(self.registry.names))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -101,10 +113,14 @@ class PhaseEngine:
 
     def dump(self) -> Arrays:
         """Return what the next round depends on beside the rule's state, for a checkpoint."""
-        return self.last_good.dump() | self.lost.dump() | self.download.dump()
+        private = self.accounts.dump() if self.accounts else {}
+        return self.last_good.dump() | self.lost.dump() | self.download.dump() | private
 
-    def load(self, arrays: NamedArrays) -> None:
-        """Take up what `dump` returned."""
+    def load(self, arrays: NamedArrays, done: int) -> None:
+        """Take up what `dump` returned after the round `done`."""
+        if self.accounts:
+            self.accounts.load(arrays)
+            self.accounts.open(self.journal, done)
         self.lost.load(arrays)
         self.download.load(arrays)
 
@@ -130,10 +146,14 @@ class PhaseEngine:
 
     def open(self, phase: Phase) -> Opened:
         """Write one message per node; what is for one client goes to its node alone."""
-        requests = self._messages(phase) if phase.to else []
+        if self.privacy and phase.contract.noised:
+            phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
+        if self.config.server.secagg:
+            return self._open_secure(phase)
+        requests = self.messages(phase, self.spread(phase)) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self._like(phase.contract), clients, self._coder(phase))
+        most = most_bytes(phase.contract, self.like(phase.contract), clients, self._coder(phase))
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
         opened = Opened(phase, requests, terms)
 
@@ -147,8 +167,13 @@ class PhaseEngine:
         opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
-    def _messages(self, phase: Phase) -> list[Message]:
-        by_node = self.spread(phase)
+    def _open_secure(self, phase: Phase) -> Opened:
+        secure = SecurePhase(self, phase)
+        requests = secure.begin()
+        return Opened(phase, requests, Terms(self.registry.membership, self.round), secure=secure)
+
+    def messages(self, phase: Phase, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
+        """Return one message per node for its clients."""
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
@@ -216,12 +241,19 @@ class PhaseEngine:
         return route
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
-        """Send the messages now; return the replies as they come."""
+        """Send the messages now; return the replies as they come.
+
+        A secure phase is run to its end here, and has no replies to hand on.
+        """
+        if opened.secure:
+            return opened.secure.run(grid)
         return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
         """Check the replies and fold the good ones in as they come; book the phase."""
         phase, requests = opened.phase, opened.requests
+        if opened.secure:
+            return self._close_secure(opened.secure, replies)
         asked = {m.metadata.message_id: wire.clients_of(m) for m in requests}
         self._served |= {c: m.metadata.dst_node_id for m in requests for c in wire.clients_of(m)}
         total = sum(len(clients) for clients in asked.values())
@@ -236,7 +268,8 @@ class PhaseEngine:
         received = phase.models.received if phase.models else None
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
-        like = self._like(phase.contract)
+        bound = bound_of(phase.contract, phase.scalars) or bound
+        like = self.like(phase.contract)
         coder = self._coder(phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models
@@ -259,11 +292,33 @@ class PhaseEngine:
                 m.content, wire.clients_of(m), traffic.recipients(m.content)
             ).items():
                 folded.down[client] = folded.down.get(client, 0.0) + size
+        return self._done(phase, folded)
+
+    def _done(self, phase: Phase, folded: Folded) -> Folded:
+        """Account for a phase's answers; add noise to their sums where the run asks for it."""
         self.done.append((phase, folded))
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
+        if isinstance(self.accounts, ExamplePrivacy) and phase.contract.work == "train":
+            self.accounts.observe(folded.metrics)
+        if self.privacy and phase.contract.noised:
+            came = folded.reduced or self.nobody()
+            folded.reduced = self.privacy.release(phase, came, self.like(phase.contract), self.model)
         return folded
+
+    def nobody(self) -> AggregatedReplies:
+        """Return the replies of no clients."""
+        return AggregatedReplies({}, (), np.zeros(0, int), {}, self.round, self.lr, self.trainable)
+
+    def _close_secure(self, secure: SecurePhase, replies: Iterable[Message]) -> Folded:
+        for _ in replies:
+            pass
+        phase, folded = secure.phase, secure.folded()
+        self.bytes_down += secure.bytes_down
+        self.journal.quarantined(folded.quarantined)
+        folded.own_down = self._own_down(phase)
+        return self._done(phase, folded)
 
     def _own_down(self, phase: Phase) -> dict[str, int]:
         """Return by client the bytes of what it gets, as a device that has followed every round."""
@@ -310,12 +365,12 @@ class PhaseEngine:
 
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
-        like = self._like(phase.contract)
+        like = self.like(phase.contract)
         models = phase.models
         own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
-        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, own)
+        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
-    def _like(self, contract: Algorithm) -> Mapping[str, Arrays]:
+    def like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
         if self.family:

@@ -28,7 +28,8 @@ class Kept:
 class LastGood:
     """What to go back to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, private: bool = False) -> None:
+        self.private = private  # how many clients diverged must not show: the run never goes back
         self.kept: Kept | None = None  # the last proved state, while the present one is not proved
         self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
         self._start: Kept | None = None
@@ -43,6 +44,8 @@ class LastGood:
 
         `folds` are the round's replies, `asked` the number of clients that were asked to train.
         """
+        if self.private:
+            return None
         bad = {q.client for folded in folds for q in folded.quarantined if q.diverged}
         good = {client for folded in folds for client in folded.metrics} - bad
         if len(bad) > len(good):

@@ -50,7 +50,8 @@ def client_lines(
     phases, lines = (folded, *others), []
     for name in sorted(folded.metrics):
         scalars = dict(folded.metrics[name])
-        examples = int(scalars.pop(wire.NUM_EXAMPLES))
+        examples = scalars.pop(wire.NUM_EXAMPLES, None)  # nobody knows it under secure aggregation
+        examples = None if examples is None else int(examples)
         line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
         line["bytes_down"] = round(sum(f.down.get(name, 0) for f in phases))
         line["bytes_up"] = round(sum(f.up.get(name, 0) for f in phases))
@@ -97,6 +98,13 @@ class RoundLog:
         self.values |= {"lr": lr, "train_loss": loss, "skipped": skipped, "metrics": metrics}
         self.values |= {"selected": list(plan.clients), "stragglers": list(plan.stragglers)}
         self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
+
+    def spent(self, row: Mapping[str, Any], *, secret: bool) -> None:
+        """Take over what a round cost in privacy; leave out who took part if that is `secret`."""
+        self.values |= row
+        if secret:
+            self.values |= {"selected": [], "stragglers": []}
+            self.clients = []
 
     def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:
         """Take over further metrics; ``measures`` lists them, as only some runs have any."""

@@ -113,7 +113,7 @@ class RoundContext:
         epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
         enough = server.enough_replies if trains else 0
         rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
-        least = 0 if name in own else 1 if rings else max(server.min_replies, 1)
+        least = 0 if name in own or contract.noised else 1 if rings else max(server.min_replies, 1)
         limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
         return Phase(
             name, contract, asked, records, route, scalars, epochs, enough, least, limits, models, session

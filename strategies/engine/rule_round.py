@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from strategies.engine.fold import Folded
@@ -73,8 +72,7 @@ class RuleRound:
     def skipped(self, state: ServerState, asked: int, came: AggregatedReplies | None) -> ServerState:
         """Return the state after a round without a new model; `came` are replies that say something of it."""
         engine = self.engine
-        nobody = AggregatedReplies({}, (), np.zeros(0, int), {}, engine.round, engine.lr, engine.trainable)
-        spent = engine.spent(nobody, asked)
+        spent = engine.spent(engine.nobody(), asked)
         after: ServerState | None
         after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
         if after is None:

@@ -11,6 +11,7 @@ import numpy as np
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import peak
+from task.secagg.sums import ScalarSums
 from task.spec.entry import Algorithm
 
 Number = bool | int | float
@@ -53,8 +54,19 @@ class AggregatedReplies:
     # By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which the selection
     # may set); None = n_k.
     weights: np.ndarray | None = None
+    # Clients to be expected in a round, by which sums were divided (``dp.*``); 0 = by those that took part.
+    expected: float = 0.0
     # What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     reduce: Mapping[str, str] = field(default_factory=dict)
+    # Under secure aggregation no client's values are known, `scalars` is empty, and `num_examples` is one
+    # number, n of the sum: here are the scalars' sums.
+    sums: Mapping[str, ScalarSums] | None = None
+
+    @property
+    def share(self) -> float:
+        """Share m / K of the clients that took part; under ``dp.*`` that to be expected, q."""
+        took = self.expected or len(self.clients)
+        return took / max(self.population, took)
 
     @property
     def counts(self) -> np.ndarray:
@@ -67,6 +79,8 @@ class AggregatedReplies:
         A mean is weighted as the arrays are.
         """
         way = self.reduce.get(name, "mean")
+        if self.sums is not None:
+            return self._of_sums(name, way)
         if way == "mean":
             return self._mean(name, self.counts)
         sent = [v for v in self.scalars.get(name, []) if not math.isnan(v)]
@@ -82,8 +96,26 @@ class AggregatedReplies:
 
     def example_means(self) -> dict[str, float]:
         """Return each scalar's mean over the examples of the clients that sent it, for a report."""
+        if self.sums is not None:
+            return {k: float(s.by_examples) / s.examples for k, s in self.sums.items() if s.examples}
         means = {name: self._mean(name, self.num_examples) for name in self.scalars}
         return {name: mean for name, mean in means.items() if mean is not None}
+
+    def senders(self) -> dict[str, int]:
+        """Return by scalar how many clients sent it."""
+        if self.sums is not None:
+            return {name: s.clients for name, s in self.sums.items() if s.clients}
+        return {name: sum(not math.isnan(v) for v in sent) for name, sent in self.scalars.items()}
+
+    def _of_sums(self, name: str, way: str) -> float | None:
+        found = (self.sums or {}).get(name)
+        if found is None or not found.clients:
+            return None
+        if way == "mean":
+            return float(found.weighted) / found.weight if found.weight else None
+        if way == "sum":
+            return float(found.plain)
+        raise ValueError(f"scalar {name}: its {way} over clients is not known under secure aggregation")
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])

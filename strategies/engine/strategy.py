@@ -12,7 +12,6 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
@@ -107,7 +106,7 @@ class Strategy(FlowerStrategy):
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
-        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry)
+        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry, self.engine.privacy)
         self.state: ServerState | None = None
         self.last_metrics: dict[str, Number] = {}
         self._plan = RoundPlan((), {}, ())
@@ -254,7 +253,7 @@ class Strategy(FlowerStrategy):
         self.client_counts, self.client_metrics = {}, {}
         if reduced is None:
             return None
-        self.client_counts = {k: sum(not math.isnan(v) for v in sent) for k, sent in reduced.scalars.items()}
+        self.client_counts = reduced.senders()
         if self.entry.metrics and self.engine.measures:
             self.client_metrics = self.engine.measures.values(reduced.arrays[SUMS.name])
         return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
@@ -331,6 +330,8 @@ class Strategy(FlowerStrategy):
         log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
+        if self.config.server.secagg and metrics is not None:
+            log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
@@ -353,9 +354,11 @@ class Strategy(FlowerStrategy):
         return held_out.measure(self.engine, grid, server_round, self.lr, self._context, self.state)
 
     def finished(self) -> bool:
-        """Return whether the rule has nothing more to do."""
+        """Return whether the rule has nothing more to do, or the run may release nothing more."""
         assert self.state is not None
-        return self.rule.finished(self.state)
+        return self.rule.finished(self.state) or bool(
+            self.engine.accounts and self.engine.accounts.finished()
+        )
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
@@ -369,7 +372,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
-        self.engine.load(snapshot.arrays)
+        self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
         self._take(snapshot.state(form))

@@ -31,6 +31,10 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         return "cannot fill and standardise columns as the run says"
     if any(r.coded and not r.code for r in entry.up):
         return 'cannot write the codes that "codec.up" or "structured.kind" asks for'
+    if config.dp.noise:
+        return "cannot clip and add noise as the run says"
+    if config.server.secagg:
+        return "cannot mask its numbers as secagg = true asks for"
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
@@ -52,8 +56,12 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
+    if config.server.secagg:
+        raise _not_driven(entry, "under secagg = true no node sends a model of its own")
     if any(r.coded for r in entry.up):
         raise _not_driven(entry, 'its clients send codes, by "codec.up" or "structured.kind"')
+    if config.dp.noise:
+        raise _not_driven(entry, 'its own server and clients do what "dp.noise" asks for')
     if SELECTIONS[config.server.selection].needs_losses:
         asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
         raise _not_driven(entry, asks)

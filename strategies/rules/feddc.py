@@ -55,13 +55,12 @@ class FedDCState(ServerState):
 def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config) -> Updated[FedDCState]:
     """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
     mean = reduced.arrays["arrays"]
-    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
     stepped, gradient, drift = {}, {}, {}
     for name, delta in reduced.arrays["gradient-delta"].items():
         wide = mean[name].astype(np.float64)
-        drift[name] = state.drift[name] + share * (wide - state.arrays[name].astype(np.float64))
+        drift[name] = state.drift[name] + reduced.share * (wide - state.arrays[name].astype(np.float64))
         stepped[name] = (wide + drift[name]).astype(mean[name].dtype)
-        wide = state.gradient[name].astype(np.float64) + share * delta.astype(np.float64)
+        wide = state.gradient[name].astype(np.float64) + reduced.share * delta.astype(np.float64)
         gradient[name] = wide.astype(delta.dtype)
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 

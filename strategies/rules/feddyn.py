@@ -52,11 +52,10 @@ def server_update(state: FedDynState, reduced: AggregatedReplies, config: Config
     alpha, mean = config.feddyn.alpha, reduced.arrays["arrays"]
     if alpha == 0:
         return replace(state, arrays=mean), {}
-    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
     stepped, h = {}, {}
     for name, before in state.h.items():
         wide = mean[name].astype(np.float64)
-        h[name] = before - alpha * share * (wide - state.arrays[name].astype(np.float64))
+        h[name] = before - alpha * reduced.share * (wide - state.arrays[name].astype(np.float64))
         stepped[name] = (wide - h[name] / alpha).astype(mean[name].dtype)
     return replace(state, arrays=mean | stepped, h=h), {}
 

@@ -55,13 +55,12 @@ class ScaffoldState(ServerState):
 def server_update(state: ScaffoldState, reduced: AggregatedReplies, config: Config) -> Updated[ScaffoldState]:
     """Step towards the mean local model and move c; each sum is rounded once, from float64."""
     lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]
-    share = len(reduced.clients) / max(reduced.population, len(reduced.clients))
     stepped, control = {}, {}
     for name, delta in reduced.arrays["control-delta"].items():
         # lr = 1 gives the mean itself
         wide = (1.0 - lr) * state.arrays[name].astype(np.float64) + lr * mean[name].astype(np.float64)
         stepped[name] = wide.astype(mean[name].dtype)
-        wide = state.control[name].astype(np.float64) + share * delta.astype(np.float64)
+        wide = state.control[name].astype(np.float64) + reduced.share * delta.astype(np.float64)
         control[name] = wide.astype(delta.dtype)
     return replace(state, arrays=mean | stepped, control=control), {}
 

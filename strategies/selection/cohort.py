@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from strategies.engine.fold import Folded
+from strategies.engine.privacy import Privacy
 from strategies.engine.rule import Phase, RoundContext, Rule
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
@@ -80,8 +81,16 @@ def plan_round(config: Config, server_round: int, clients: Sequence[str]) -> Rou
 class Cohorts:
     """Draws the cohorts of one run."""
 
-    def __init__(self, config: Config, entry: Algorithm, rule: Rule, registry: ClientRegistry) -> None:
+    def __init__(
+        self,
+        config: Config,
+        entry: Algorithm,
+        rule: Rule,
+        registry: ClientRegistry,
+        privacy: Privacy | None = None,
+    ) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
+        self.privacy = privacy  # draws the cohorts in place of the policy, which is uniform
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seeds.train)
         # The most bytes that clients moved in the last round that trained, over those of the contract's
@@ -103,7 +112,8 @@ class Cohorts:
         if candidates:
             phase = context.phase(CANDIDATES, state, candidates)
             losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
-        drawn = self.selector.select(pool, candidates, losses)
+        private = self.privacy
+        drawn = private.cohort(pool.names) if private else self.selector.select(pool, candidates, losses)
         if self.entry.pooled == "once":
             drawn = list(drawn)[:1]  # the data of all, once
         plan = plan_round(self.config, context.round, drawn)

@@ -93,6 +93,7 @@ class Codec(ABC):
     biased: ClassVar[bool] = False  # needs error feedback
     widths: ClassVar[tuple[int, ...]] = (0,)  # choices of `bits`, the default first
     seeded: ClassVar[bool] = False  # the decoder draws as the encoder did
+    reads_values: ClassVar[bool] = True  # the encoder looks at what the entries become, not at x alone
 
     def __init__(self, keep: float, bits: int, block: int) -> None:
         if not 0 < keep <= 1:
@@ -115,7 +116,8 @@ class Codec(ABC):
 
         Args:
             x: The update and the residual, by tensor name, float32, finite.
-            values: What the entries become if they are sent in full, of the same names and shapes: base + x.
+            values: What the entries become if they are sent in full, of the same names and shapes: base + x;
+                any without `reads_values`.
             seed: From 0 to below 2^64.
 
         Returns:
@@ -127,7 +129,11 @@ class Codec(ABC):
         return head + body, left
 
     def decode(
-        self, code: bytes | memoryview, base: Mapping[str, np.ndarray | Base], what: str
+        self,
+        code: bytes | memoryview,
+        base: Mapping[str, np.ndarray | Base],
+        what: str,
+        seed: int | None = None,
     ) -> dict[str, np.ndarray | Held]:
         """Return base + update, float32 by name, dense or, from a sparse codec, as what changes in the base.
 
@@ -136,6 +142,7 @@ class Codec(ABC):
             base: What the update is relative to, float32, in the encoder's order; zeros for a change. Whoever
                 decodes many codes gives a `Base` for each array, so that their `Held` share it.
             what: The field's name, for errors.
+            seed: That the encoder must have drawn from; None = any. Who may choose it chooses what is drawn.
 
         Raises:
             FieldError: These are not the bytes of a code of this codec, with its knobs, for these shapes, or
@@ -146,15 +153,17 @@ class Codec(ABC):
         if len(reader.data) > most:
             raise reader.refuse(f"a code of {self.name} of at most {most} bytes", f"{len(reader.data)}")
         head = bytes(reader.take("u1", HEADER.size, "header"))
-        magic, version, number, bits, tensors, seed = HEADER.unpack(head)
+        magic, version, number, bits, tensors, drawn = HEADER.unpack(head)
         want = (MAGIC, VERSION, self.number, len(bases))
-        if (magic, version, number, tensors) != want or (seed and not self.seeded):
-            got = f"{magic:#x}, {version}, {number}, {tensors} with seed {seed}"
+        if (magic, version, number, tensors) != want or (drawn and not self.seeded):
+            got = f"{magic:#x}, {version}, {number}, {tensors} with seed {drawn}"
             expected = f"{MAGIC:#x}, {VERSION}, {self.number}, {len(bases)} tensors"
             seeded = "a seed" if self.seeded else "seed 0"
             raise reader.refuse(f"the header of {self.name}: {expected} with {seeded}", got)
+        if self.seeded and seed not in (None, drawn):
+            raise reader.refuse(f"seed {seed}, which run, round and client give", f"{drawn}")
         with np.errstate(all="ignore"):
-            return self._decode(reader, bits, seed, bases)
+            return self._decode(reader, bits, drawn, bases)
 
     def _check_length(self, reader: Reader, bits: int, bases: Mapping[str, Base]) -> None:
         """Refuse a code of a codec without bits whose codes all have one length."""

@@ -123,6 +123,7 @@ class STC(_Largest):
 
     name, number = "stc", 5
     ternary = True
+    reads_values = False
 
     def _table(
         self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays

@@ -14,6 +14,7 @@ from task.config.sections import (
     CodecConfig,
     DataConfig,
     DevicesConfig,
+    DPConfig,
     OutputConfig,
     Section,
     SelectConfig,
@@ -290,6 +291,7 @@ class Config:
     robust: RobustConfig = field(default_factory=RobustConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
+    dp: DPConfig = field(default_factory=DPConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
@@ -317,6 +319,8 @@ class Config:
     @property
     def measured_share(self) -> float:
         """Share of the clients that evaluate unless the run says otherwise."""
+        if self.dp.central:
+            return 0.0  # a client's own numbers are not protected
         return 1.0 if self.train.ala or algorithm_of(self.algorithm).personal else 0.0
 
 

@@ -16,7 +16,9 @@ CHANGE_NO_RESULT = frozenset(
     | {"state-dir", "min-nodes", "keep-state", "round-timeout", "roll-call-timeout"}
 )
 # Keys that a resumed run may have changed too: its name stays.
-LENGTHEN = frozenset({"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"})
+LENGTHEN = frozenset(
+    {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"} | {"dp.max-epsilon"}
+)
 
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name

@@ -162,14 +162,20 @@ class ServerConfig(Section):
     min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)
     nodes: str = knob("", 'names of the nodes to run on, "ward-1,ward-3", where they are enrolled; "" = all')
     max_update_norm: float = knob(0.0, "refuse a client's update of a larger L2 norm; 0 = no bound", low=0)
+    secagg: bool = knob(False, "secure aggregation: the server sees sums over nodes, of no single one")
+    secagg_min_nodes: int = knob(3, "secagg: fewest nodes whose sum the server may see", low=3)
+    secagg_threshold: int = knob(
+        0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
 
     def clients_evaluate(self, server_round: int) -> bool:
         """Return whether clients measure models in a round: when it is due, and in the last one."""
-        due = server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
-        return self.fraction_evaluate > 0 and due
+        if not self.fraction_evaluate > 0:
+            return False
+        return server_round % self.client_evaluate_every == 0 or server_round == self.num_server_rounds
 
 
 class OutputConfig(Section):
@@ -238,6 +244,40 @@ class StructuredConfig(Section):
     keep: float = knob(
         0.25, "share of each matrix's numbers that is trained and sent; 1 = all", above=0, high=1
     )
+
+
+class DPConfig(Section):
+    """Differential privacy (see ``docs/privacy.md``); its noise never comes from a seed."""
+
+    noise: float = knob(0.0, "z, noise on a sum of updates in units of dp.clip; 0 = none", low=0)
+    clip: float = knob(
+        0.1, "C, largest L2 norm of a client's update, or an example's gradient; the rest is cut", above=0
+    )
+    clip_quantile: float = knob(
+        0.0, "gamma, share of the updates that C is led to, from dp.clip on; 0 = C stays", low=0, below=1
+    )
+    delta: float = knob(1e-5, "delta of (epsilon, delta), less than one over the clients", above=0, below=1)
+    max_epsilon: float = knob(0.0, "stop before a round that would exceed this epsilon; 0 = never", low=0)
+    unit: str = knob(
+        "client",
+        "what is protected: all of a client's data, or one of its examples",
+        choices=("client", "example"),
+    )
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds noise, so that each client as a whole is protected."""
+        return self.noise > 0 and self.unit == "client"
+
+    @property
+    def local(self) -> bool:
+        """Whether the clients add noise to their steps, so that each of their examples is protected."""
+        return self.noise > 0 and self.unit == "example"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the bound on the clients' updates follows a quantile of their norms."""
+        return self.central and self.clip_quantile > 0
 
 
 class AttackConfig(Section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:  # torch costs seconds
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
 BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
+
+
+class Digest(Protocol):
+    """A hash that goes on, as those of `hashlib` do."""
+
+    def update(self, data: Any, /) -> None:
+        """Go on with some bytes."""
 
 
 def state_of(model: torch.nn.Module) -> Arrays:
@@ -55,8 +62,13 @@ def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
 def sha256(arrays: NamedArrays) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the mapping."""
     digest = hashlib.sha256()
+    hash_into(digest, arrays)
+    return digest.hexdigest()
+
+
+def hash_into(digest: Digest, arrays: NamedArrays) -> None:
+    """Update a digest with names, dtypes, shapes and bytes, whatever the order of the mapping."""
     for name in sorted(arrays):
         a = np.asarray(arrays[name], order="C")
         digest.update(f"{name}|{a.dtype.str}|{a.shape}|".encode())
         digest.update(a.data if a.ndim else a.tobytes())
-    return digest.hexdigest()

@@ -12,6 +12,7 @@ from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import entry_of
+from task.resolve.private import why_not_central, why_not_local
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN, MODEL_UP
@@ -41,8 +42,12 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
         got["structured.kind"] = config.structured.kind
+        if self.key == "secagg":
+            return server.secagg
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
+        if self.key in ("dp.noise", "dp.unit"):
+            return config.dp.central if self.key == "dp.noise" else config.dp.local
         if self.key in ("dropout-width", "heldout-clients"):
             return train.dropout_width < 1 if self.key == "dropout-width" else server.heldout_clients > 0
         if self.key == "optimizer":
@@ -123,6 +128,17 @@ def _by_examples(entry: Algorithm) -> str:
     return "the policy draws by n_k, and the rule counts features with weights n_k" if counts else ""
 
 
+def _secure(entry: Algorithm) -> str:
+    if entry.pooled:
+        return "its clients train on everybody's data, so that there is nothing to hide"
+    for contract in (entry, *entry.phases.values()):
+        if single := [r.name for r in contract.up if r.reduce == "collect"]:
+            return f"the rule needs each client's {single[0]!r}, and the server learns sums only"
+        if single := [s.name for s in contract.up_scalars if s.reduce in ("collect", "max")]:
+            return f"the rule needs single clients' {single[0]!r}, and the server learns sums only"
+    return ""
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -151,6 +167,9 @@ CHOICES: tuple[Choice, ...] = (
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
+    Choice("dp.noise", (SOME,), why_not_central),
+    Choice("dp.unit", ("example",), why_not_local),
+    Choice("secagg", (True,), _secure),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -175,6 +194,36 @@ def check_composition(config: Config) -> None:
             )
     if config.train.dropout_width < 1:
         _check_parts(config)
+    if config.server.secagg:
+        _check_secure(config)
+
+
+def _check_secure(config: Config) -> None:
+    """Refuse keys that need single clients' numbers, or that masks would make useless."""
+    server, selection = config.server, SELECTIONS[config.server.selection]
+    columns = "the sums of each client's columns go up unmasked"
+    whole = "a masked sum has every number whole, so that a code saves nothing"
+    for key, value, on, why in (
+        ("selection", selection.name, selection.needs_losses, "the policy goes by single clients' losses"),
+        ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
+        ("codec.up", config.codec.up, config.codec.up != "none", whole),
+        ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
+        ("dropout-width", f"{config.train.dropout_width:g}", config.train.dropout_width < 1,
+         "which numbers a client sends would show which part it trained"),
+        ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
+         "they are measured one by one"),
+        ("dp.unit", config.dp.unit, config.dp.local,
+         "the server adds up the private steps of each client, which masks would hide"),
+        ("standardise", "true", config.data.standardise, columns),
+        ("missing", "mean", config.data.missing == "mean", columns),
+        ("enough-replies", f"{server.enough_replies}", server.enough_replies > 0,
+         "a sum is opened once all nodes have answered or the time is up"),
+    ):  # fmt: skip
+        if on:
+            raise ConfigError(
+                f'run-config key "secagg": expected false with {key} = {value}, as {why}; got true. '
+                f'Set it to false, or choose another "{key}"'
+            )
 
 
 def _check_parts(config: Config) -> None:

@@ -14,6 +14,7 @@ from task.models.family import FederatedDropout, ModelFamily
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
+from task.resolve.private import check_covered
 from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.entry import Algorithm
@@ -54,6 +55,8 @@ def stages_of(config: Config) -> frozenset[str]:
     structured = config.structured.kind != "none"
     coded = (codec is not None and not biased) or structured
     named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
+    named |= {"dp": config.dp.central and not config.dp.adaptive, "adaptive-dp": config.dp.adaptive}
+    named["example-dp"] = config.dp.local
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
@@ -83,6 +86,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     shared = tuple(n for n in names if n not in private)
     if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
         last_linear(model, "MOON")  # it compares what that layer reads
+    buffers = [n for n in names if n not in dict(model.named_parameters())]
+    check_covered(config, [n for n in shared if n not in trainable], buffers)
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

@@ -9,6 +9,7 @@ from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
+from task.resolve.private import check_private
 from task.spec.brought import algorithm_of
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
@@ -48,6 +49,7 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
+    check_private(config)
     for name in {config.codec.up, config.codec.down} - {"none"}:
         codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
     check_goal_names(config)

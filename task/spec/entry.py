@@ -87,6 +87,11 @@ class Algorithm:
         return any(r.layout == SUB_MODEL for r in self.down)
 
     @property
+    def noised(self) -> bool:
+        """Whether the server adds noise to sums of what clients clip (`task.spec.stages`)."""
+        return any(r.clipped for r in self.up)
+
+    @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
         routed = any(r.to == "each" and r.layout != SUB_MODEL for r in self.down)

@@ -39,6 +39,7 @@ PRIVATE = Layout("part", "private")  # the part of the model that stays at the c
 WHOLE = Layout("part", "whole")  # both parts
 # One number for each input of a first layer that is linear; empty for another first layer.
 COLUMNS = Layout("vector", "columns")
+ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
 FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
@@ -73,12 +74,20 @@ class Record:
     # Whether the parameters of an upward record travel as a code (`task.wire.coding`); the stage sets it.
     coded: bool = False
     code: str = ""  # the codec by which it always travels, whatever ``codec.up`` says; "" = that one
+    # Whether it travels as integers, the change from its base clipped to a norm (`task.privacy.grid`), which
+    # are summed before noise is added; the stage sets it.
+    clipped: bool = False
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:
         """Carry what is collected one by one."""
         if self.reduce == "collect":
             object.__setattr__(self, "carry", "each")
+
+    @property
+    def folded(self) -> Reduce:
+        """What the fold makes of many clients' records, before anything else."""
+        return "sum" if self.clipped else self.reduce
 
 
 @dataclass(frozen=True)

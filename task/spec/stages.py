@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  training  ->  loss  ->  attack  ->  codec
+    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from task.spec.entry import Algorithm
-from task.spec.record import FREE, PARAMETERS, SHARED, TOP, Record, Scalar
+from task.spec.record import FREE, ONE, PARAMETERS, SHARED, TOP, Record, Scalar
 
 ALA_KEEPS = (
     Record("local-model", SHARED, "Theta_i^{t-1}, what the client last sent up"),
@@ -66,14 +66,49 @@ def _with_feedback(entry: Algorithm) -> Algorithm:
     return replace(coded, keeps=(*coded.keeps, *residuals, LAST_CODE))
 
 
+# Of adaptive clipping, Andrew et al. 2021, arXiv 1905.03871: b_k - 1/2, b_k = 1 if |Delta_k| <= C, else 0.
+UNCLIPPED = Record(
+    "unclipped", ONE, "b_k - 1/2, whether the update's norm was within the bound C", "sum", clipped=True
+)
+
+
+def _with_dp(entry: Algorithm) -> Algorithm:
+    """Let clients send integers of a bounded norm, and no number beside them; all of them count alike."""
+    up = tuple(replace(r, clipped=True) for r in entry.up)
+    phases = {n: _added(p, "dp") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, up=up, up_scalars=(), phases=phases, weight="uniform")
+
+
+def _with_adaptive_dp(entry: Algorithm) -> Algorithm:
+    clipped = _with_dp(entry)
+    return replace(clipped, up=(*clipped.up, UNCLIPPED))
+
+
+DP_STEPS = Scalar(
+    "dp-steps", "private steps of the client in the run so far", low=1, whole=True, reduce="max"
+)
+DP_SAMPLING = Scalar(
+    "dp-sampling", "q_k = B / n_k, probability of an example to join a step", low=0, high=1, reduce="max"
+)
+
+
+def _with_example_dp(entry: Algorithm) -> Algorithm:
+    """Let clients train by DP-SGD and send what it has cost, and no number that their examples decide."""
+    needed = tuple(s for s in entry.up_scalars if s.required)
+    return replace(entry, up_scalars=(*needed, DP_STEPS, DP_SAMPLING), batched=False)
+
+
 # In the order in which they are applied: what each adds to a contract (records, scalars, kept state).
 STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "ala": _with_ala,
     "structured": _with_structured,
+    "example-dp": _with_example_dp,
     "loss": _with_loss,
     "attack": _with_attack,
     "codec": _with_codec,
     "codec-with-feedback": _with_feedback,
+    "dp": _with_dp,
+    "adaptive-dp": _with_adaptive_dp,
 }
 
 

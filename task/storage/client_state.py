@@ -2,7 +2,7 @@
 
 ``<state-dir>/<run-name>/<first 12 letters of the run's id>/<client>.safetensors`` holds the arrays as
 ``field/name``. Its metadata ``bouquet`` is a JSON of the `Header`, the number of this format and a checksum
-of all that.
+of all that: 128-bit XXH3, which finds damage, takes a tenth of the time of SHA-256.
 """
 
 import hashlib
@@ -15,13 +15,15 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import xxhash
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from task.errors import StateError, local
-from task.numerics.arrays import Arrays, NamedArrays, sha256
-from task.storage.files import write_safetensors
+from task.numerics.arrays import Arrays, NamedArrays, hash_into
+from task.storage.files import write_bytes
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".safetensors"
 REPLICA = "replica"  # folder of a run with the node's copies of the global model, which have no header
 NO_RUN = "no-run-id"  # folder for a strategy of another library, which gives no run id
@@ -45,11 +47,15 @@ def folder_of(root: Path, run_name: str, run: str) -> Path:
     return root / safe_name(run_name) / (safe_name(run[:12]) or NO_RUN)
 
 
-def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays]) -> None:
-    """Replace a file of kept state, atomically; `header.fields` names the fields."""
+def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, durable: bool = True) -> None:
+    """Replace a file of kept state, atomically; `header.fields` names the fields.
+
+    What is not `durable` survives a power cut only once somebody has synced it and its folder.
+    """
     arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
     meta = {"format": FORMAT, **asdict(header)}
-    write_safetensors(path, arrays, {"bouquet": json.dumps({**meta, "sha256": _checksum(meta, arrays)})})
+    text = json.dumps({**meta, "xxh3": _checksum(meta, arrays)})
+    write_bytes(path, save(arrays, {"bouquet": text}), durable=durable)
 
 
 def read_header(path: Path) -> Header:
@@ -57,7 +63,7 @@ def read_header(path: Path) -> Header:
 
     Raises:
         ValueError: The file is damaged; says what was expected and what was got.
-        StateError: A newer Bouquet made it.
+        StateError: A newer or an earlier Bouquet made it, in another format.
         OSError: It is not there, or cannot be read.
     """
     with _opened(path) as (_, header, _, _):
@@ -91,7 +97,12 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
                     f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a newer "
                     "Bouquet. Nothing was changed. Update Bouquet on this machine."
                 )
-            wanted = str(meta.pop("sha256"))
+            if number < FORMAT:
+                raise StateError(
+                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of an earlier "
+                    "Bouquet. Nothing was changed. Finish its run with that version, or start a new run."
+                )
+            wanted = str(meta.pop("xxh3"))
             client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))
             fields = tuple(str(f) for f in meta["fields"])
             header = Header(client, algorithm, run, int(meta["round"]), int(meta["previous"]), fields)
@@ -107,8 +118,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
 
 
 def _checksum(meta: Mapping[str, Any], arrays: NamedArrays) -> str:
-    text = json.dumps(meta, sort_keys=True)
-    return hashlib.sha256(f"{text}|{sha256(arrays)}".encode()).hexdigest()
+    digest = xxhash.xxh3_128(json.dumps(meta, sort_keys=True).encode())
+    hash_into(digest, arrays)
+    return digest.hexdigest()
 
 
 def safe_name(name: str) -> str:

@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,10 +100,29 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically."""
-    with replacing(path) as temp:
-        temp.write_bytes(data)
+def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it.
+
+    One that is not `durable` is whole after its process was killed, but not after a power cut, unless
+    somebody syncs it and its folder in between.
+    """
+    make_folder(path.parent)
+    handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb", buffering=0) as file:
+            os.fchmod(handle, FILE)  # a umask may take the owner's own rights
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            if durable:
+                os.fsync(handle)
+        os.replace(temp, path)
+        if durable:
+            sync_folder(path.parent)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temp)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,6 +15,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+WORDS = 200  # bytes of a holder's words, filled up with blanks
+
 
 class HeldError(Exception):
     """Another process holds the lock; `holder` is what it wrote into the file, "" if nothing can be read."""
@@ -58,8 +60,8 @@ def locked(
     handle, owner = taken
     try:
         if owner and words:
-            os.ftruncate(handle, 0)
-            os.write(handle, words.encode())
+            # Over what stood there: to cut the file first would wait for the disk.
+            os.pwrite(handle, words.encode().ljust(WORDS)[:WORDS], 0)
         yield
     finally:
         if os.getpid() == owner:
@@ -108,6 +110,6 @@ def _try(path: Path, optional: bool) -> tuple[int, int] | None:
 def _holder(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(200).decode(errors="replace").strip()
+            return file.read(WORDS).decode(errors="replace").strip()
     except OSError:
         return ""

@@ -6,6 +6,10 @@ the received model where a record is relative to that (`Record.base`). `task.cod
 
 Whoever folds a coded record decodes it first, the client's own node too. So the model is the same wherever
 its clients train, and whether their codes travel or their node's sum does.
+
+The random draws of a code are those of training seed, round, client and record: a code that names another
+seed is refused, so that nobody chooses which entries it moves. Of a sum the server cannot know it: the node
+has decoded the codes in it, and whoever falsifies a sum needs no seed. The bounds on a sum are what holds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +22,7 @@ from task.codecs import codec_of
 from task.codecs.codec import Codec
 from task.config.knobs import Config
 from task.errors import FieldError
+from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Base
 from task.spec.entry import Algorithm
@@ -35,59 +40,66 @@ MOST_DECODED = 1 << 28  # bytes of a message's decoded records; more of them com
 class Coder:
     """The coded records of a contract, for the replies to one phase.
 
-    `like` has, by upward record, arrays of the expected names, shapes and dtypes; `received` the records that
-    went down; `parameters` the names of the model's shared parameters.
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes; `seed` is that
+    of the training.
     """
 
     codec: Codec
+    seed: int
+    round: int
     entry: Algorithm
     like: Mapping[str, NamedArrays]
     bases: Mapping[str, Mapping[str, Base]]  # by coded record, what its update is relative to
     # Returns a client's downward records where the model differs by client; the bases are zeros then.
     received: Callable[[str], Mapping[str, NamedArrays]] | None = None
 
-    def of(self, client: str) -> "Coder":
-        """Return what codes a client's records."""
+    def _base(self, client: str, record: Record) -> Mapping[str, Base]:
+        """Return what a client's update is relative to."""
+        base = self.bases[record.name]
         if self.received is None:
-            return self
-        parameters = tuple({n: None for base in self.bases.values() for n in base})
-        coded = [r for r in self.entry.up if r.coded]
-        return replace(self, bases=_bases(coded, self.like, self.received(client), parameters))
+            return base
+        return _bases([record], self.like, self.received(client), tuple(base))[record.name]
+
+    def _seed(self, client: str, record: Record) -> int:
+        return seeds.seed_for(self.seed, f"{seeds.CODEC}:{record.name}", self.round, client)
 
     def encode(
-        self, record: Record, arrays: NamedArrays, residual: NamedArrays, seed: int
+        self, client: str, record: Record, arrays: NamedArrays, residual: NamedArrays
     ) -> tuple[bytes, Arrays, Arrays]:
         """Return the code of a client's record, the update with the residual, and what the code leaves out.
 
         Raises:
             FieldError: A number is not finite.
         """
-        base = self.bases[record.name]
+        base = self._base(client, record)
         mine = {n: arrays[n] for n in base}
         check_arrays(record.name, mine, mine)
-        x = {n: a - base[n].array for n, a in mine.items()}
+        x = {n: np.asarray(a - base[n].array) for n, a in mine.items()}
         if residual:
-            x = {n: a + residual[n] for n, a in x.items()}
-            mine = {n: a + residual[n] for n, a in mine.items()}
-        code, left = self.codec.encode(x, mine, seed)
+            for n, a in x.items():
+                a += residual[n]
+            if self.codec.reads_values:
+                mine = {n: a + residual[n] for n, a in mine.items()}
+        code, left = self.codec.encode(x, mine, self._seed(client, record))
         return code, x, left
 
-    def decode(self, record: Record, arrays: NamedArrays) -> Arrays:
-        """Return a record as the client meant it, given its form on the wire.
+    def decode(self, client: str, record: Record, arrays: NamedArrays) -> Arrays:
+        """Return a record as its client meant it, given its form on the wire.
 
         Of a sparse code the arrays are `Held`, which the checks and the folds take as they are.
 
         Raises:
-            FieldError: Its code is missing, or is none of this codec and these arrays.
+            FieldError: Its code is missing, or is none of this codec, these arrays, this client and round.
         """
-        base, code = self.bases[record.name], arrays.get(CODE)
+        base, code = self._base(client, record), arrays.get(CODE)
         if code is None or code.dtype != np.uint8 or code.ndim != 1:
             got = "none" if code is None else f"{code.dtype}{list(code.shape)}"
             raise FieldError(record.name, f"a code of {self.codec.name}", got)
         plain = {n: a for n, a in arrays.items() if n != CODE}
         if twice := sorted(plain.keys() & base.keys()):
             raise FieldError(record.name, "no arrays for what is coded", f"{twice[:9]}")
-        return cast(Arrays, {**self.codec.decode(code.data, base, record.name), **plain})
+        decoded = self.codec.decode(code.data, base, record.name, self._seed(client, record))
+        return cast(Arrays, {**decoded, **plain})
 
     def on_wire(self, record: Record, upload: ClientUpdate) -> Arrays:
         """Return a client's record in its form on the wire."""
@@ -123,16 +135,19 @@ def coder_of(
     like: Mapping[str, NamedArrays],
     received: Mapping[str, NamedArrays],
     parameters: tuple[str, ...],
+    server_round: int,
     own: Callable[[str], Mapping[str, NamedArrays]] | None = None,
 ) -> Coder | None:
     """Return what codes the records of a contract; None if it says of none that it is coded.
 
-    `own` returns what a client received, where that differs by client.
+    `received` are the records that went down, `parameters` the names of the model's shared parameters; `own`
+    returns what a client received, where that differs by client.
     """
     coded = [r for r in entry.up if r.coded]
     if not coded:
         return None
-    return Coder(_codec(config, coded[0]), entry, like, _bases(coded, like, received, parameters), own)
+    codec, bases = _codec(config, coded[0]), _bases(coded, like, received, parameters)
+    return Coder(codec, config.seeds.train, server_round, entry, like, bases, own)
 
 
 def _bases(

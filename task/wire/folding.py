@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect
@@ -11,6 +13,7 @@ from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.spec.record import SUB_MODEL, Record
 from task.wire.checks import check_arrays
+from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
 
@@ -52,7 +55,10 @@ class Folding:
             FieldError: A client's arrays do not fit the exact range.
         """
         parts = self.models if record.layout == SUB_MODEL else None
-        made = CoverageMean(parts) if parts else REDUCTIONS[record.reduce](self.like[record.name])
+        like = self.like[record.name]
+        if record.clipped:  # a sum of int32
+            like = {n: as_integers(a, np.int64) for n, a in like.items()}
+        made = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)
         for client, row in rows.items():
             made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
         return made
@@ -95,7 +101,7 @@ class Folding:
         made = {}
         for r in self.entry.up:
             reduction = self.reductions[r.name]
-            if reduction.name != r.reduce:
+            if reduction.name != r.folded:
                 reduction = self.reduction(r, reduction.partial())
             made[r.name] = reduction.result()
         return made

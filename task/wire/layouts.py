@@ -30,7 +30,8 @@ class Forms:
         if layout.kind == "table":
             return columns_like(layout.of, self.columns)
         if layout.kind == "vector":
-            size = self._columns() if layout.of == "columns" else self.clients
+            sizes = {"columns": self._columns(), "clients": self.clients, "one": 1}
+            size = sizes[layout.of]
             return {layout.of: np.zeros(size, np.float32)} if size is not None else {}
         if layout.of == "shared":
             return self.shared
@@ -48,7 +49,16 @@ class Forms:
 
     def of(self, records: Iterable[Record]) -> dict[str, Arrays]:
         """Return the arrays of several records by name; those of a free layout are left out."""
-        return {r.name: self.like(r.layout) for r in records if r.layout.kind != "free"}
+        return {r.name: self._of(r) for r in records if r.layout.kind != "free"}
+
+    def _of(self, record: Record) -> Arrays:
+        like = self.like(record.layout)
+        return {n: as_integers(a, np.int32) for n, a in like.items()} if record.clipped else like
+
+
+def as_integers(a: np.ndarray, dtype: type) -> np.ndarray:
+    """Return integers of a's shape that take no memory, for the form."""
+    return np.broadcast_to(np.zeros((), dtype), a.shape)
 
 
 def base_of(

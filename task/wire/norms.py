@@ -8,10 +8,13 @@ rather than clipped: a clipped one would still be an average's largest, and nobo
 A node checks each client before it folds it in. The server checks each record that it sees by itself, and of
 a node's sum of several clients that |sum_k weight_k (x_k - w^t)| <= sum_k weight_k bound, which the sum
 keeps if each client keeps the bound.
+
+A client with error feedback holds its code to the bound itself (`client_app.stages.coding`): what it owes
+from earlier rounds may make a code large whose update is not.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -59,6 +62,29 @@ class NormBound:
         Raises:
             FieldError: It moves the model too far for any clients that keep the bound.
         """
+        for what, norm, most in self._norms(field, arrays, rows, weights, low):
+            if not norm <= most * SLACK:
+                raise FieldError(
+                    field.name,
+                    f"{FINITE}s that move {what} by an L2 norm of {self.most:g} at most (run-config key "
+                    '"max-update-norm")',
+                    f"{norm / most * self.most:.6g}",
+                )
+
+    def excess(self, field: Record, arrays: NamedArrays, row: Mapping[str, float]) -> float:
+        """Return the norm of one client's record as a multiple of the bound; above 1 it is refused."""
+        ratios = [norm / most for _, norm, most in self._norms(field, arrays, [row])]
+        return max(ratios, default=0.0) / SLACK
+
+    def _norms(
+        self,
+        field: Record,
+        arrays: NamedArrays,
+        rows: Sequence[Mapping[str, float]],
+        weights: Sequence[int] = (1,),
+        low: NamedArrays = MappingProxyType({}),
+    ) -> Iterator[tuple[str, float, float]]:
+        """Yield what is held to the bound by itself, its norm, and the largest norm of such clients."""
         if not self.most or field.layout.kind != "part":
             return
         base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)
@@ -73,14 +99,7 @@ class NormBound:
             norm = math.sqrt(math.fsum(squares))
             shares = [1.0 / row[field.per] for row in rows] if divided else [1.0] * len(rows)
             share = math.fsum(w * s for w, s in zip(weights, shares, strict=True))
-            if not norm <= self.most * share * SLACK:
-                what = "the parameters" if parameters else "the buffers"
-                raise FieldError(
-                    field.name,
-                    f"{FINITE}s that move {what} by an L2 norm of {self.most:g} at most (run-config key "
-                    '"max-update-norm")',
-                    f"{norm / share:.6g}",
-                )
+            yield "the parameters" if parameters else "the buffers", norm, self.most * share
 
 
 def _square(a: np.ndarray, low: np.ndarray | None, base: np.ndarray | None, weight: int) -> float:

@@ -73,24 +73,27 @@ def test_federations_do_not_mix(tmp_path: Path) -> None:
     assert StateStore(tmp_path, "two").load("a", "fedper") is None
 
 
-@pytest.mark.parametrize("where", ["safetensors", "rename"])
+@pytest.mark.parametrize("where", ["sync", "rename"])
 def test_a_crash_in_the_middle_of_a_save_leaves_the_old_state(
     where: str, store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save("a", "fedper", 1, HEAD)
     before = store.path("a").read_bytes()
 
-    def torn(tensors: Any, path: Path, metadata: Any) -> None:
-        Path(path).write_bytes(b"half of it")
+    def torn(handle: int) -> None:
         raise OSError("some error of the disk")
 
-    def killed(self: Path, target: Path) -> None:
-        raise KeyboardInterrupt
+    rename, renames = os.replace, itertools.count()
 
-    if where == "safetensors":
-        monkeypatch.setattr("task.storage.files.save_file", torn)
+    def killed(source: Any, target: Any) -> None:
+        if next(renames) == 0:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    if where == "sync":
+        monkeypatch.setattr(os, "fsync", torn)
     else:
-        monkeypatch.setattr(Path, "replace", killed)
+        monkeypatch.setattr(os, "replace", killed)
     with pytest.raises((StateError, KeyboardInterrupt)):
         store.save("a", "fedper", 2, {"head": {"w": np.array([3.0])}})
     monkeypatch.undo()
@@ -149,7 +152,7 @@ DAMAGE = {
     "no metadata": with_meta(lambda meta: None),
     "metadata that is no JSON": with_meta(lambda meta: {"bouquet": "{"}),
     "metadata that is a list": with_meta(lambda meta: {"bouquet": "[1]"}),
-    **{f"metadata without {key}": without(key) for key in ("format", "sha256", "client", "round", "fields")},
+    **{f"metadata without {key}": without(key) for key in ("format", "xxh3", "client", "round", "fields")},
     "a round that is no number": but(round="x"),
     "another round": but(round=2),
     "another version before": but(previous=1),
@@ -208,9 +211,15 @@ def test_another_federations_file_is_refused_and_stays(store: StateStore) -> Non
 
 def test_a_newer_format_is_refused_and_stays(store: StateStore) -> None:
     store.save("a", "fedper", 1, HEAD)
-    assert meta_of(store.path("a"))["format"] == 1
-    save_file(load_file(store.path("a")), store.path("a"), {"bouquet": json.dumps({"format": 2})})
-    refused_untouched(store, r"expected format 1; got format 2, of a newer Bouquet.* Update Bouquet")
+    assert meta_of(store.path("a"))["format"] == 2
+    save_file(load_file(store.path("a")), store.path("a"), {"bouquet": json.dumps({"format": 3})})
+    refused_untouched(store, r"expected format 2; got format 3, of a newer Bouquet.* Update Bouquet")
+
+
+def test_an_earlier_format_is_refused_and_stays(store: StateStore) -> None:
+    store.save("a", "fedper", 1, HEAD)
+    save_file(load_file(store.path("a")), store.path("a"), {"bouquet": json.dumps({"format": 1})})
+    refused_untouched(store, r"expected format 2; got format 1, of an earlier Bouquet.* new run")
 
 
 def test_a_damaged_file_is_not_overwritten_by_a_save(store: StateStore) -> None:
@@ -508,10 +517,10 @@ def test_without_hard_links_versions_are_copied(store: StateStore, monkeypatch: 
 def test_a_crash_in_a_save_leaves_all_versions(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     saves(store, 1, 2)
 
-    def torn(tensors: Any, path: Path, metadata: Any) -> None:
+    def torn(handle: int) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("task.storage.files.save_file", torn)
+    monkeypatch.setattr(os, "fsync", torn)
     with pytest.raises(StateError, match="no space"):
         saves(store, 3)
     monkeypatch.undo()

@@ -164,9 +164,9 @@ def test_fifty_kills_leave_a_whole_state_of_the_last_round_or_the_one_before(tmp
 EVENTS = ("open", "os.", "tempfile.", "shutil.")
 
 
-@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize(("links", "durable"), [(True, True), (False, True), (True, False)])
 def test_a_kill_before_any_of_the_operations_of_a_save_does_no_harm(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    links: bool, durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was resumed from round 5 saves its round 6, next to 6, 8 and 9 of the abandoned course."""
     if not links:
@@ -177,7 +177,7 @@ def test_a_kill_before_any_of_the_operations_of_a_save_does_no_harm(
     while 0 not in outcomes:
         root = tmp_path / f"killed before operation {len(outcomes)}"
         shutil.copytree(tmp_path / "before", root)
-        store, left = StateStore(root, "r"), len(outcomes)
+        store, left = StateStore(root, "r", durable=durable), len(outcomes)
 
         def hook(event: str, args: Any) -> None:
             nonlocal left
@@ -342,6 +342,20 @@ def test_new_folders_are_synced_up_to_the_one_that_was_there(
     monkeypatch.setattr("task.storage.files.sync_folder", spy)
     save(StateStore(tmp_path / "state", "r"), 1)
     assert synced == [".", "state", "state/r", "state/r/run"]
+
+
+def test_a_save_of_a_simulation_leaves_the_syncing_to_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, synced = StateStore(tmp_path / "state", "r", durable=False), []
+    save(store, 1)  # makes the folders
+    monkeypatch.setattr(os, "fsync", synced.append)
+    for t in (2, 3):
+        save(store, t)
+    assert synced == []
+    assert [loaded(store, t) for t in (4, 3, 2)] == [3, 2, 1]
+    save(StateStore(tmp_path / "state", "r"), 4)
+    assert len(synced) == 2
 
 
 # ------------------------------------------------------------------------------------------ two at once

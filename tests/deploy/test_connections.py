@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from flwr.proto.control_pb2 import ListNodesRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from server_app.deploy.flower import superlink
+from server_app.deploy.flower.fleet_transport import OPTIONS
 from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
 from server_app.deploy.flower.retries import keep_connection
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import FILES
+from server_app.deploy.node.resource_limits import SlowLink
 from task import timing
 from task.errors import ConfigError
 from tests.support.fleet import Served, served
@@ -107,6 +110,29 @@ def test_a_connection_on_which_no_call_comes_is_closed(link: Served, idle: Any) 
     node = link.peer()
     time.sleep(3)  # longer than a connection may idle: the node's library connects again
     assert node.pull() == []
+
+
+@pytest.mark.parametrize(("up", "down"), [(80_000, 3), (3, 80_000)])
+def test_a_message_takes_as_long_as_the_line_needs(up: int, down: int) -> None:
+    """A ping's answer waits behind the message; here gRPC would wait for it 1 s, else a minute."""
+
+    class Api(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                lambda body, _: b"x" * down if len(body) == up else b""
+            )
+
+    patience = ("grpc.http2.ping_timeout_ms", 1000)  # of two equal options gRPC takes the first
+    pool = ThreadPoolExecutor(2)
+    server = grpc.server(pool, [Api()], options=[*connections(FILES), patience])
+    line = SlowLink(("127.0.0.1", server.add_insecure_port("127.0.0.1:0")), 20_000.0)
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{line.port}", [*OPTIONS, patience]) as channel:
+        began = time.monotonic()
+        assert len(channel.unary_unary("/a/b")(b"y" * up, timeout=60)) == down
+        assert time.monotonic() - began > 3.5
+    server.stop(grace=0).wait()
+    pool.shutdown()
 
 
 def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:

@@ -40,6 +40,7 @@ def kit_of(folder: Path, nodes: int) -> LinkKit:
         (5, OWN | {"enough-replies": 1}, 3, 1),
         (5, OWN | {"selection": "fedcs"}, 3, 1),
         (5, OWN | {"algorithm": "centralised"}, 3, 1),
+        (5, OWN | {"dp.noise": 1.0, "dp.delta": 0.01}, 3, 1),
         (10, OWN | {"stragglers": 0.9, "drop-stragglers": True, "local-epochs": 2}, 6, 1),
         (3, PARTS, 2, 2),
         (3, PARTS | {"fraction-train": 0.01}, 2, 1),

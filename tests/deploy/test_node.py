@@ -455,3 +455,24 @@ def test_a_node_that_the_superlink_no_longer_knows_activates_itself_again(
         assert activated.acquire(timeout=10)
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize(("slow", "at_once"), [(False, 2), (True, 1)])
+def test_on_a_slow_line_parts_are_sent_one_after_the_other(
+    kit: NodeKit, monkeypatch: pytest.MonkeyPatch, slow: bool, at_once: int
+) -> None:
+    """The time stamp of a call that waits behind the bytes of another would be too old when it comes."""
+    monkeypatch.setattr(timing, "SLOW_PART_S", 0.0 if slow else 60.0)
+    client, under_way, most = FleetClient(kit.link, kit.ca_certificate, kit.key, "here"), [0], [0]
+
+    def send(item: int) -> int:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.05)
+        under_way[0] -= 1
+        return -item
+
+    assert client._each(send, list(range(6))) == [0, -1, -2, -3, -4, -5]
+    assert client._each(send, []) == []
+    assert most[0] == at_once
+    client.close()

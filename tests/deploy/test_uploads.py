@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, RecordDict
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
-from sqlalchemy import text
+from flwr.supercore.state.schema.corestate_models import ObjectPushSession
+from sqlalchemy import text, update
 
 from server_app.deploy.flower import objects
 from server_app.deploy.flower.limits import Limits
+from task import timing
 from task.flower.parts import pack
 from tests.support.fleet import Served, answer_to, arrays, served
 
@@ -30,8 +36,8 @@ class Upload:
     """A reply whose head is here."""
 
     def __init__(self, link: Served) -> None:
-        self.link, node = link, link.peer()
-        link.order(node.id)
+        self.link, self.node = link, (node := link.peer())
+        self.order = link.order(node.id)
         reply, self.parts = answer_to(node.pull()[0], arrays(40_000), node.id)
         self.session = link.state.start_session(link.run)
         with no_object_id_recompute():
@@ -73,6 +79,38 @@ def test_several_parts_at_once_leave_what_flower_leaves_of_one_after_the_other(
     monkeypatch.setattr(objects, "put", lambda *args: False)
     assert all(upload.put(*part) for part in some.items())
     assert upload.tables() == together != empty
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_part_may_take_long_while_its_node_is_there(link: Served, beats: bool) -> None:
+    """Flower drops an upload of which no part came for three minutes; here 0.3 s are left of them."""
+    upload, wait_s = Upload(link), 0.3
+    with link.state.session() as session:
+        session.execute(update(ObjectPushSession).values(expires_at=now() + timedelta(seconds=wait_s)))
+    if beats:
+        beat = SendNodeHeartbeatRequest(node=upload.node.node, heartbeat_interval=30)
+        assert upload.node.stub.SendNodeHeartbeat(beat).success
+    time.sleep(wait_s + 0.1)
+    assert link.delivery.whole([upload.order]) == set()
+    assert all(upload.put(name, part) for name, part in upload.parts.items()) == beats
+    assert link.delivery.whole([upload.order]) == {upload.order}
+    assert bool(link.replies(upload.order)) == beats
+
+
+def test_an_upload_is_remembered_while_its_node_is_heard(
+    link: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = Upload(link)
+    known, node = link.delivery.arrivals, upload.node.id
+    monkeypatch.setattr(timing, "UPLOAD_S", 0.5)
+    for _ in range(4):
+        time.sleep(0.2)
+        assert known.uploads(node) == [upload.session]
+        known.prune()
+    assert known.uploader(upload.session) == node
+    time.sleep(0.6)
+    known.prune()
+    assert known.uploader(upload.session) is None
 
 
 def test_of_several_parts_the_good_ones_are_stored(link: Served) -> None:

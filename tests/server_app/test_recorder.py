@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, StateError
 from task.numerics.arrays import sha256
 from task.resolve.model_card import read_model
+from task.storage.client_state import read_header
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid
 
@@ -276,6 +278,38 @@ def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_pat
     assert (folder.path / "nodes.json").stat().st_ino == written
     recorder.participants([there], [])
     assert folder.left_out() == []
+
+
+def test_what_clients_keep_is_on_the_disk_before_a_checkpoint_counts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a simulation, whose clients sync nothing."""
+    config = owners_config(
+        folder / "owners.npz",
+        algorithm="scaffold", num_server_rounds=3, progress="none", fraction_train=0.6,
+        runs_dir=str(tmp_path), cache_dir=str(folder / "cache"), state_dir=str(tmp_path / "state"),
+    )  # fmt: skip
+    synced: set[tuple[int, int]] = set()
+    fsync, commit, counted = os.fsync, Checkpoint.commit, []
+
+    def spy(handle: int) -> None:
+        found = os.fstat(handle)
+        synced.add((found.st_ino, found.st_mtime_ns))
+        fsync(handle)
+
+    def committed(self: Checkpoint, snapshot: Any, *more: Any) -> None:
+        for path in (tmp_path / "state").rglob("*.safetensors"):
+            kept = read_header(path)
+            if kept.round <= snapshot.round:
+                found = path.stat()
+                assert (found.st_ino, found.st_mtime_ns) in synced, (path, snapshot.round)
+                counted.append((snapshot.round, kept.round))
+        commit(self, snapshot, *more)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    monkeypatch.setattr(Checkpoint, "commit", committed)
+    run(config, "kept")
+    assert {(1, 1), (2, 2), (3, 3)} <= set(counted)
 
 
 def test_the_best_model_is_chosen_by_the_clients_where_the_server_measures_nothing(

@@ -218,7 +218,7 @@ def coder_for(owners: Path, **given: Any) -> tuple[Coder, Record, Arrays]:
     node = open_node(read_config(keys(owners, **given)), {})
     entry, start = contract_of(node.config), node.initial()
     received = {wire.ARRAYS: start}
-    coder = coder_of(node.config, entry, node.forms().of(entry.up), received, node.parts().trainable)
+    coder = coder_of(node.config, entry, node.forms().of(entry.up), received, node.parts().trainable, 1)
     assert coder is not None
     return coder, entry.up[0], start
 
@@ -232,8 +232,8 @@ def test_what_a_code_stands_for_is_the_update_and_the_residual_less_what_it_leav
     mine, residual = (
         {n: rng.normal(size=a.shape).astype(np.float32) for n, a in start.items()} for _ in "ab"
     )
-    code, x, left = coder.encode(record, mine, residual, 1)
-    made = coder.decode(record, {CODE: np.frombuffer(code, np.uint8)})
+    code, x, left = coder.encode("anna", record, mine, residual)
+    made = coder.decode("anna", record, {CODE: np.frombuffer(code, np.uint8)})
     for n in start:
         np.testing.assert_allclose(x[n], mine[n] - start[n] + residual[n], atol=1e-6)
         np.testing.assert_allclose(dense(made[n]) - start[n], x[n] - left[n], atol=1e-6)
@@ -241,9 +241,9 @@ def test_what_a_code_stands_for_is_the_update_and_the_residual_less_what_it_leav
 
 def test_an_array_that_is_coded_may_not_come_as_it_is_too(owners: Path) -> None:
     coder, record, start = coder_for(owners, codec__up="int8")
-    code = np.frombuffer(coder.encode(record, start, {}, 1)[0], np.uint8)
+    code = np.frombuffer(coder.encode("anna", record, start, {})[0], np.uint8)
     with pytest.raises(FieldError, match="no arrays for what is coded"):
-        coder.decode(record, {CODE: code, **start})
+        coder.decode("anna", record, {CODE: code, **start})
 
 
 def test_a_node_sends_codes_while_they_are_smaller_than_their_sum_and_fit_into_memory(

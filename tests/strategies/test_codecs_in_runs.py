@@ -12,8 +12,10 @@ import pytest
 from flwr.app import Message
 
 from client_app.memory.state import StateStore
+from client_app.node import open_node
+from client_app.stages.coding import Coding
 from strategies.engine.download import Download
-from task.codecs import CODECS
+from task.codecs import CODECS, codec_of
 from task.config.paths import state_root
 from task.config.read import read_config
 from task.config.sections import SPARSE
@@ -25,6 +27,7 @@ from task.wire import messages as wire
 from task.wire.coding import CODE
 from tests.support.federation import Keep, Played, owners_config, play, write_owners
 
+SPARSE_WITH_RESIDUAL = [name for name in CODECS if codec_of(name, 0.1).biased]
 BOTH = [(side, name) for side in ("up", "down") for name in CODECS]
 
 
@@ -188,6 +191,39 @@ def test_a_damaged_code_is_refused_by_name_and_the_others_go_on(damage: bytes, o
     assert played.rows[1]["answered"] == 4
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"codec__up": "rand-k"},
+        {"codec__up": "rand-k", "codec__bits": 4, "codec__block": 64},
+        {"codec__up": "eden", "codec__block": 64},
+        {"structured__kind": "mask", "structured__keep": 0.5},
+        {"structured__kind": "low-rank", "structured__keep": 0.5},
+    ],
+)
+@pytest.mark.parametrize("nodes", [5, 3])
+def test_a_code_whose_sender_chose_the_seed_is_refused(
+    given: dict[str, Any], nodes: int, owners: Path
+) -> None:
+    def tamper(node: int, reply: Message) -> Message:
+        """Name the seed of another round, which fits the code's length and form."""
+        for name, record in reply.content.array_records.items() if node == 0 else ():
+            if CODE in (arrays := wire.read_arrays(record)):
+                code = bytearray(arrays[CODE].tobytes())
+                code[8] ^= 1
+                arrays[CODE] = np.frombuffer(bytes(code), np.uint8)
+                reply.content[name] = wire.pack_arrays(arrays)
+        return reply
+
+    run = keys(owners, fraction_train=1.0, num_server_rounds=1, **given)
+    assert not play(run, nodes=nodes).keep.lines
+    played = play(run, nodes=nodes, tamper=tamper)
+    lines = played.rows[1]["quarantined"]
+    assert lines
+    assert all("seed" in line["expected"] and "client" in line["expected"] for line in lines)
+    assert played.rows[1]["answered"] == 5 - len(lines)
+
+
 def test_a_node_that_lost_its_copy_gets_the_whole_model(owners: Path) -> None:
     run = keys(owners, codec__down="stc", fraction_train=1.0, num_server_rounds=5)
     want = play(run, journal=OneRun())
@@ -264,6 +300,50 @@ def test_the_bound_on_updates_holds_for_what_a_code_stands_for(name: str, owners
     refused = play(keys(owners, max_update_norm=1e-4, **given), nodes=2).rows[1]["quarantined"]
     assert len(refused) == 5
     assert all("max-update-norm" in q["reason"] for q in refused)
+
+
+@pytest.mark.parametrize("name", SPARSE_WITH_RESIDUAL)
+def test_what_a_client_owes_gets_none_of_its_codes_refused(
+    name: str, owners: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its updates keep the bound, and so does each code: a refused one would be owed again, for ever."""
+    given = {"codec__up": name, "fraction_train": 1.0, "num_server_rounds": 8, "learning_rate": 0.02}
+    run = keys(owners, max_update_norm=0.25, **given)
+    played = [play(run, nodes=n) for n in (5, 2)]
+    assert not any(p.keep.lines for p in played)
+    assert len({last(p) for p in played}) == 1
+    monkeypatch.setattr(Coding, "_excess", lambda *_: 0.0)
+    counts = [len(row["quarantined"]) for row in play(run, nodes=5).rows[1:]]
+    assert counts == [0, *[1] * 7]
+
+
+@pytest.mark.parametrize("name", SPARSE_WITH_RESIDUAL)
+def test_a_client_whose_update_was_refused_is_accepted_later_and_owes_what_it_owed(
+    name: str, owners: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(stage: Coding, cohort: Any, finished: Any) -> Any:
+        if stage.order.round == 3 and cohort[0] == bad:
+            ((upload, kept),) = finished
+            far = {n: a + 100 for n, a in upload.arrays["arrays"].items()}
+            finished = [(replace(upload, arrays={"arrays": far}), kept)]
+        return own(stage, cohort, finished)
+
+    own, bad = Coding.finish, min(open_node(read_config(keys(owners)), {}).clients.names)
+    monkeypatch.setattr(Coding, "finish", finish)
+    given = {"codec__up": name, "fraction_train": 1.0, "num_server_rounds": 4, "max_update_norm": 10.0}
+    run = keys(owners, **given)
+    played = play(run, nodes=5, journal=OneRun())
+    assert [[q["client"] for q in row["quarantined"]] for row in played.rows[1:]] == [[], [], [bad], []]
+    config = read_config(run)
+    store = StateStore(state_root(config), config.run_name)
+    two, three = (store.load(bad, "fedavg", OneRun.run_id, t + 1) for t in (2, 3))
+    assert two
+    assert three
+    assert (two.round, three.round) == (2, 3)
+    owed, carried = state_flat(three.fields)
+    assert owed.any()
+    np.testing.assert_array_equal(owed, state_flat(two.fields)[0])
+    assert not carried.any()  # the refused code is not given back
 
 
 def test_a_code_takes_fewer_bytes_and_the_results_say_so(owners: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,20 @@ import torch
 from client_app.solvers.signsgd import SignSGDSolver
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
+from strategies.engine.fold import check_votes
 from strategies.engine.state import ServerState
 from strategies.rules.signsgd import server_update
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
+from task.errors import FieldError
 from task.models import build_model
-from task.numerics.arrays import state_of
+from task.numerics.arrays import Arrays, state_of
+from task.numerics.reduce import Sum
 from task.numerics.seeds import BATCHES, rng_for
+from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners
+from tests.support.liar import liar
 from tests.support.models import OneNumber, task_on
 from tests.support.rules import reduced, w
 
@@ -103,3 +109,50 @@ def test_a_liar_has_one_vote(tmp_path: Path) -> None:
     start, honest, attacked = (loss_and_gradient(play(run).linear(t), x, y)[0] for run, t in runs)
     assert honest < 0.9 * start
     assert attacked < 0.95 * start
+
+
+@pytest.mark.parametrize("factor", [3, 1.5, 0, 1])
+def test_a_node_that_merges_votes_has_as_many_as_it_has_clients(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of a node of several clients, which sends no single votes here, are multiplied."""
+
+    def swell(arrays: Arrays) -> Arrays:
+        return {n: (a * factor).astype(a.dtype) for n, a in arrays.items()}
+
+    monkeypatch.setattr("task.wire.coding.MOST_DECODED", 1)
+    write_owners(tmp_path / "owners.npz")
+    run = owners_config(tmp_path / "owners.npz", algorithm="signsgd", num_server_rounds=1, fraction_train=1.0)
+    played = play(run, nodes=2, tamper=liar(arrays=swell))
+    (row,) = played.rows[1:]
+    lines = row["quarantined"]
+    if factor == 1:
+        assert not lines
+        return
+    clients = len(lines)
+    assert clients > 1
+    assert row["answered"] == len(SIZES) - clients
+    assert all(line["field"].startswith("sign/") for line in lines)
+    assert all(f"sums of {clients} votes" in line["expected"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("voters", "sums", "good"),
+    [
+        (3, [3.0, 1.0, -1.0, -3.0], True),
+        (3, [5.0], False),
+        (3, [-5.0], False),
+        (3, [2.0], False),  # of three votes
+        (4, [0.0, -4.0, 2.0], True),
+        (4, [0.5], False),
+    ],
+)
+def test_sums_of_votes_by_hand(voters: int, sums: list[float], good: bool) -> None:
+    like = {"w": np.array(sums)}
+    total = Sum(like)
+    total.add(like, 1, "a")
+    sent = total.partial()
+    with nullcontext() if good else pytest.raises(FieldError, match=f"sums of {voters} votes") as caught:
+        check_votes(ALGORITHMS["signsgd"].up[0], sent["high"], sent["low"], voters)
+    if not good:
+        assert caught.value.field == "sign/w"

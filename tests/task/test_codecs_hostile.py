@@ -146,6 +146,18 @@ def test_each_claim_is_checked(name: str, code: bytes, match: str) -> None:
         codec_of(name, 0.5, 0, 64).decode(code, base, "arrays")
 
 
+@pytest.mark.parametrize("name", ["rand-k", "eden", "mask", "low-rank"])
+def test_a_code_is_drawn_from_the_seed_that_is_expected_of_it(name: str) -> None:
+    codec, base = codec_of(name, 0.5, 0, 64), {"w": np.zeros((10, 8), np.float32)}
+    x = {"w": np.random.default_rng(3).standard_normal((10, 8)).astype(np.float32)}
+    code, _ = codec.encode(x, x, 7)
+    decoded = [dense(codec.decode(code, base, "arrays", seed)["w"]) for seed in (None, 7)]
+    np.testing.assert_array_equal(*decoded)
+    for seed in (0, 8):
+        with pytest.raises(FieldError, match=rf"seed {seed}, .*round and client.*got 7"):
+            codec.decode(code, base, "arrays", seed)
+
+
 def test_a_parameter_that_would_overflow_is_refused_before_it_is_used() -> None:
     planes = np.packbits([0] * 64 + [0] * 5_000 + [1, 1]).tobytes()
     with pytest.raises(FieldError, match="positions below 10"):

@@ -160,6 +160,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "scale": {"attack.kind": "scale"},
     "label-flip": {"attack.kind": "label-flip"},
     "little-is-enough": {"attack.kind": "little-is-enough"},
+    "dp": {"dp.noise": 1.0, "dp.delta": 0.01, "fraction-evaluate": 0.0},
     "hf": {"algorithm": "per-fedavg", "per-fedavg.form": "hf"},
 }
 SETTINGS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -12,7 +13,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from task.storage.files import building, replacing, synced, write_json, write_safetensors, write_text
+from task.storage.files import (
+    building,
+    replacing,
+    synced,
+    write_bytes,
+    write_json,
+    write_safetensors,
+    write_text,
+)
 
 
 def test_text_json_and_arrays_are_written_into_new_folders(tmp_path: Path) -> None:
@@ -67,21 +76,29 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    fsync, rename = os.fsync, Path.replace
+    fsync, rename = os.fsync, os.replace
 
     def spy_fsync(handle: int) -> None:
         kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
         steps.append(f"sync {kind}")
         fsync(handle)
 
-    def spy_rename(self: Path, target: Path) -> Path:
+    def spy_rename(source: Any, target: Any) -> None:
         steps.append("rename")
-        return rename(self, target)
+        rename(source, target)
 
     monkeypatch.setattr(os, "fsync", spy_fsync)
-    monkeypatch.setattr(Path, "replace", spy_rename)
+    monkeypatch.setattr(os, "replace", spy_rename)
     write_text(tmp_path / "f", "x")
-    assert steps == ["sync file", "rename", "sync folder"]
+    write_safetensors(tmp_path / "g", {"w": np.arange(3.0)})
+    of_g = [s for s in steps[3:] if s != "rename"], steps[-2]  # safetensors renames a file of its own, too
+    assert (steps[:3], of_g) == (
+        ["sync file", "rename", "sync folder"],
+        (["sync file", "sync folder"], "rename"),
+    )
+    del steps[:]
+    write_bytes(tmp_path / "f", b"y", durable=False)
+    assert steps == ["rename"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, object()])
@@ -152,3 +169,19 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError), synced(tmp_path / "f"):
         pass
     assert (tmp_path / "f").read_text() == "old"
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    write_text(path, "old")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -176,7 +176,7 @@ class _Upload:
 
     missing: dict[str, set[str]] = field(default_factory=dict)
     metadata: dict[str, Metadata] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)  # when it began, or its node was last heard
 
 
 @dataclass(eq=False)
@@ -265,11 +265,23 @@ class Arrivals:
             upload = self._uploads.get(session)
             return next((data.src_node_id for data in upload.metadata.values()), None) if upload else None
 
+    def uploads(self, node: int) -> list[str]:
+        """Return the sessions in which a node uploads; it was heard just now."""
+        with self._lock:
+            found = {
+                session: upload
+                for session, upload in self._uploads.items()
+                if any(data.src_node_id == node for data in upload.metadata.values())
+            }
+            for upload in found.values():
+                upload.heard = time.monotonic()
+        return list(found)
+
     def prune(self) -> None:
         """Forget uploads that no one goes on with."""
         with self._lock:
             old = time.monotonic() - timing.UPLOAD_S
-            for session in [session for session, upload in self._uploads.items() if upload.began < old]:
+            for session in [session for session, upload in self._uploads.items() if upload.heard < old]:
                 del self._uploads[session]
 
     def _store(self, theirs: Callable[..., tuple[bool, list[str]]]) -> Callable[..., tuple[bool, list[str]]]:

@@ -183,6 +183,16 @@ class Delivery:
             )
         return owner is not None and int64_to_uint64(owner) == node
 
+    def keep_uploads(self, node: int) -> None:
+        """Let the uploads of a node go on, as it was heard: one part may take long on a slow line."""
+        if sessions := self.arrivals.uploads(node):
+            later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+            upload = ObjectPushSession
+            with self.state.session() as session:
+                session.execute(
+                    update(upload).where(upload.session_id.in_(sessions)).values(expires_at=later)
+                )
+
     def contents(self, object_ids: Iterable[str], most_bytes: int) -> dict[str, bytes]:
         """Return the contents of those objects that are here and fit after those before them."""
         store: Any = self.state.object_store

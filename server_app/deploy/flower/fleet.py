@@ -94,6 +94,7 @@ class Fleet(FleetServicer):
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
             return SendNodeHeartbeatResponse(success=False)
+        self._delivery.keep_uploads(request.node.node_id)
         return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:

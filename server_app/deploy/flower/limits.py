@@ -12,7 +12,8 @@ It has no limit on size, count or rate. `RateLimiter` stands before its check of
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
 Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for
-its handshake and an end when no call comes.
+its handshake and an end when no call comes. A call lasts as long as its bytes flow: one that sends nothing is
+ended by the kernel once what was sent to it is not acknowledged, and by gRPC's keepalive.
 
 `Fleet`, the servicer behind it, refuses replies in another node's name, replies of too many objects, and the
 activation of a node by somebody who does not hold its key.
@@ -55,6 +56,7 @@ PLACE_LETTERS = 64
 CONCURRENT = 8
 SLOWED_CALLS = 200  # that wait at a time, of the thousand threads of Flower's gRPC server
 CALLS_PER_S = 100.0
+NEVER_MS = 2**31 - 1  # gRPC's largest number, which it takes for "without limit"
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
 OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
 
@@ -346,6 +348,9 @@ def connections(files: int) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
         ("grpc.server_handshake_timeout_ms", int(1000 * timing.HANDSHAKE_S)),
         ("grpc.max_connection_idle_ms", int(1000 * timing.CONNECTION_IDLE_S)),
+        # gRPC pings whoever sends it a message, to learn how much the line holds. The answer waits behind
+        # that message: on a slow line for longer than the minute after which gRPC ends the connection.
+        ("grpc.http2.ping_timeout_ms", NEVER_MS),
     ]
 
 

@@ -119,6 +119,32 @@ def make_node_keys(name: str) -> tuple[bytes, bytes]:
     return private, public + f" {name}\n".encode()
 
 
+def make_node_certificate(authority_key: bytes, authority: bytes, public: bytes, name: str) -> bytes:
+    """Sign a certificate of a node's key, by which other nodes know it; it ends with the authority's.
+
+    `authority` is the authority's certificate, PEM, `public` the node's key as `make_node_keys` returns it.
+
+    Raises:
+        ConfigError: The authority's key does not match its certificate.
+    """
+    issuer = x509.load_pem_x509_certificate(authority)
+    signer = serialization.load_pem_private_key(authority_key, None)
+    key = serialization.load_ssh_public_key(public)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise ConfigError(
+            "ca.key: expected the private key of ca.crt; got another one. Restore the folder ca"
+        )
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return _signed(
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), issuer.subject, key, signer,
+        max((issuer.not_valid_after_utc - now()).days, 0),
+        x509.BasicConstraints(ca=False, path_length=None),
+        _usage(sign_certificates=False),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    )  # fmt: skip
+
+
 def node_fingerprint(public: bytes) -> str:
     """Return the fingerprint of a node's public key, as ``ssh-keygen -lf node.pub`` shows it."""
     digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()

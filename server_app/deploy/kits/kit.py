@@ -123,6 +123,7 @@ class Policy:
     run_paths: bool = False  # whether a run may name files and folders of this machine
     # Packages and modules, installed or in the kit's folder `code`, that a run may name, package.module:name.
     packages: tuple[str, ...] = ()
+    secagg: bool = False  # whether it takes part in runs with secure aggregation only
     keep_models: bool = False  # whether the newest global model of each run is kept in the kit
 
 
@@ -136,6 +137,8 @@ class NodeKit(Kit):
 
     key = In("node.key")
     public_key = In("node.pub")
+    # Certificate of the public key by the authority, for secure aggregation; older kits have none.
+    certificate = In("node.crt")
     models = In("models")  # folder of kept global models, ``RUN.safetensors``; see `task.resolve.kept_model`
     alive = In("state/alive")  # file that is touched after each exchange with the SuperLink; docker/health.py
 

@@ -103,6 +103,7 @@ class _Folder:
         self._settle_revoked()
         for name in names:
             self._add(name)
+        self._certify()
         listed = {line.name for line in self.lines}
         self.lines += [
             self._line(n, "kept") for n in self.record.nodes if n not in listed and not self.record.revoked(n)
@@ -208,6 +209,25 @@ class _Folder:
             self.remarks.append(f"{name} was revoked on {earlier[-1]['revoked']}; only its new key is valid")
         self.lines.append(self._line(name, "new key" if earlier else "new", "."))
         self.changed.add("nodes")
+
+    def _certify(self) -> None:
+        """Give the kits that are here the certificates of their keys, which older ones lack."""
+        signer = self.out / "ca" / "ca.key"
+        new = {line.name for line in self.lines if line.done.startswith("new")}
+        for name in self.record.nodes:
+            folder = self.out / name
+            if self.record.revoked(name) or not folder.exists() or (folder / "node.crt").exists():
+                continue
+            if not signer.is_file():
+                self.remarks.append(
+                    f"{name}: gets no node.crt, for secure aggregation, as {signer} is not here"
+                )
+                continue
+            authority, public = self._kit().ca_certificate.read_bytes(), self._complete(folder)
+            made = certificates.make_node_certificate(signer.read_bytes(), authority, public, name)
+            publish(folder / "node.crt", made)
+            if name not in new:
+                self.remarks.append(f"{name}: copy its new node.crt, for secure aggregation, to its machine")
 
     def _complete(self, folder: Path) -> bytes:
         """Return the public key of a node's kit; refuse an incomplete kit or one of another federation."""

@@ -31,6 +31,7 @@ min-steps = 0  # fewest local steps that it is computed in, unless each step tak
 run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
 packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit;
               # ["hf:OWNER/NAME"] = and this data set of Hugging Face, which this machine may download
+secagg = false  # true = take part only in runs with secure aggregation
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 """
 

@@ -31,7 +31,7 @@ SHOWN = (
 VERSIONS = ("bouquet", "flwr", "torch", "python")
 ROUND_NUMBERS = (
     "round", "accuracy", "loss", "client_accuracy", "client_loss", "train_loss", "asked", "answered",
-    "population", "bytes_down", "bytes_up",
+    "population", "bytes_down", "bytes_up", "epsilon",
 )  # fmt: skip
 CLIENT_NUMBERS = ("accuracy", "loss", "train_loss", "examples", "round")
 CLIENT_BYTES = ("bytes_down", "bytes_up")  # added up over the lines of a client

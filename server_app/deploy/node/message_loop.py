@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class MessageLoop:
         node_config: The node config that the app gets.
         max_memory: Most bytes of all processes of the node; 0 = no limit.
         rounds: File in which the training messages of each run are counted.
+        identity: Returns what the node config has besides in a run, by the run's id.
     """
 
     def __init__(
@@ -62,12 +63,17 @@ class MessageLoop:
         node_config: Mapping[str, Any],
         max_memory: int,
         rounds: Path,
+        identity: Callable[[int], Mapping[str, str]] = lambda run: {},
     ) -> None:
         self.client, self.tasks, self.site = client, tasks, site
         self.refused = ""  # why the SuperLink does not let this node in, "" if it does
         self.held = False  # whether that may be because it holds an earlier process for online
-        self._settings = {"site": asdict(site), "node-config": dict(node_config), "max-memory": max_memory}
-        self._rounds = rounds
+        self._settings: dict[str, Any] = {
+            "site": asdict(site),
+            "node-config": dict(node_config),
+            "max-memory": max_memory,
+        }
+        self._rounds, self._identity = rounds, identity
         self._trained: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError):
             self._trained = json.loads(rounds.read_text("utf-8"))
@@ -168,6 +174,7 @@ class MessageLoop:
             self._trained[key] = trained + 1
             write_json(self._rounds, self._trained)
         settings = self._settings | {"trains": is_training, "trained": trained}
+        settings["node-config"] = {**settings["node-config"], **self._identity(about.run_id)}
         kept = self._kept.get(run.series, b"")
         pieces = [
             json.dumps(settings).encode(),

@@ -20,6 +20,7 @@ from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.node.app_integrity import own_app
+from server_app.deploy.node.identity import Identities
 from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.policy import Site
@@ -28,6 +29,7 @@ from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, Slow
 from server_app.deploy.node.tasks import Tasks
 from task import timing
 from task.errors import ConfigError
+from task.secagg.identity import REQUIRED
 from task.storage.files import FILE, make_folder
 
 WARM, APP = "warm", "client_app.app"
@@ -136,7 +138,8 @@ class _NodeProcess:
         client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport, app)
         config = node_config(kit.name, options, kit.policy, kit.models)
         rounds = kit.state / "rounds.json"
-        self.loop = MessageLoop(client, self.tasks, site(kit, options), config, options.max_memory, rounds)
+        mine, identity = site(kit, options), Identities(kit).of
+        self.loop = MessageLoop(client, self.tasks, mine, config, options.max_memory, rounds, identity)
         self.probe = Probe(self.link, kit.ca_certificate)
         self.connected = False
         self._lost = False
@@ -276,7 +279,7 @@ def node_config(
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
     allowed: dict[str, str | int | bool] = {
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
-        "packages": ",".join(policy.packages),
+        "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
         "keep-models": str(models) if policy.keep_models and models else "",
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}

@@ -138,7 +138,7 @@ function roundsTable(rounds) {
   if (!rounds.length) return h('p', {}, 'No rounds yet.');
   const measures = [
     ['Accuracy', 'accuracy'], ['Loss', 'loss'], ['Client accuracy', 'client_accuracy'],
-    ['Client loss', 'client_loss'], ['Train loss', 'train_loss'],
+    ['Client loss', 'client_loss'], ['Train loss', 'train_loss'], ['Epsilon', 'epsilon'],
   ].filter(([, key]) => rounds.some(row => known(row[key])));
   const shown = (showAll ? rounds : rounds.slice(-SHOWN_ROUNDS)).toReversed();
   const words = showAll ? `Show the latest ${SHOWN_ROUNDS}` : `Show all ${count(rounds.length)}`;

@@ -1,0 +1,162 @@
+"""A node's side of a secure round (`task.secagg`): what it answers at each stage, and where it remembers.
+
+What it remembers between stages lies in Flower's ``Context.state``: of a deployed node in the memory of the
+process that keeps its connection, of a simulation in the driver's. It is never written to a disk, and a node
+that starts again has none.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from task.config.knobs import Config
+from task.errors import RefusedError, SecureAggregationError, WireError
+from task.numerics.arrays import NamedArrays
+from task.secagg import node as steps
+from task.secagg import shamir
+from task.secagg.identity import (
+    AUTHORITY,
+    CERTIFICATE,
+    REQUIRED,
+    RUN_KEY,
+    SIGNATURE,
+    UNVERIFIED,
+    Identity,
+    check_proofs,
+)
+from task.secagg.node import RoundMemory
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session
+from task.spec.entry import Algorithm
+from task.wire import messages as wire
+from task.wire import secure
+
+
+def rules_of(config: Config) -> Rules:
+    """Return what a node insists on, by the run config.
+
+    Raises:
+        SecureAggregationError: The run has no secure aggregation.
+    """
+    if not config.server.secagg:
+        raise SecureAggregationError('run-config key "secagg": expected true; got false')
+    return Rules(config.server.secagg_min_nodes, config.server.secagg_threshold)
+
+
+def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
+    """Return a round's keys with the proof that they are this node's, if it can prove anything."""
+    given = {k: str(context.node_config.get(k, "")) for k in (CERTIFICATE, RUN_KEY, SIGNATURE)}
+    if not all(given.values()):
+        return keys
+    raw = bytes.fromhex(given[RUN_KEY]), bytes.fromhex(given[SIGNATURE])
+    return Identity(given[CERTIFICATE].encode(), *raw).prove(session, keys)
+
+
+def _check_roster(context: Context, session: Session, roster: Roster, *, simulation: bool) -> None:
+    """Refuse a roster with nodes that the server may have invented.
+
+    Raises:
+        SecureAggregationError: A node's proof is not valid, or this node cannot check any.
+    """
+    config = context.node_config
+    if simulation or config.get(UNVERIFIED) is True:
+        return
+    authority = str(config.get(AUTHORITY, ""))
+    if not authority:
+        raise SecureAggregationError(
+            "expected the certificate of the federation's authority, to tell nodes from ones that a server "
+            "invents; got none. Run the node from a kit (bouquet node KIT), or let its owner do without: "
+            f"{UNVERIFIED} = true in its --node-config"
+        )
+    check_proofs(authority.encode(), context.run_id, session, roster)
+
+
+def answer_stage(
+    stage: str, content: RecordDict, config: Config, context: Context, *, simulation: bool
+) -> RecordDict:
+    """Answer one of the stages that are queries of their own; in a `simulation` all nodes are one user's.
+
+    Raises:
+        SecureAggregationError: It is not as the protocol has it.
+    """
+    rules, state = rules_of(config), _load(context)
+    order = secure.record_in(content)
+    if order is None:
+        raise SecureAggregationError(f"expected a record {secure.SECAGG!r}; got none")
+    session = secure.session_in(order)
+    if stage == secure.KEYS:
+        state, keys = steps.give_keys(state, session)
+        keys = _proved(context, session, keys)
+        fields: dict[str, object] = {"sealing": keys.sealing, "masking": keys.masking, "proof": keys.proof}
+    elif stage == secure.SHARES:
+        roster = secure.roster_in(order)
+        _check_roster(context, session, roster, simulation=simulation)
+        state, sealed = steps.give_shares(state, session, rules, roster)
+        fields = {"to": list(sealed), "sealed": list(sealed.values())}
+    else:
+        roster, senders = secure.roster_in(order), secure.texts(order, "senders")
+        sealed = secure.by_name(order, "from", "sealed")
+        alive = secure.texts(order, "alive")
+        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed)
+        raw = [share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares.values()]
+        fields = {"of": list(shares), "shares": raw}
+    _save(context, state)
+    return RecordDict({secure.SECAGG: ConfigRecord(fields)})  # type: ignore[arg-type]
+
+
+class Masking:
+    """Masks the answer to one message of a secure round.
+
+    Raises:
+        WireError: The run has secure aggregation and the message asks for plain numbers.
+        SecureAggregationError: It asks for masked numbers in another phase than the message's.
+    """
+
+    def __init__(self, content: RecordDict, kind: str, config: Config, context: Context) -> None:
+        order = secure.record_in(content)
+        if order is None:
+            raise WireError(
+                f"{kind}: expected the record {secure.SECAGG!r}: under this run config (secagg = true) no "
+                "node sends its numbers unmasked; got none"
+            )
+        self.rules, self.context = rules_of(config), context
+        self.session, self.roster = secure.session_in(order), secure.roster_in(order)
+        self.senders = secure.texts(order, "senders")
+        if self.session.phase != kind:
+            raise SecureAggregationError(f"expected a session of {kind!r}; got {self.session.phase[:80]!r}")
+
+    def content(
+        self,
+        entry: Algorithm,
+        partials: Mapping[str, Mapping[str, NamedArrays]],
+        rows: Sequence[Mapping[str, float]],
+        weights: Sequence[int],
+        failed: Sequence[wire.RejectedReply],
+    ) -> RecordDict:
+        """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
+        vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1))
+        state = _load(self.context)
+        _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
+        return secure.masked_content(vector, failed)
+
+
+def masking_of(content: RecordDict, kind: str, config: Config, context: Context) -> Masking | None:
+    """Return what masks the answer to a message; None if the run has no secure aggregation.
+
+    Raises:
+        RefusedError: The owner of the node allows no run without it.
+        SecureAggregationError: The message is one of a secure round, and the run has none.
+    """
+    if context.node_config.get(REQUIRED) is True and not config.server.secagg:
+        raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
+    if not config.server.secagg and secure.record_in(content) is None:
+        return None
+    return Masking(content, kind, config, context)
+
+
+def _load(context: Context) -> RoundMemory:
+    kept = context.state.get(secure.SECAGG)
+    return RoundMemory.load(dict(kept) if isinstance(kept, ConfigRecord) else {})  # type: ignore[arg-type]
+
+
+def _save(context: Context, state: RoundMemory) -> None:
+    context.state[secure.SECAGG] = ConfigRecord(state.dump())  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""Differential privacy at the level of clients: secret cohorts, noise on exact sums, a ledger of releases.
+
+McMahan et al. 2018, arXiv 1710.06963, in the form of `docs/privacy.md`. Each client joins a round by a coin
+of its own with probability q; its update u_k is clipped to |u_k| <= C; and the rule gets, in place of a mean,
+
+    (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the clients to be expected, whoever answers
+
+so that it is post-processing whatever the rule does. C follows a quantile if the run says so (Andrew et al.
+2021, arXiv 1905.03871, Algorithm 1).
+
+=========  ======================  ===================================================================
+symbol     variable                meaning
+=========  ======================  ===================================================================
+z          ``dp.noise``            noise multiplier of a round
+q          ``sampling``            probability with which a client joins a round, ``fraction-train``
+K, M       ``clients, expected``   clients when the run began, and q K; both stay for the whole run
+C          ``clip``                bound of the round; public, as it follows from noised numbers
+sigma_b    ``M / 20``              standard deviation of the noise on the sum of b_k - 1/2
+=========  ======================  ===================================================================
+
+The ledger has a line for each sum that was released, written before the noise is drawn. Noise and coins
+follow from a secret: a run that is killed and goes on comes to the same cohort, and with the same sum to the
+same noise, which costs nothing; another sum of that round gets independent noise and a line of its own.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from strategies.engine.journal import Journal
+from strategies.engine.rule import Phase
+from strategies.engine.state import AggregatedReplies
+from task.config.knobs import Config
+from task.errors import ConfigError, StateError
+from task.numerics.arrays import Arrays, NamedArrays, sha256
+from task.privacy.accounting import accountant, epsilon, joined, noise_for
+from task.privacy.grid import BITS, CLIP, GRID, exponent
+from task.privacy.noise import Stream, coins, derived
+from task.spec.entry import Algorithm
+from task.spec.record import Record
+from task.spec.stages import UNCLIPPED
+from task.wire.layouts import base_of
+
+BOUND = "dp/clip"  # name in a checkpoint
+STEP = 0.2  # eta_C of adaptive clipping
+BIT_NOISE = 1 / 20  # sigma_b over M
+
+
+class Privacy:
+    """What protects the clients of one run from who reads its models."""
+
+    def __init__(self, config: Config, entry: Algorithm) -> None:
+        self.config, self.dp = config, config.dp
+        self.sampling = config.server.fraction_train
+        # Each of a round's phases is a release of its own.
+        self.releases = 1 + sum(p.noised for p in entry.phases.values())
+        self.clip = self.used = config.dp.clip  # that of the next round, and that of this one
+        self.clients = 0  # K; 0 = the run has not begun
+        self.round = 0
+        self.over = False  # whether a further release would exceed dp.max-epsilon
+        self._events: dict[int, dict[str, float]] = {}  # by round and release, its z
+
+    @property
+    def expected(self) -> float:
+        """M, the clients to be expected in a round."""
+        return self.sampling * self.clients
+
+    # ------------------------------------------------------------------ the run
+
+    def begin(self, journal: Journal, server_round: int, clients: int) -> None:
+        """Begin a round.
+
+        Raises:
+            ConfigError: The run could not keep what it promises: not one round fits, or delta is too large.
+        """
+        if not self.clients:
+            self.open(journal, server_round - 1)
+        if not self.clients:
+            self.clients = clients
+            self._check()
+            journal.release({"round": 0, "clients": clients, "sampling": self.sampling})
+        self.round = server_round
+
+    def open(self, journal: Journal, done: int) -> None:
+        """Read what a run has released whose last round was `done`.
+
+        Raises:
+            ConfigError: What accounts for it is not installed.
+            StateError: The ledger lacks a round.
+        """
+        accountant()
+        self.journal, self.secret, self.round = journal, journal.secret(), done
+        begin, *lines = journal.released() or [{"clients": 0}]
+        self.clients = int(begin["clients"])
+        for line in lines:
+            self._events.setdefault(int(line["round"]), {})[line["release"]] = float(line["noise"])
+        missing = sorted(set(range(1, done + 1)) - self._events.keys())
+        if missing:
+            raise StateError(
+                f"the ledger of releases: expected lines for rounds 1 to {done}; got none for {missing[:5]}. "
+                "Put back the file, without which the epsilon of the run is not known"
+            )
+
+    def _check(self) -> None:
+        dp, K = self.dp, self.clients
+        if dp.delta * K >= 1:
+            raise ConfigError(
+                f'run-config key "dp.delta": expected less than one over the {K} clients, or one of them '
+                f"could be given away whole; got {dp.delta:g}. {K**-1.1:.1g} is usual"
+            )
+        if dp.clip_quantile and not dp.noise < 2 * BIT_NOISE * self.expected:
+            raise ConfigError(
+                f'run-config key "dp.clip-quantile": the bits that it needs take their share of the noise '
+                f"multiplier, which must be less than a tenth of the {self.expected:g} clients to be "
+                f'expected in a round; got dp.noise = {dp.noise:g}. Set it to 0 and choose "dp.clip", '
+                "or ask more clients"
+            )
+        rounds = self.config.server.num_server_rounds
+        if dp.max_epsilon and (first := self._epsilon(1)) > dp.max_epsilon:
+            enough = noise_for(dp.max_epsilon, dp.delta, self.sampling, rounds)
+            raise ConfigError(
+                f'run-config key "dp.max-epsilon": the first round would cost epsilon = {first:.3g}; got '
+                f"{dp.max_epsilon:g}. For {rounds} rounds set dp.noise to {enough:.3g}"
+            )
+
+    def cohort(self, names: Sequence[str]) -> list[str]:
+        """Return the clients whose coin says that they join the round."""
+        return coins(self.secret, self.round, names, self.sampling)
+
+    def finished(self) -> bool:
+        """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
+        limit = self.dp.max_epsilon
+        if limit and self.clients and not self.over and self.next_epsilon() > limit:
+            self.over = True
+            self.journal.remark(
+                f"the run stops before round {self.round + 1}, with which epsilon would be "
+                f"{self.next_epsilon():.4g}: more than dp.max-epsilon = {limit:g}. It is "
+                f"{self.epsilon():.4g} at delta = {self.dp.delta:g} after round {self.round}"
+            )
+        return self.over
+
+    # ------------------------------------------------------------------ accounts
+
+    def epsilon(self) -> float:
+        """Return the epsilon of all releases so far."""
+        return self._epsilon(0)
+
+    def next_epsilon(self) -> float:
+        """Return the epsilon with the next round, which may have been released before the run was killed."""
+        return self._epsilon(0 if self.round + 1 in self._events else 1)
+
+    def _epsilon(self, more: int) -> float:
+        spent = [(self.sampling, joined(found.values())) for found in self._events.values()]
+        return epsilon([*spent, *[(self.sampling, self.dp.noise)] * more], self.dp.delta)
+
+    def row(self) -> dict[str, Any]:
+        """Return what a round's row says: epsilon so far and after one more round, and the round's C."""
+        if not self.clients:
+            return {"epsilon": 0.0, "epsilon_next": None, "dp_clip": self.dp.clip}
+        return {"epsilon": self.epsilon(), "epsilon_next": self.next_epsilon(), "dp_clip": self.used}
+
+    # ------------------------------------------------------------------ a phase
+
+    @property
+    def _noise(self) -> float:
+        """Noise multiplier of the updates in one phase, given what the bits of adaptive clipping take."""
+        z = self.dp.noise
+        if self.dp.clip_quantile:
+            z = (z**-2 - (2 * BIT_NOISE * self.expected) ** -2) ** -0.5
+        return z * math.sqrt(self.releases)
+
+    def scalars(self) -> dict[str, float]:
+        """Return what clients must know to clip: C and the grid."""
+        self.used = self.clip
+        return {CLIP: self.used, GRID: exponent(self._noise * self.used)}
+
+    def release(
+        self,
+        phase: Phase,
+        replies: AggregatedReplies,
+        like: Mapping[str, NamedArrays],
+        model: NamedArrays,
+    ) -> AggregatedReplies | None:
+        """Return what the rule gets to know of the replies: noised sums by M, also when nobody answered.
+
+        `like` has, by field of the phase's contract, the arrays of a reply, and `model` those of the rule's
+        model. None = the release would exceed ``dp.max-epsilon``.
+        """
+        up = phase.contract.up
+        sums = replies.arrays or {
+            r.name: {n: np.zeros(a.shape, np.int64) for n, a in like[r.name].items()} for r in up
+        }
+        std, g = self._noise * self.used, exponent(self._noise * self.used)
+        flat = {f"{r.name}/{n}": a for r in up for n, a in sums[r.name].items()}
+        facts = (self.round, phase.name, self.used, std, g, sha256(flat))
+        if not self._write(derived(self.secret, "release", *facts).hex(), phase):
+            return None
+        noise = Stream(derived(self.secret, "noise", *facts))
+        found: dict[str, Arrays] = {}
+        for r in up:
+            unit, wide = 2.0**-g, std * 2.0**g
+            if r == UNCLIPPED:
+                unit, wide = 2.0**-BITS, BIT_NOISE * self.expected * 2.0**BITS
+            found[r.name] = {}
+            for n in sorted(sums[r.name]):
+                total = sums[r.name][n]
+                noised = total + noise.integers(total.size, wide).reshape(total.shape)
+                divisor = 1.0 if r.reduce == "sum" and r != UNCLIPPED else self.expected
+                found[r.name][n] = noised * (unit / divisor)
+        if (bits := found.pop(UNCLIPPED.name, None)) is not None:
+            (mean,) = bits.values()
+            within = float(np.clip(mean[0] + 0.5, 0.0, 1.0))
+            self.clip = self.used * math.exp(-STEP * (within - self.dp.clip_quantile))
+        arrays = {r.name: _as_sent(r, found[r.name], phase, model) for r in up if r.name in found}
+        return replace(replies, arrays=arrays, population=self.clients, expected=self.expected)
+
+    def _write(self, release: str, phase: Phase) -> bool:
+        """Write a release down before it is made, unless it was made before; return whether it may be."""
+        known = self._events.setdefault(self.round, {})
+        if release in known:
+            return True
+        z = self.dp.noise * math.sqrt(self.releases)
+        known[release] = z
+        if self.dp.max_epsilon and self.epsilon() > self.dp.max_epsilon:
+            del known[release]
+            self.over = True
+            self.journal.remark(
+                f"round {self.round} keeps the model: it was released before the run was killed, and another "
+                f"release would exceed dp.max-epsilon = {self.dp.max_epsilon:g}"
+            )
+            return False
+        self.journal.release({"round": self.round, "phase": phase.name, "release": release, "noise": z})
+        return True
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def dump(self) -> Arrays:
+        """Return what the next round depends on, for a checkpoint."""
+        return {BOUND: np.array(self.clip)} if self.dp.clip_quantile else {}
+
+    def load(self, arrays: NamedArrays) -> None:
+        """Take up what `dump` returned."""
+        self.clip = float(arrays[BOUND]) if BOUND in arrays else self.dp.clip
+
+
+def _as_sent(record: Record, change: NamedArrays, phase: Phase, model: NamedArrays) -> Arrays:
+    """Return a noised mean as the rule knows the record: in the model's dtypes; a model is whole."""
+    base = base_of(record, phase.records, ()) or {}
+    return {n: (base[n] + a if n in base else a).astype(model[n].dtype) for n, a in change.items()}

@@ -1,0 +1,77 @@
+"""How much privacy some releases cost: epsilon by privacy loss distributions, with Google's dp-accounting.
+
+A release is a Gaussian mechanism of noise multiplier z on a cohort that each client joins by its own secret
+coin with probability q. Neighbours differ by one client, there or not. Releases that had the same cohort, as
+the phases of one round, or a round that was done again, count as one of 1/z^2 = sum 1/z_i^2.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache, reduce
+from typing import Any
+
+from task.errors import ConfigError
+
+Event = tuple[float, float]  # q and z
+INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added to epsilon
+
+
+def joined(noises: Iterable[float]) -> float:
+    """Return the noise multiplier of one release that is worth several ones of one cohort."""
+    return round(1.0 / math.sqrt(math.fsum(1.0 / (z * z) for z in noises)), 9)
+
+
+def epsilon(events: Iterable[Event], delta: float) -> float:
+    """Return the least epsilon, up to the discretisation, for which the events are (epsilon, delta)-DP.
+
+    Raises:
+        ConfigError: dp-accounting is not installed.
+    """
+    return _epsilon(tuple(sorted(Counter(events).items())), delta)
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
+    if not counts:
+        return 0.0
+    # The losses of a release go up as 1/z^2; only distributions on one grid compose.
+    most = max(z for (_, z), _ in counts)
+    interval = INTERVAL / min(1.0, most) ** 2
+    first, *others = [_distribution(q, z, interval).self_compose(times) for (q, z), times in counts]
+    whole = reduce(lambda a, b: a.compose(b), others, first)
+    return float(whole.get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=64)
+def _distribution(q: float, z: float, interval: float) -> Any:
+    return accountant().from_gaussian_mechanism(
+        z, sampling_prob=q, value_discretization_interval=interval, pessimistic_estimate=True
+    )
+
+
+def accountant() -> Any:
+    """Return dp-accounting's module of privacy loss distributions; importing it costs seconds.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        from dp_accounting.pld import privacy_loss_distribution
+    except ImportError as err:
+        raise ConfigError(
+            f'run-config key "dp.noise": expected the package dp-accounting, which computes epsilon; got '
+            f'{err}. Install it: pip install "bouquet[dp]"'
+        ) from None
+    return privacy_loss_distribution
+
+
+def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
+    """Return the least noise multiplier, to 0.1 %, with which so many rounds cost `goal` at most."""
+    low, high = 0.05, 0.1
+    while epsilon([(q, high)] * rounds, delta) > goal:
+        low, high = high, 2 * high
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon([(q, middle)] * rounds, delta) > goal else (low, middle)
+    return high

@@ -1,0 +1,122 @@
+"""That a round's keys are those of nodes of the federation, so that a server cannot invent nodes.
+
+The federation's authority signs a certificate of each node's long-term key; the node signs a key of its own
+for each run; that signs the keys of each round. A node shows all three as the proof of its public keys, and
+every other node checks it with the authority's certificate, which all kits have. The authority's key stays
+with whoever provisions: neither the server nor a node has it.
+
+It does not promise that a node was not revoked, as nodes are not told: a server that works with the holder of
+a revoked kit has one node more on its side.
+"""
+
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from task.errors import SecureAggregationError
+from task.secagg.primitives import encode
+from task.secagg.protocol import PROTOCOL, PublicKeys, Roster, Session
+
+# Keys of the node config: the certificates of the federation's authority and of this node, PEM; this node's
+# key of the run and the long-term key's signature of it, hexadecimal; whether the owner allows runs without
+# proofs, or no run without secure aggregation.
+AUTHORITY, CERTIFICATE, RUN_KEY, SIGNATURE = (
+    f"secagg-{name}" for name in ("authority", "certificate", "key", "signature")
+)
+UNVERIFIED, REQUIRED = "secagg-unverified", "secagg-required"
+
+_PARTS = 4  # of a proof: certificate, key of the run, the node's signature of it, its signature of the keys
+_SIZE = 4  # bytes of a part's length
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a node proves its keys with in one run."""
+
+    certificate: bytes  # of its long-term key, PEM
+    key: bytes = field(repr=False)  # private Ed25519 key of the run
+    signature: bytes = b""  # of that key's public half, by the long-term key
+
+    @classmethod
+    def of(cls, certificate: bytes, key: EllipticCurvePrivateKey, run: int) -> "Identity":
+        """Return a new one for a run, by Flower's id; `key` is the node's long-term key."""
+        made = Ed25519PrivateKey.generate()
+        public = made.public_key().public_bytes_raw()
+        return cls(certificate, made.private_bytes_raw(), key.sign(_run_key(run, public), ECDSA(SHA384())))
+
+    def prove(self, session: Session, keys: PublicKeys) -> PublicKeys:
+        """Return a round's keys with their proof."""
+        key = Ed25519PrivateKey.from_private_bytes(self.key)
+        parts = (
+            self.certificate, key.public_key().public_bytes_raw(), self.signature,
+            key.sign(_round_keys(session, keys)),
+        )  # fmt: skip
+        proof = b"".join(len(part).to_bytes(_SIZE, "big") + part for part in parts)
+        return PublicKeys(keys.sealing, keys.masking, proof)
+
+
+def check_proofs(authority: bytes, run: int, session: Session, roster: Roster) -> None:
+    """Refuse a roster in which one node's keys are not of the node of that name.
+
+    `authority` is the certificate of the federation's authority, PEM.
+
+    Raises:
+        SecureAggregationError: Naming the node.
+    """
+    signer = x509.load_pem_x509_certificate(authority)
+    for name in roster.names:
+        try:
+            _check(signer, run, session, name, roster.keys[name])
+        except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as err:
+            why = str(err) or "a signature that is not valid"
+            raise SecureAggregationError(
+                f"node {name}: expected keys that the node of that name has signed, with the certificate "
+                f"in its kit (node.crt); got {why}"
+            ) from None
+
+
+def _check(signer: x509.Certificate, run: int, session: Session, name: str, keys: PublicKeys) -> None:
+    certificate_, public, signature, signed = _parts(keys.proof)
+    certificate = x509.load_pem_x509_certificate(certificate_)
+    certificate.verify_directly_issued_by(signer)
+    # The SuperLink has a certificate of the authority, too.
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH]:
+        raise ValueError("a certificate that is not one of a node")
+    names = [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise ValueError(f"a certificate of {', '.join(names)[:80]}")
+    key = certificate.public_key()
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError("a certificate of a key of another kind")
+    key.verify(signature, _run_key(run, public), ECDSA(SHA384()))
+    Ed25519PublicKey.from_public_bytes(public).verify(signed, _round_keys(session, keys))
+
+
+def _parts(proof: bytes) -> list[bytes]:
+    parts: list[bytes] = []
+    at = 0
+    while at < len(proof) and len(parts) < _PARTS:
+        size = int.from_bytes(proof[at : at + _SIZE], "big")
+        parts.append(proof[at + _SIZE : at + _SIZE + size])
+        at += _SIZE + size
+    if len(parts) != _PARTS or at != len(proof):
+        raise ValueError("none" if not proof else "something else")
+    return parts
+
+
+def _run_key(run: int, public: bytes) -> bytes:
+    return encode(PROTOCOL, "key of the run", str(run), public)
+
+
+def _round_keys(session: Session, keys: PublicKeys) -> bytes:
+    return encode(PROTOCOL, "keys of the round", session.id, keys.sealing, keys.masking)

@@ -1,0 +1,138 @@
+"""What the nodes and the server of a secure round share: the session, the rules, the roster, the masks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from task.errors import SecureAggregationError
+from task.secagg.primitives import KEY_BYTES, derive, digest
+from task.secagg.vector import Vector
+
+PROTOCOL = "bouquet secure aggregation 1"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One attempt at one sum."""
+
+    run: str  # identity of the run
+    round: int  # server round, from 1
+    phase: str  # message type of the phase whose replies are summed
+    attempt: str  # never used before
+
+    @cached_property
+    def id(self) -> bytes:
+        """Which goes into every key, 32 bytes."""
+        return digest(PROTOCOL, self.run, self.round, self.phase, self.attempt)
+
+    @cached_property
+    def sum(self) -> bytes:
+        """Identity of the sum that it is an attempt at, 32 bytes."""
+        return digest(PROTOCOL, self.run, self.round, self.phase)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What every node insists on; they are run-config keys, so that a node knows them by itself."""
+
+    min_nodes: int = 3  # fewest nodes whose sum may be seen
+    threshold: int = 0  # t, nodes without which no mask is opened; 0 = floor(2n/3) + 1
+
+    def t(self, n: int) -> int:
+        """Return t among n nodes.
+
+        Raises:
+            SecureAggregationError: No more than half would do, so that a server could open a node's numbers
+                by telling two halves different things; or more than there are.
+        """
+        t = self.threshold or 2 * n // 3 + 1
+        if not n < 2 * t <= 2 * n:
+            raise SecureAggregationError(
+                f'run-config key "secagg-threshold": expected more than half of the {n} nodes of the '
+                f"round and at most all of them; got {t}"
+            )
+        return t
+
+    def least(self, n: int) -> int:
+        """Return how many of n nodes must be left at every stage."""
+        return max(self.t(n), self.min_nodes)
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """What a node shows of itself in a round."""
+
+    sealing: bytes  # X25519: others encrypt shares for it
+    masking: bytes  # X25519: what masks are agreed on
+    proof: bytes = b""  # that they are of a node of the federation
+
+    def check(self, name: str) -> None:
+        """Refuse what no node sends.
+
+        Raises:
+            SecureAggregationError: Naming the node.
+        """
+        if len(self.sealing) != KEY_BYTES or len(self.masking) != KEY_BYTES:
+            raise SecureAggregationError(f"node {name}: expected two keys of {KEY_BYTES} bytes")
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The nodes of a round, as its server lists them."""
+
+    keys: Mapping[str, PublicKeys] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the nodes, sorted; a node's place among them is what its shares are for."""
+        return tuple(sorted(self.keys))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Which goes into every encrypted share: nodes with different rosters cannot read each other's."""
+        parts = [p for n in self.names for p in (n, self.keys[n].sealing, self.keys[n].masking)]
+        return digest("roster", len(self.names), *parts)
+
+    def check(self) -> None:
+        """Refuse keys that are none, or that two nodes have.
+
+        Raises:
+            SecureAggregationError: Naming the node.
+        """
+        seen: dict[bytes, str] = {}
+        for name in self.names:
+            self.keys[name].check(name)
+            for key in (self.keys[name].sealing, self.keys[name].masking):
+                if key in seen:
+                    raise SecureAggregationError(f"nodes {seen[key]} and {name}: expected keys of their own")
+                seen[key] = name
+
+    def number(self, name: str) -> int:
+        """Return a node's place, from 1: where its shares are points of the polynomials."""
+        return self.names.index(name) + 1
+
+
+def mask_pair(
+    vector: Vector,
+    session: Session,
+    roster: Roster,
+    mine: str,
+    other: str,
+    agreed: bytes,
+    *,
+    undo: bool = False,
+) -> None:
+    """Add node `mine`'s mask with another node in place, or take it away; their keys agree on `agreed`.
+
+    The two nodes' masks cancel: the node whose name comes first adds it.
+    """
+    first, second = sorted((mine, other))
+    keys = [roster.keys[name].masking for name in (first, second)]
+    key = derive(agreed, session.id, "pair", *keys, len(vector.low), len(vector.numbers))
+    vector.mask(key, 1 if (mine == first) != undo else -1)
+
+
+def mask_own(vector: Vector, session: Session, seed: bytes, *, undo: bool = False) -> None:
+    """Add a node's own mask in place, or take it away."""
+    key = derive(seed, session.id, "own", len(vector.low), len(vector.numbers))
+    vector.mask(key, -1 if undo else 1)

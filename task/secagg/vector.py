@@ -1,0 +1,165 @@
+"""What is masked: a node's sums as integers modulo 2^96, and a few numbers that are exact sums of float64s.
+
+`words` of a sum V = high 2^31 + low (`task.numerics.reduce`) are those of V as one two's complement integer:
+the lower 64 bits and the upper 32. Masks are the raw words of a keystream. Sums of masked words give the same
+words as the sum itself, whatever the order, as long as |V| stays below 2^95.
+
+A *number* is any sum of float64s: an integer of units 2^-1074 modulo 2^2208, in which 2^110 of the largest
+float64s have room.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
+
+from task.errors import SecureAggregationError
+from task.secagg.primitives import Keystream, encode
+
+Low = npt.NDArray[np.uint64]
+High = npt.NDArray[np.uint32]
+BITS = 96  # of a sum
+CARRY = 31  # bits of `low` in a sum's two limbs
+WORD_BYTES = 12
+NUMBER_UNIT, NUMBER_BYTES = 1074, 276
+NUMBER_MODULUS = 1 << (8 * NUMBER_BYTES)
+_BLOCK = 1 << 15  # numbers that are masked at a time: their words stay in the cache
+_ZEROS = memoryview(bytes(8 * _BLOCK))
+
+
+@dataclass
+class Vector:
+    """Integers modulo 2^96, [N], and numbers modulo 2^2208; masked or not."""
+
+    low: Low  # their lower 64 bits
+    high: High  # their upper 32 bits
+    numbers: list[int]
+
+    @classmethod
+    def zeros(cls, size: int, numbers: int) -> "Vector":
+        """Return a vector of zeros."""
+        return cls(np.zeros(size, np.uint64), np.zeros(size, np.uint32), [0] * numbers)
+
+    def add(self, other: "Vector") -> None:
+        """Add another vector.
+
+        Raises:
+            SecureAggregationError: It is not of this form.
+        """
+        if other.low.shape != self.low.shape or other.high.shape != self.high.shape:
+            raise SecureAggregationError(
+                f"expected a masked vector of {self.low.size} numbers; "
+                f"got {other.low.size} and {other.high.size}"
+            )
+        if len(other.numbers) != len(self.numbers):
+            raise SecureAggregationError(
+                f"expected {len(self.numbers)} masked scalars; got {len(other.numbers)}"
+            )
+        _add(self.low, self.high, other.low, other.high)
+        for i, number in enumerate(other.numbers):
+            self.numbers[i] = (self.numbers[i] + number) % NUMBER_MODULUS
+
+    def mask(self, key: bytes, sign: int) -> None:
+        """Add (`sign` 1) or subtract (-1) the keystream of a key in place."""
+        stream = Keystream(key)
+        size = min(_BLOCK, self.low.size)
+        low, high = np.empty(size, np.uint64), np.empty(size, np.uint32)
+        for start in range(0, self.low.size, _BLOCK):
+            mine = slice(start, min(start + _BLOCK, self.low.size))
+            n = mine.stop - mine.start
+            stream.fill(low[:n].data.cast("B"), _ZEROS[: 8 * n])
+            stream.fill(high[:n].data.cast("B"), _ZEROS[: 4 * n])
+            (_add if sign > 0 else _subtract)(self.low[mine], self.high[mine], low[:n], high[:n])
+        for i, number in enumerate(self.numbers):
+            mask = int.from_bytes(stream.read(NUMBER_BYTES), "little")
+            self.numbers[i] = (number + sign * mask) % NUMBER_MODULUS
+
+    def number_bytes(self) -> bytes:
+        """Return the numbers for the wire, `NUMBER_BYTES` each, little endian."""
+        return b"".join(n.to_bytes(NUMBER_BYTES, "little") for n in self.numbers)
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of all of it, 32 bytes."""
+        made = Hash(SHA256())
+        made.update(encode(len(self.low), len(self.numbers)))
+        for part in (self.low.data, self.high.data):
+            if part.nbytes:
+                made.update(part.cast("B"))
+        made.update(self.number_bytes())
+        return made.finalize()
+
+
+def numbers_from(raw: bytes) -> list[int]:
+    """Return the numbers of `Vector.number_bytes`.
+
+    Raises:
+        SecureAggregationError: The length is not one of whole numbers.
+    """
+    if len(raw) % NUMBER_BYTES:
+        raise SecureAggregationError(f"expected scalars of {NUMBER_BYTES} bytes; got {len(raw)} bytes in all")
+    return [int.from_bytes(raw[i : i + NUMBER_BYTES], "little") for i in range(0, len(raw), NUMBER_BYTES)]
+
+
+def as_words(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> tuple[Low, High]:
+    """Return high 2^31 + low modulo 2^96 as words; 0 <= low < 2^31."""
+    return ((high << CARRY) | low).view(np.uint64), (high >> (64 - CARRY)).astype(np.uint32)
+
+
+def as_limbs(low: Low, high: High) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the limbs high and low of sums in words.
+
+    Raises:
+        SecureAggregationError: A sum does not fit: it is no sum of what nodes may send, or masks are left.
+    """
+    upper = high.view(np.int32).astype(np.int64)
+    if upper.size and not (upper.min() >= -(1 << 30) and upper.max() < 1 << 30):
+        raise SecureAggregationError(
+            "expected unmasked sums below 2^94 units; got larger ones: a mask is left"
+        )
+    lower = low.view(np.int64)
+    rest = (low >> np.uint64(CARRY)).astype(np.int64)  # the lower 33 bits of the high limb
+    return (upper << (64 - CARRY)) | rest, lower & ((1 << CARRY) - 1)
+
+
+def as_number(total: Fraction) -> int:
+    """Return a sum of float64s as a number.
+
+    Raises:
+        SecureAggregationError: It is no whole number of 2^-1074.
+    """
+    units = total * (1 << NUMBER_UNIT)
+    if units.denominator != 1:
+        raise SecureAggregationError("expected sums of float64s; got a number with finer parts")
+    return units.numerator % NUMBER_MODULUS
+
+
+def as_fraction(number: int) -> Fraction:
+    """Return the sum that a number stands for."""
+    signed = number - NUMBER_MODULUS if number >> (8 * NUMBER_BYTES - 1) else number
+    return Fraction(signed, 1 << NUMBER_UNIT)
+
+
+def total(values: Iterable[float]) -> Fraction:
+    """Return the exact sum of float64s."""
+    return sum((Fraction(v) for v in values), Fraction(0))
+
+
+def joined(parts: Sequence[tuple[Low, High]]) -> tuple[Low, High]:
+    """Return the words of several arrays one after the other."""
+    low = np.concatenate([np.zeros(0, np.uint64), *(low.reshape(-1) for low, _ in parts)])
+    return low, np.concatenate([np.zeros(0, np.uint32), *(high.reshape(-1) for _, high in parts)])
+
+
+def _add(low: Low, high: High, more_low: Low, more_high: High) -> None:
+    low += more_low
+    high += more_high
+    high += low < more_low
+
+
+def _subtract(low: Low, high: High, less_low: Low, less_high: High) -> None:
+    high -= less_high
+    high -= low < less_low
+    low -= less_low

@@ -1,0 +1,279 @@
+"""The messages of a secure round (`task.secagg`) as records.
+
+Each has a record ``secagg`` with the session and what the stage needs. The stages ``keys``, ``shares`` and
+``unmask`` are queries of their own; the masked numbers are the answer to the phase's usual message, which has
+the record besides its own, and go up as
+
+=================  ==========================================================================================
+record             what it holds
+=================  ==========================================================================================
+``masked``         the words of all arrays one after the other, in the order of the contract and of names
+``secagg``         ``numbers``, the masked scalars; names of clients that failed, with nothing but whether
+                   they diverged
+=================  ==========================================================================================
+
+The numbers are 1, the clients, the sum of their weights and of their examples, and six sums of each scalar.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from task.errors import FieldError, SecureAggregationError
+from task.numerics.arrays import Arrays, NamedArrays
+from task.secagg.protocol import PublicKeys, Roster, Session
+from task.secagg.sums import ScalarSums, Sums
+from task.secagg.vector import (
+    CARRY,
+    Vector,
+    as_fraction,
+    as_limbs,
+    as_number,
+    as_words,
+    joined,
+    numbers_from,
+    total,
+)
+from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
+from task.wire import messages as wire
+from task.wire.checks import FINITE
+
+SECAGG, MASKED, NUMBERS = "secagg", "masked", "numbers"
+KEYS, SHARES, UNMASK = "secagg_keys", "secagg_shares", "secagg_unmask"  # actions of queries
+FAILED, DIVERGED = "failed", "diverged"
+PARTS = 6  # sums of a scalar, see `ScalarSums`
+HEAD = 4  # numbers before those of the scalars
+MOST_LIMB = 2**62  # |high| of the sum over all nodes
+
+
+# ------------------------------------------------------------------------------------------ both
+
+
+def as_summed(entry: Algorithm) -> Algorithm:
+    """Return a contract whose records a node sends summed: as arrays, one partial of its clients."""
+    return replace(entry, up=tuple(replace(r, carry="partial", coded=False) for r in entry.up))
+
+
+def scalar_names(entry: Algorithm) -> list[str]:
+    """Return the scalars that ride in the masked vector, in its order."""
+    return sorted({s.name for s in (*COMMON, *entry.up_scalars)} - {NUM_EXAMPLES.name})
+
+
+def order_record(session: Session, **more: object) -> ConfigRecord:
+    """Return the record ``secagg`` of an order."""
+    named = {"run": session.run, "round": session.round, "phase": session.phase}
+    return ConfigRecord({**named, "attempt": session.attempt, **more})  # type: ignore[dict-item]
+
+
+def roster_fields(roster: Roster) -> dict[str, object]:
+    """Return a roster as fields of a record."""
+    keys = [roster.keys[name] for name in roster.names]
+    return {
+        "names": list(roster.names),
+        "sealing": [k.sealing for k in keys],
+        "masking": [k.masking for k in keys],
+        "proofs": [k.proof for k in keys],
+    }
+
+
+def record_in(content: RecordDict) -> ConfigRecord | None:
+    """Return the record ``secagg`` of a message; None if it has none."""
+    return wire.records_of(content, ConfigRecord).get(SECAGG)
+
+
+def session_in(record: ConfigRecord) -> Session:
+    """Return the session that an order names; raises what `text` does."""
+    number = record.get("round")
+    if type(number) is not int or number < 0:
+        raise SecureAggregationError(f"field 'round': expected a round; got {str(number)[:40]}")
+    return Session(text(record, "run"), number, text(record, "phase"), text(record, "attempt"))
+
+
+def roster_in(record: ConfigRecord) -> Roster:
+    """Return the roster that an order lists; raises what `texts` does."""
+    names = texts(record, "names")
+    columns = [blobs(record, k, len(names)) for k in ("sealing", "masking", "proofs")]
+    if len(set(names)) != len(names):
+        raise SecureAggregationError("field 'names': expected each node once")
+    return Roster({n: PublicKeys(*keys) for n, *keys in zip(names, *columns, strict=True)})
+
+
+def text(record: ConfigRecord, key: str) -> str:
+    """Return a text of a record.
+
+    Raises:
+        SecureAggregationError: It is none.
+    """
+    value = record.get(key)
+    if not isinstance(value, str) or len(value) > wire.LONGEST_LINE:
+        raise SecureAggregationError(f"field {key!r}: expected a text; got {str(value)[:40]!r}")
+    return value
+
+
+def texts(record: ConfigRecord, key: str) -> list[str]:
+    """Return a list of texts; raises what `text` does."""
+    values = record.get(key)
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise SecureAggregationError(f"field {key!r}: expected a list of texts; got {str(values)[:40]!r}")
+    return cast("list[str]", values)
+
+
+def blobs(record: ConfigRecord, key: str, count: int) -> list[bytes]:
+    """Return a list of bytes; raises what `text` does."""
+    values = record.get(key)
+    if not isinstance(values, list) or len(values) != count or not all(isinstance(v, bytes) for v in values):
+        raise SecureAggregationError(f"field {key!r}: expected {count} pieces of bytes")
+    return cast("list[bytes]", values)
+
+
+def by_name(record: ConfigRecord, names: str, values: str) -> dict[str, bytes]:
+    """Return two lists of a record as a mapping; raises what `text` does."""
+    keys = texts(record, names)
+    return dict(zip(keys, blobs(record, values, len(keys)), strict=True))
+
+
+# -------------------------------------------------------------------------------------------- up
+
+
+def vector_of(
+    entry: Algorithm,
+    partials: Mapping[str, Mapping[str, NamedArrays]],
+    rows: Sequence[Mapping[str, float]],
+    weights: Sequence[int],
+    nodes: int,
+) -> Vector:
+    """Return what a node masks: its clients' reductions and the sums of their scalars.
+
+    `partials` are as `Folding.partials`, by upward record; `rows` the clients' scalars, `weights` their
+    weights; so many `nodes` are summed.
+
+    Raises:
+        FieldError: A sum would not fit with those of the other nodes.
+    """
+    parts = []
+    for r in entry.up:
+        highs, lows = partials[r.name]["high"], partials[r.name].get("low", {})
+        for name in sorted(highs):
+            high = highs[name].astype(np.int64)
+            low = lows[name].astype(np.int64) if name in lows else high & ((1 << CARRY) - 1)
+            high = high if name in lows else high >> CARRY
+            if high.size and max(int(high.max()), -int(high.min())) >= MOST_LIMB // nodes:
+                raise FieldError(name, f"{FINITE}s whose sum over {nodes} nodes fits", "larger ones")
+            parts.append(as_words(high, low))
+    numbers = [Fraction(1), Fraction(len(rows)), Fraction(sum(weights))]
+    examples = [int(row[NUM_EXAMPLES.name]) for row in rows]
+    numbers.append(Fraction(sum(examples)))
+    for name in scalar_names(entry):
+        sent = [
+            (float(row[name]), w, n) for row, w, n in zip(rows, weights, examples, strict=True) if name in row
+        ]
+        numbers += [
+            total(v * w for v, w, _ in sent),
+            Fraction(sum(w for _, w, _ in sent)),
+            total(v * n for v, _, n in sent),
+            Fraction(sum(n for _, _, n in sent)),
+            Fraction(len(sent)),
+            total(v for v, _, _ in sent),
+        ]
+    return Vector(*joined(parts), [as_number(n) for n in numbers])
+
+
+def masked_content(vector: Vector, failed: Iterable[wire.RejectedReply]) -> RecordDict:
+    """Return the answer with masked numbers; of clients that failed it says that, and no more."""
+    bad = list(failed)
+    content = RecordDict()
+    content[MASKED] = wire.pack_arrays({"low": vector.low, "high": vector.high})
+    content[SECAGG] = ConfigRecord(
+        {
+            NUMBERS: vector.number_bytes(),
+            FAILED: [q.client for q in bad if not q.diverged],
+            DIVERGED: [q.client for q in bad if q.diverged],
+        }
+    )
+    return content
+
+
+def read_masked(
+    content: RecordDict, clients: Collection[str], server_round: int, size: int, numbers: int
+) -> tuple[Vector, list[wire.RejectedReply]]:
+    """Read an answer with masked numbers: as many as the contract has, and who failed.
+
+    Raises:
+        FieldError: It is not in this form.
+    """
+    record = record_in(content)
+    arrays = wire.records_of(content, ArrayRecord).get(MASKED)
+    if record is None or arrays is None or wire.records_of(content, MetricRecord):
+        raise FieldError(SECAGG, "masked numbers, and nothing else", f"the records {sorted(content)[:9]}")
+    found = wire.read_arrays(arrays)
+    want = {"low": np.dtype(np.uint64), "high": np.dtype(np.uint32)}
+    if {k: (a.dtype, a.shape) for k, a in found.items()} != {k: (d, (size,)) for k, d in want.items()}:
+        got = {k: f"{a.dtype}{list(a.shape)}" for k, a in list(found.items())[:4]}
+        raise FieldError(MASKED, f"words of {size} numbers", f"{got}")
+    raw = record.get(NUMBERS)
+    scalars = numbers_from(raw) if isinstance(raw, bytes) else []
+    if len(scalars) != numbers:
+        raise FieldError(NUMBERS, f"{numbers} masked scalars", f"{len(scalars)}")
+    failed = []
+    for key, expected in ((FAILED, "a trained client"), (DIVERGED, f"{FINITE}s that fit an exact sum")):
+        for client in texts(record, key):
+            failed.append(
+                wire.RejectedReply(
+                    client, server_round, "", expected, "a failure, which its node does not describe"
+                )
+            )
+    names = [q.client for q in failed]
+    if len(set(names)) != len(names) or set(names) - set(clients):
+        raise FieldError(FAILED, "clients that were asked, each once", f"{len(names)} names")
+    return Vector(found["low"], found["high"], scalars), failed
+
+
+def length(entry: Algorithm, like: Mapping[str, NamedArrays]) -> tuple[int, int]:
+    """Return how many sums and scalars a masked vector has."""
+    return sum(a.size for r in entry.up for a in like[r.name].values()), HEAD + PARTS * len(
+        scalar_names(entry)
+    )
+
+
+def partials_of(
+    entry: Algorithm, like: Mapping[str, NamedArrays], vector: Vector
+) -> tuple[dict[str, dict[str, Arrays]], Sums]:
+    """Return what a sum without masks is: the reductions' partials by record, and the scalars' sums.
+
+    Raises:
+        SecureAggregationError: A mask is left.
+    """
+    high, low = as_limbs(vector.low, vector.high)
+    found: dict[str, dict[str, Arrays]] = {}
+    at = 0
+    for r in entry.up:
+        record: dict[str, Arrays] = {"high": {}, "low": {}}
+        for name in sorted(like[r.name]):
+            a = like[r.name][name]
+            mine = slice(at, at + a.size)
+            at += a.size
+            if a.dtype.kind == "f":
+                record["high"][name], record["low"][name] = (
+                    high[mine].reshape(a.shape),
+                    low[mine].reshape(a.shape),
+                )
+            else:
+                record["high"][name] = ((high[mine] << CARRY) | low[mine]).reshape(a.shape)
+        found[r.name] = record
+    values = [as_fraction(n) for n in vector.numbers]
+    nodes, clients, weight, examples = (_whole(v) for v in values[:HEAD])
+    scalars = {}
+    for i, name in enumerate(scalar_names(entry)):
+        weighted, w, by_n, n, count, plain = values[HEAD + PARTS * i : HEAD + PARTS * (i + 1)]
+        scalars[name] = ScalarSums(weighted, _whole(w), by_n, _whole(n), _whole(count), plain)
+    return found, Sums(nodes, clients, weight, examples, scalars)
+
+
+def _whole(value: Fraction) -> int:
+    if value.denominator != 1:
+        raise SecureAggregationError("expected whole numbers of nodes, clients and examples: a mask is left")
+    return value.numerator

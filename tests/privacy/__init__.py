@@ -1,0 +1,1 @@
+"""Differential privacy: the mechanism, its accounting, and runs that keep the promise."""

@@ -1,0 +1,115 @@
+"""The ledger outlives kill -9, and a run that goes on pays for each release once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_app.run.ledger import Ledger
+from task.errors import StateError
+
+SECRET = bytes(range(32)).hex()
+# Runs a simulation with a secret of the test's; dies where the noise of that release is drawn.
+SCRIPT = """
+import json, os, signal, sys
+from task.privacy import noise
+keys, secret, dies = json.loads(sys.argv[1]), bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+noise.draw_secret = lambda: secret
+drawn, integers = [], noise.Stream.integers
+
+def counted(self, size, std):
+    drawn.append(size)
+    if dies and len(drawn) > 2 * (dies - 1):  # two arrays a round
+        os.kill(os.getpid(), signal.SIGKILL)
+    return integers(self, size, std)
+
+noise.Stream.integers = counted
+from server_app.engines.simulate import simulate
+simulate(keys, 2, fresh=True)
+"""
+KEYS: dict[str, Any] = {
+    "dataset": "digits", "model": "logistic", "num-clients": 20, "fraction-train": 0.5, "device": "cpu",
+    "num-server-rounds": 4, "dp.noise": 1.0, "dp.clip": 0.5, "dp.delta": 1e-3, "progress": "none",
+}  # fmt: skip
+
+
+def simulate(runs: Path, name: str, dies: int = 0, **more: Any) -> Path:
+    keys = KEYS | {"runs-dir": str(runs), "run-name": name, "state-dir": str(runs / "state"), **more}
+    line = [sys.executable, "-c", SCRIPT, json.dumps(keys), SECRET, str(dies)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=os.environ.copy())
+    assert done.returncode == (-9 if dies else 0), done.stderr[-3000:]
+    return runs / name
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "privacy/ledger.jsonl").read_text().splitlines()]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def end(folder: Path) -> tuple[list[str], float]:
+    """Return the models of all rounds, and what they cost together."""
+    found = rows(folder)
+    return [row["model_sha256"] for row in found], found[-1]["epsilon"]
+
+
+def test_a_run_killed_between_the_ledger_and_the_release_goes_on_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    whole = simulate(tmp_path, "whole")
+    killed = simulate(tmp_path, "killed", dies=3)
+    assert [line["round"] for line in lines(killed)] == [0, 1, 2, 3]  # the third before it was made
+    assert len(rows(killed)) <= 3
+    half = (killed / "privacy/ledger.jsonl").read_bytes()
+    simulate(tmp_path, "killed", resume=True)
+    assert lines(killed) == lines(whole)
+    assert end(killed) == end(whole)
+    # Killed while the line was written, which is then of a release that was not made.
+    other = simulate(tmp_path, "other", dies=3)
+    (other / "privacy/ledger.jsonl").write_bytes(half[:-20])
+    simulate(tmp_path, "other", resume=True)
+    assert lines(other) == lines(whole)
+    assert end(other) == end(whole)
+    result = json.loads((whole / "result.json").read_text())
+    assert result["privacy"]["epsilon"] == end(whole)[1]
+    for file in ("secret", "ledger.jsonl"):
+        assert (whole / "privacy" / file).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_run_in_an_old_folder_begins_a_new_ledger(tmp_path: Path) -> None:
+    first = Ledger(tmp_path, resume=False)
+    secret = first.secret()
+    first.append({"round": 0})
+    again = Ledger(tmp_path, resume=False)
+    assert again.secret() != secret
+    assert again.lines() == []
+    again.append({"round": 0})
+    resumed = Ledger(tmp_path, resume=True)
+    assert resumed.secret() == again.secret()
+    assert resumed.lines() == [{"round": 0}]
+
+
+def test_a_lost_secret_is_not_replaced(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.secret()
+    ledger.append({"round": 0})
+    (tmp_path / "privacy/secret").unlink()
+    with pytest.raises(StateError, match="Put it back"):
+        Ledger(tmp_path, resume=True).secret()
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.secret()
+    ledger.append({"round": 0})
+    (tmp_path / "privacy/ledger.jsonl").write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
+    with pytest.raises(StateError, match="line 2"):
+        Ledger(tmp_path, resume=True).lines()
