@@ -18,6 +18,7 @@ from server_app.app import prepare, run
 from server_app.engines.workers import Workers, may_fork
 from server_app.takeout.result import RunResult
 from task.config.read import read_config
+from task.errors import ConfigError
 from task.flower.simulation import engine
 
 
@@ -27,14 +28,20 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0, *, fresh: bool = Fal
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
     same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
-    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains. `fresh` says that this
+    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and as many as secure
+    aggregation asks for. `fresh` says that this
     process has computed nothing in torch yet; otherwise workers of several threads are not forked from it.
 
     Raises:
+        ConfigError: They are too few for secure aggregation.
         BouquetError: As `server_app.app.run`.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    nodes = nodes or cpus
+    server = read_config(run_config).server
+    least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
+    if 0 < nodes < least:
+        raise ConfigError(f"--nodes: expected at least {least}, as secagg = true asks for; got {nodes}")
+    nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
     logger = logging.getLogger("flwr")
     level = logger.level

@@ -243,6 +243,13 @@ def test_keys_that_need_single_clients_are_refused(keys: Mapping[str, Any], why:
     assert '"secagg"' in str(refused.value)
 
 
+def test_a_simulation_on_too_few_nodes_is_refused_before_round_1(owners: Path) -> None:
+    from server_app.engines.simulate import simulate
+
+    with pytest.raises(ConfigError, match="--nodes: expected at least 3"):
+        simulate(owners_config(owners, secagg=True), nodes=2)
+
+
 def test_another_loop_cannot_drive_it(owners: Path) -> None:
     from strategies.membership.foreign import check_loop
 
