@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,10 +90,10 @@ def test_a_crash_while_committing_leaves_the_checkpoint_before(
     checkpoint = saved(tmp_path, 4)
     path = checkpoint.write_arrays(snapshot(5, value=9.0))
 
-    def killed(self: Path, target: Path) -> None:
+    def killed(temp: str, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.commit(snapshot(5, value=9.0), path, {})
     monkeypatch.undo()

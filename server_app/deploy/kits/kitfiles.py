@@ -11,7 +11,7 @@ from task.storage import locks
 from task.storage.files import make_folder, write_bytes, write_text
 
 MAKING = ".making-"  # how the name of a kit begins while it is built
-# What a killed command leaves: unfinished kits, and the temporary folders of `task.storage.files`.
+# What a killed command leaves: unfinished kits, and the temporary files of `task.storage.files`.
 LEFT_OVER = (
     f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",
     "*/.node.crt.*", "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
             ) from None
         for pattern in LEFT_OVER:
             for left in folder.glob(pattern):
-                shutil.rmtree(left)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield
 
 
