@@ -17,7 +17,9 @@ from tests.support.grid import LocalGrid
 
 pytestmark = pytest.mark.system
 NODES = ("a", "b", "c", "d")
-STAGES = ("keys", "shares", "masked", "unmask")
+FULL = pytest.mark.full
+STAGES = [pytest.param("keys", marks=FULL), pytest.param("shares", marks=FULL), "masked",
+          pytest.param("unmask", marks=FULL)]  # fmt: skip
 KEYS: dict[str, Any] = {
     "dataset": "digits", "num-clients": 10, "num-server-rounds": 3, "max-examples": 600, "device": "cpu",
     "progress": "none", "fraction-evaluate": 0.0,
