@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from server_app.results.folder import RunFolder
@@ -12,6 +13,7 @@ from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
 from task.errors import StateError
+from task.numerics.arrays import Arrays
 from task.storage.files import write_safetensors
 from task.wire.messages import RejectedReply
 
@@ -92,6 +94,14 @@ class Recorder(Journal):
         """Add a line to the run's ledger, on the disk."""
         self.ledger.append(line)
 
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        """Return what the run has released of a round that it does again."""
+        return self.ledger.made(server_round, question)
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        """Put what is released beside the ledger, on the disk."""
+        self.ledger.make(server_round, question, arrays)
+
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""
         best = self.best
@@ -146,7 +156,7 @@ class Recorder(Journal):
         clock.lap("checkpoint")
         self.folder.append_round(row)
         if path is not None:
-            self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+            self._commit(snapshot, path)
         self.progress.round_done(row)
         self._tell(row)
 
@@ -160,9 +170,12 @@ class Recorder(Journal):
         What was measured at the end comes after it, so that a longer run leaves it out.
         """
         if self.snapshot is not None:
-            path = self.checkpoint.write_arrays(self.snapshot)
-            self.checkpoint.commit(self.snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+            self._commit(self.snapshot, self.checkpoint.write_arrays(self.snapshot))
         self.folder.append_clients(self.last_lines)
+
+    def _commit(self, snapshot: Snapshot, path: Path) -> None:
+        self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+        self.ledger.forget(snapshot.round)
 
     def _score(self, row: Mapping[str, Any]) -> float:
         found = score(row, "server" if self.central else "clients")

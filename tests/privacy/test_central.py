@@ -21,7 +21,7 @@ from task.config.read import read_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
-from task.privacy.accounting import epsilon
+from task.privacy.accounting import epsilon, joined
 from task.privacy.grid import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
 from task.resolve.validate import check_names
@@ -33,10 +33,20 @@ SECRET = bytes(range(32))
 
 
 class Ledger(Keep):
-    """A journal with a secret of the test's, and a ledger that outlives a start."""
+    """A journal with a secret of the test's, and a ledger that outlives a start.
 
-    def __init__(self, secret: bytes = SECRET, before: Ledger | None = None, **given: Any) -> None:
+    With `forgets` what the start before released is lost.
+    """
+
+    def __init__(
+        self,
+        secret: bytes = SECRET,
+        before: Ledger | None = None,
+        forgets: bool = False,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
+        self._made: dict[tuple[int, str], Arrays] = {} if forgets or not before else dict(before._made)
         self._secret = secret
         self._released = before._released if before else ()
         self.run_id = before.run_id if before else uuid.uuid4().hex
@@ -44,6 +54,12 @@ class Ledger(Keep):
 
     def remark(self, line: str) -> None:
         self.remarks.append(line)
+
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        return self._made.get((server_round, question))
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        self._made[server_round, question] = arrays
 
 
 @pytest.fixture
@@ -177,6 +193,16 @@ def test_a_row_says_what_was_spent_and_not_who_took_part(owners: Path) -> None:
     assert len(played.keep.released()) == 3
 
 
+def test_the_bits_are_paid_for_where_they_are_sent(owners: Path) -> None:
+    """Of a round's two releases only the second has bits; both together are worth dp.noise."""
+    keys = keys_of(owners, algorithm="fsvrg", num_server_rounds=1, dp__noise=0.3, dp__clip_quantile=0.5)
+    _, gradient, train = run(keys).keep.released()
+    z = (0.3**-2 - (5 * 0.8 / 10) ** -2) ** -0.5 * math.sqrt(2)
+    assert gradient["noise"] == pytest.approx(z)
+    assert train["noise"] == pytest.approx((z**-2 + (5 * 0.8 / 10) ** -2) ** -0.5)
+    assert joined([gradient["noise"], train["noise"]]) == pytest.approx(0.3)
+
+
 def test_a_run_stops_before_it_spends_too_much(owners: Path) -> None:
     limit = epsilon([(0.8, 1.0)] * 2, 0.01) + 1e-6
     journal = Ledger()
@@ -206,6 +232,24 @@ def test_a_resumed_run_makes_the_same_releases_and_pays_once(owners: Path) -> No
     assert resumed.released() == whole.released()
 
 
+@pytest.mark.parametrize("algorithm", ["scaffold", "fsvrg"])
+def test_a_round_that_is_done_again_releases_what_it_had_released(algorithm: str, owners: Path) -> None:
+    """Else whoever saw both models would learn whether each client answered both times."""
+    keys = keys_of(owners, fraction_train=1.0, num_server_rounds=3, algorithm=algorithm)
+    first = Ledger()
+    run(keys, first, nodes=5)
+
+    def lost(index: int, reply: Message) -> Message | None:
+        return None if index == 0 else reply
+
+    again = Ledger(before=first, restore=first.snapshots[1])
+    played = run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
+    assert all(row["answered"] < 5 for row in played.rows)
+    assert [row["model_sha256"] for row in again.rows] == [row["model_sha256"] for row in first.rows[2:]]
+    assert again.released() == first.released()
+    assert again.rows[-1]["epsilon"] == first.rows[-1]["epsilon"]
+
+
 def test_another_sum_of_a_round_gets_other_noise_and_is_paid_for(owners: Path) -> None:
     keys = keys_of(owners, fraction_train=1.0, num_server_rounds=2)
     first = Ledger()
@@ -214,7 +258,7 @@ def test_another_sum_of_a_round_gets_other_noise_and_is_paid_for(owners: Path) -
     def lost(index: int, reply: Message) -> Message | None:
         return None if index == 0 else reply
 
-    again = Ledger(before=first, restore=first.snapshots[1])
+    again = Ledger(before=first, forgets=True, restore=first.snapshots[1])
     run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
     assert [line["round"] for line in again.released()] == [0, 1, 2, 2]
     assert again.rows[-1]["epsilon"] == epsilon([(1.0, 1.0), (1.0, round(1 / math.sqrt(2), 9))], 0.01)
@@ -229,7 +273,7 @@ def test_a_repeated_round_that_is_too_dear_is_not_released(owners: Path) -> None
     keys = keys_of(owners, fraction_train=1.0, num_server_rounds=2, dp__max_epsilon=limit)
     first = Ledger()
     run(keys, first, nodes=5)
-    again = Ledger(before=first, restore=first.snapshots[1])
+    again = Ledger(before=first, forgets=True, restore=first.snapshots[1])
     lost = lambda index, reply: None if index == 0 else reply  # noqa: E731
     played = run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
     assert again.released() == first.released()
