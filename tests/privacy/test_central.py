@@ -181,6 +181,16 @@ def test_nothing_of_a_client_goes_up_but_bounded_integers(owners: Path) -> None:
                 assert sent == 1 or set(sent) == {1}
 
 
+def test_a_client_s_records_share_one_bound_on_the_wire(owners: Path) -> None:
+    keys = keys_of(owners, algorithm="scaffold", fraction_train=1.0, dp__clip=0.01, num_server_rounds=1)
+    grid: Any = run(keys, grid_type=Recording, nodes=5).grid
+    most = math.ldexp(0.01, exponent(0.01))
+    for content in [content for kind, content in grid.up if kind == "train"]:
+        records = [a.numpy() for r in content.array_records.values() for a in r.values()]
+        norm = math.sqrt(sum(float((a.astype(np.float64) ** 2).sum()) for a in records))
+        assert 0.99 * most < norm <= most
+
+
 def test_a_row_says_what_was_spent_and_not_who_took_part(owners: Path) -> None:
     played = run(keys_of(owners, num_server_rounds=3))
     for t, row in enumerate(played.rows):
@@ -318,6 +328,53 @@ def adapted(start: float, rounds: int, clients: int = 1000, noise_multiplier: fl
         replies = AggregatedReplies(total, (), np.zeros(0, int))
         privacy.release(phase, replies, {}, model)
     return privacy.clip
+
+
+def stepped(secret: bytes, rounds: int = 1) -> tuple[list[str], list[float], list[float]]:
+    """Return a cohort, the noise of the last round, and by round the step of log C that is noise alone."""
+    config = read_config({"dp.noise": 1.0, "dp.clip-quantile": 0.5, "fraction-train": 0.1})
+    entry = contract_of(config)
+    privacy, journal = Privacy(config, entry), Ledger(secret)
+    model: NamedArrays = {"w": np.zeros(4, np.float32)}
+    zeros: dict[str, Arrays] = {
+        "arrays": {"w": np.zeros(4, np.int64)},
+        "unclipped": {"one": np.zeros(1, np.int64)},
+    }
+    bounds = [privacy.clip]
+    for t in range(1, rounds + 1):
+        privacy.begin(journal, t, 1000)
+        privacy.scalars()
+        phase = Phase("train", entry, (), {"arrays": dict(model)})
+        made = privacy.release(phase, AggregatedReplies(zeros, (), np.zeros(0, int)), {}, model)
+        assert made is not None
+        bounds.append(privacy.clip)
+    cohort = privacy.cohort([str(i) for i in range(1000)])
+    return cohort, made.arrays["arrays"]["w"].tolist(), np.diff(np.log(bounds)).tolist()
+
+
+def test_cohorts_and_noise_each_follow_from_the_secret() -> None:
+    one, two = stepped(SECRET), stepped(bytes(32))
+    assert stepped(SECRET) == one
+    assert one[0] != two[0]
+    assert one[1] != two[1]
+
+
+def test_the_bits_have_noise_of_their_own() -> None:
+    """Nobody took part: b - 1/2 is N(0, 1/20), by which C steps with eta = 0.2."""
+    steps = np.array(stepped(SECRET, 300)[2]) / 0.2
+    assert steps.std() == pytest.approx(1 / 20, rel=0.2)
+    assert abs(float(steps.mean())) < 5 / 20 / math.sqrt(300)
+
+
+@pytest.mark.parametrize(("bound", "step"), [(100.0, -0.1), (1e-4, 0.1)])
+def test_a_client_says_whether_its_update_was_within_the_bound(
+    bound: float, step: float, owners: Path
+) -> None:
+    more = {"dp__clip_quantile": 0.5, "dp__noise": 0.4, "fraction_train": 1.0, "num_server_rounds": 2}
+    keys = keys_of(owners, dp__clip=bound, **more)
+    with silent():
+        rows = run(keys).rows
+    assert rows[2]["dp_clip"] == pytest.approx(bound * math.exp(step))
 
 
 @pytest.mark.parametrize("start", [0.1, 3.0])
