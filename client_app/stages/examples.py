@@ -1,10 +1,10 @@
 """Protects each training example of a client, by DP-SGD; run-config key ``dp.unit = "example"``.
 
-A client draws batches and noise from its node's secret and from the whole order, so that an order that is
-repeated gives the same bytes, and any other one independent noise. It refuses a round that would exceed
-``dp.max-epsilon`` of its own. With its update go up, in place of losses, how many steps it has taken in the
-run and with which sampling probability: from these the server computes epsilon. Its example count n_k is
-taken for known.
+A client draws batches and noise from its node's secret, the whole order and its examples, so that an order
+that is repeated gives the same bytes, and any other one, or other examples, independent noise. It
+refuses a round that would exceed ``dp.max-epsilon`` of its own. With its update go up, in place of losses,
+how many steps it has taken in the run and with which sampling probability: from these the server computes
+epsilon. Its example count n_k is taken for known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,11 +65,13 @@ class PrivateExamples(Stage):
         return [(replace(upload, scalars=numbers | self.numbers), keep)]
 
     def _digest(self, task: LocalTask, kept: Mapping[str, Arrays]) -> str:
-        """Return what the client's steps follow from, beside its data, as one word."""
+        """Return what the client's steps follow from, as one word."""
         received = self.order.arrays
         own = {f"own/{i}": a for i, a in enumerate(task.own)}
         records = {**received, **own, **{f"kept/{f}": a for f, a in kept.items()}}
         flat = {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
+        # With the same noise on other examples the difference of two updates would give the change away.
+        flat |= {"x": task.examples.x.cpu().numpy(), "y": task.examples.y.cpu().numpy()}
         config = self.node.config
         said = repr((sorted(self.order.scalars.items()), task.epochs, config.train, config.dp, config.adam))
         return f"{sha256(flat)} {said} {config.algorithm} {config.seeds.train}"

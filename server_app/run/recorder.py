@@ -14,6 +14,7 @@ from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
 from task.errors import StateError
+from task.numerics.arrays import Arrays
 from task.storage.files import write_safetensors
 from task.wire.messages import RejectedReply
 
@@ -96,6 +97,14 @@ class Recorder(Journal):
         """Add a line to the run's ledger, on the disk."""
         self.ledger.append(line)
 
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        """Return what the run has released of a round that it does again."""
+        return self.ledger.made(server_round, question)
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        """Put what is released beside the ledger, on the disk."""
+        self.ledger.make(server_round, question, arrays)
+
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""
         best = self.best
@@ -164,8 +173,7 @@ class Recorder(Journal):
         What was measured at the end comes after it, so that a longer run leaves it out.
         """
         if self.snapshot is not None:
-            path = self.checkpoint.write_arrays(self.snapshot)
-            self._commit(self.snapshot, path)
+            self._commit(self.snapshot, self.checkpoint.write_arrays(self.snapshot))
         self.folder.append_clients(self.last_lines)
 
     def _commit(self, snapshot: Snapshot, path: Path) -> None:
@@ -173,6 +181,7 @@ class Recorder(Journal):
         if self.kept:
             self.kept.sync()
         self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+        self.ledger.forget(snapshot.round)
 
     def _score(self, row: Mapping[str, Any]) -> float:
         found = score(row, "server" if self.central else "clients")

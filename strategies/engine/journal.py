@@ -100,6 +100,13 @@ class Journal:
         """Write a release down before it is made; the line lasts when this returns."""
         self._released = (*self._released, line)
 
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        """Return what `make` was given of a round since the last checkpoint; None if nothing."""
+        return None
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        """Keep what is released in answer to a question until a checkpoint covers its round."""
+
     def trained(self) -> bool:
         """Return whether the restored run had trained in any of its rounds."""
         return False

@@ -72,9 +72,9 @@ class Loop:
                     )
                     break
                 log = self._round(server_round)
-                self._last = server_round
+                self._last, over = server_round, rounds.finished()
                 write_down = partial(self._write_down, log, rounds.snapshot(server_round))
-                evaluate = partial(self._evaluate, log, rounds.record())
+                evaluate = partial(self._evaluate, log, rounds.record(), over)
                 later: list[Callable[[], None]] = [write_down]
                 if self.overlap and not waits:
                     later.insert(0, evaluate)
@@ -83,7 +83,7 @@ class Loop:
                 central = self.evaluate_fn is not None and self.server.evaluate_every
                 accuracy = log.values["accuracy" if central else "client_accuracy"]
                 reached = bool(target) and accuracy is not None and accuracy >= target
-                stop = reached or self._on_plateau(log) or rounds.finished()
+                stop = reached or self._on_plateau(log) or over
                 self._settle()  # the last round is written down first
                 self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
@@ -159,10 +159,14 @@ class Loop:
             "on quarantined replies say why. Repair the nodes and resume the run; it repeats the last round."
         )
 
-    def _evaluate(self, log: RoundLog, arrays: ArrayRecord) -> None:
-        """Evaluate the model after a round, if it is due. Reads nothing that the next round changes."""
+    def _evaluate(self, log: RoundLog, arrays: ArrayRecord, over: bool) -> None:
+        """Evaluate the model after a round, if it is due. Reads nothing that the next round changes.
+
+        `over` says that no round will follow, such as when a budget is spent.
+        """
         every = self.server.evaluate_every
-        if self.evaluate_fn and every and (log.round % every == 0 or log.round == self.num_rounds):
+        last = over or log.round == self.num_rounds
+        if self.evaluate_fn and every and (last or log.round % every == 0):
             central = self.evaluate_fn(log.round, arrays)
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central

@@ -18,9 +18,11 @@ C          ``clip``                bound of the round; public, as it follows fro
 sigma_b    ``M / 20``              standard deviation of the noise on the sum of b_k - 1/2
 =========  ======================  ===================================================================
 
-The ledger has a line for each sum that was released, written before the noise is drawn. Noise and coins
-follow from a secret: a run that is killed and goes on comes to the same cohort, and with the same sum to the
-same noise, which costs nothing; another sum of that round gets independent noise and a line of its own.
+The ledger has a line for each sum that was released, written before the noise is drawn; what is released is
+kept until a checkpoint covers its round. A run that is killed and goes on takes what was released, whatever
+its clients answer now: a second release of the round would tell whether their sum is still the same. Coins
+and noise follow from a secret. If what was released is lost, the same sum gets the same noise, and another
+sum independent noise and a line of its own.
 """
 
 import math
@@ -115,8 +117,8 @@ class Privacy:
             raise ConfigError(
                 f'run-config key "dp.clip-quantile": the bits that it needs take their share of the noise '
                 f"multiplier, which must be less than a tenth of the {self.expected:g} clients to be "
-                f'expected in a round; got dp.noise = {dp.noise:g}. Set it to 0 and choose "dp.clip", '
-                "or ask more clients"
+                f"expected in a round; got dp.noise = {dp.noise:g}. Set dp.clip-quantile to 0 and choose "
+                '"dp.clip", or ask more clients'
             )
         rounds = self.config.server.num_server_rounds
         if dp.max_epsilon and (first := self._epsilon(1)) > dp.max_epsilon:
@@ -189,41 +191,56 @@ class Privacy:
         `like` has, by field of the phase's contract, the arrays of a reply, and `model` those of the rule's
         model. None = the release would exceed ``dp.max-epsilon``.
         """
-        up = phase.contract.up
         sums = replies.arrays or {
-            r.name: {n: np.zeros(a.shape, np.int64) for n, a in like[r.name].items()} for r in up
+            r.name: {n: np.zeros(a.shape, np.int64) for n, a in like[r.name].items()}
+            for r in phase.contract.up
         }
         std, g = self._noise * self.used, exponent(self._noise * self.used)
-        flat = {f"{r.name}/{n}": a for r in up for n, a in sums[r.name].items()}
-        facts = (self.round, phase.name, self.used, std, g, sha256(flat))
-        if not self._write(derived(self.secret, "release", *facts).hex(), phase):
-            return None
-        noise = Stream(derived(self.secret, "noise", *facts))
+        facts = (self.round, phase.name, self.used, std, g)
+        question = derived(self.secret, "question", *facts, sha256(_flat(phase.records))).hex()
+        noised = self.journal.made(self.round, question)
+        if noised is None:
+            summed = sha256(_flat(sums))
+            if not self._write(derived(self.secret, "release", *facts, summed).hex(), phase):
+                return None
+            noise = Stream(derived(self.secret, "noise", *facts, summed))
+            noised = self._noised(phase, sums, std * 2.0**g, noise)
+            self.journal.make(self.round, question, noised)
         found: dict[str, Arrays] = {}
-        for r in up:
-            unit, wide = 2.0**-g, std * 2.0**g
-            if r == UNCLIPPED:
-                unit, wide = 2.0**-BITS, BIT_NOISE * self.expected * 2.0**BITS
-            found[r.name] = {}
-            for n in sorted(sums[r.name]):
-                total = sums[r.name][n]
-                noised = total + noise.integers(total.size, wide).reshape(total.shape)
-                divisor = 1.0 if r.reduce == "sum" and r != UNCLIPPED else self.expected
-                found[r.name][n] = noised * (unit / divisor)
+        for r in phase.contract.up:
+            unit = 2.0**-BITS if r == UNCLIPPED else 2.0**-g
+            divisor = 1.0 if r.reduce == "sum" and r != UNCLIPPED else self.expected
+            names = sorted(sums[r.name])
+            found[r.name] = {n: noised[f"{r.name}/{n}"] * (unit / divisor) for n in names}
         if (bits := found.pop(UNCLIPPED.name, None)) is not None:
             (mean,) = bits.values()
             within = float(np.clip(mean[0] + 0.5, 0.0, 1.0))
             self.clip = self.used * math.exp(-STEP * (within - self.dp.clip_quantile))
-        arrays = {r.name: _as_sent(r, found[r.name], phase, model) for r in up if r.name in found}
-        return replace(replies, arrays=arrays, population=self.clients, expected=self.expected)
+        sent = (r for r in phase.contract.up if r.name in found)
+        arrays = {r.name: _as_sent(r, found[r.name], phase, model) for r in sent}
+        ones = np.ones(len(replies.clients), np.int64)  # whatever a client says beside its update
+        return replace(
+            replies,
+            arrays=arrays, num_examples=ones, scalars={}, population=self.clients, expected=self.expected,
+        )  # fmt: skip
+
+    def _noised(self, phase: Phase, sums: Mapping[str, NamedArrays], wide: float, noise: Stream) -> Arrays:
+        """Return sums of integers plus noise, by record and name; `wide` is its deviation in units."""
+        found: Arrays = {}
+        for r in phase.contract.up:
+            std = BIT_NOISE * self.expected * 2.0**BITS if r == UNCLIPPED else wide
+            for n in sorted(sums[r.name]):
+                total = sums[r.name][n]
+                found[f"{r.name}/{n}"] = total + noise.integers(total.size, std).reshape(total.shape)
+        return found
 
     def _write(self, release: str, phase: Phase) -> bool:
         """Write a release down before it is made, unless it was made before; return whether it may be."""
         known = self._events.setdefault(self.round, {})
         if release in known:
             return True
-        z = self.dp.noise * math.sqrt(self.releases)
-        known[release] = z
+        bits = [2 * BIT_NOISE * self.expected] if UNCLIPPED in phase.contract.up else []
+        known[release] = z = joined([self._noise, *bits])
         if self.dp.max_epsilon and self.epsilon() > self.dp.max_epsilon:
             del known[release]
             self.over = True
@@ -244,6 +261,10 @@ class Privacy:
     def load(self, arrays: NamedArrays) -> None:
         """Take up what `dump` returned."""
         self.clip = float(arrays[BOUND]) if BOUND in arrays else self.dp.clip
+
+
+def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
+    return {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
 
 
 def _as_sent(record: Record, change: NamedArrays, phase: Phase, model: NamedArrays) -> Arrays:

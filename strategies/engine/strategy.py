@@ -356,9 +356,8 @@ class Strategy(FlowerStrategy):
     def finished(self) -> bool:
         """Return whether the rule has nothing more to do, or the run may release nothing more."""
         assert self.state is not None
-        return self.rule.finished(self.state) or bool(
-            self.engine.accounts and self.engine.accounts.finished()
-        )
+        accounts = self.engine.accounts
+        return self.rule.finished(self.state) or bool(accounts and accounts.finished())
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""

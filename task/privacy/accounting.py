@@ -67,11 +67,12 @@ def accountant() -> Any:
 
 
 def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
-    """Return the least noise multiplier, to 0.1 %, with which so many rounds cost `goal` at most."""
+    """Return the least noise multiplier of three digits with which so many rounds cost `goal` at most."""
     low, high = 0.05, 0.1
     while epsilon([(q, high)] * rounds, delta) > goal:
         low, high = high, 2 * high
-    while high / low > 1.001:
+    while high / low > 1.0001:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if epsilon([(q, middle)] * rounds, delta) > goal else (low, middle)
-    return high
+    unit = 10.0 ** (math.floor(math.log10(high)) - 2)
+    return float(f"{math.ceil(high / unit) * unit:.3g}")  # rounded up: less would not be enough

@@ -21,7 +21,7 @@ from task.config.read import read_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
-from task.privacy.accounting import epsilon
+from task.privacy.accounting import epsilon, joined
 from task.privacy.grid import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
 from task.resolve.validate import check_names
@@ -33,10 +33,20 @@ SECRET = bytes(range(32))
 
 
 class Ledger(Keep):
-    """A journal with a secret of the test's, and a ledger that outlives a start."""
+    """A journal with a secret of the test's, and a ledger that outlives a start.
 
-    def __init__(self, secret: bytes = SECRET, before: Ledger | None = None, **given: Any) -> None:
+    With `forgets` what the start before released is lost.
+    """
+
+    def __init__(
+        self,
+        secret: bytes = SECRET,
+        before: Ledger | None = None,
+        forgets: bool = False,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
+        self._made: dict[tuple[int, str], Arrays] = {} if forgets or not before else dict(before._made)
         self._secret = secret
         self._released = before._released if before else ()
         self.run_id = before.run_id if before else uuid.uuid4().hex
@@ -44,6 +54,12 @@ class Ledger(Keep):
 
     def remark(self, line: str) -> None:
         self.remarks.append(line)
+
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        return self._made.get((server_round, question))
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        self._made[server_round, question] = arrays
 
 
 @pytest.fixture
@@ -174,6 +190,16 @@ def test_nothing_of_a_client_goes_up_but_bounded_integers(owners: Path) -> None:
                 assert sent == 1 or set(sent) == {1}
 
 
+def test_a_client_s_records_share_one_bound_on_the_wire(owners: Path) -> None:
+    keys = keys_of(owners, algorithm="scaffold", fraction_train=1.0, dp__clip=0.01, num_server_rounds=1)
+    grid: Any = run(keys, grid_type=Recording, nodes=5).grid
+    most = math.ldexp(0.01, exponent(0.01))
+    for content in [content for kind, content in grid.up if kind == "train"]:
+        records = [a.numpy() for r in content.array_records.values() for a in r.values()]
+        norm = math.sqrt(sum(float((a.astype(np.float64) ** 2).sum()) for a in records))
+        assert 0.99 * most < norm <= most
+
+
 def test_a_row_says_what_was_spent_and_not_who_took_part(owners: Path) -> None:
     played = run(keys_of(owners, num_server_rounds=3))
     for t, row in enumerate(played.rows):
@@ -184,6 +210,16 @@ def test_a_row_says_what_was_spent_and_not_who_took_part(owners: Path) -> None:
     played = run(keys_of(owners, num_server_rounds=1, algorithm="fsvrg"))
     assert played.rows[1]["epsilon"] == epsilon([(0.8, 1.0)], 0.01)  # two releases that share the noise
     assert len(played.keep.released()) == 3
+
+
+def test_the_bits_are_paid_for_where_they_are_sent(owners: Path) -> None:
+    """Of a round's two releases only the second has bits; both together are worth dp.noise."""
+    keys = keys_of(owners, algorithm="fsvrg", num_server_rounds=1, dp__noise=0.3, dp__clip_quantile=0.5)
+    _, gradient, train = run(keys).keep.released()
+    z = (0.3**-2 - (5 * 0.8 / 10) ** -2) ** -0.5 * math.sqrt(2)
+    assert gradient["noise"] == pytest.approx(z)
+    assert train["noise"] == pytest.approx((z**-2 + (5 * 0.8 / 10) ** -2) ** -0.5)
+    assert joined([gradient["noise"], train["noise"]]) == pytest.approx(0.3)
 
 
 def test_a_run_stops_before_it_spends_too_much(owners: Path) -> None:
@@ -215,6 +251,24 @@ def test_a_resumed_run_makes_the_same_releases_and_pays_once(owners: Path) -> No
     assert resumed.released() == whole.released()
 
 
+@pytest.mark.parametrize("algorithm", ["scaffold", "fsvrg"])
+def test_a_round_that_is_done_again_releases_what_it_had_released(algorithm: str, owners: Path) -> None:
+    """Else whoever saw both models would learn whether each client answered both times."""
+    keys = keys_of(owners, fraction_train=1.0, num_server_rounds=3, algorithm=algorithm)
+    first = Ledger()
+    run(keys, first, nodes=5)
+
+    def lost(index: int, reply: Message) -> Message | None:
+        return None if index == 0 else reply
+
+    again = Ledger(before=first, restore=first.snapshots[1])
+    played = run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
+    assert all(row["answered"] < 5 for row in played.rows)
+    assert [row["model_sha256"] for row in again.rows] == [row["model_sha256"] for row in first.rows[2:]]
+    assert again.released() == first.released()
+    assert again.rows[-1]["epsilon"] == first.rows[-1]["epsilon"]
+
+
 def test_another_sum_of_a_round_gets_other_noise_and_is_paid_for(owners: Path) -> None:
     keys = keys_of(owners, fraction_train=1.0, num_server_rounds=2)
     first = Ledger()
@@ -223,7 +277,7 @@ def test_another_sum_of_a_round_gets_other_noise_and_is_paid_for(owners: Path) -
     def lost(index: int, reply: Message) -> Message | None:
         return None if index == 0 else reply
 
-    again = Ledger(before=first, restore=first.snapshots[1])
+    again = Ledger(before=first, forgets=True, restore=first.snapshots[1])
     run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
     assert [line["round"] for line in again.released()] == [0, 1, 2, 2]
     assert again.rows[-1]["epsilon"] == epsilon([(1.0, 1.0), (1.0, round(1 / math.sqrt(2), 9))], 0.01)
@@ -238,7 +292,7 @@ def test_a_repeated_round_that_is_too_dear_is_not_released(owners: Path) -> None
     keys = keys_of(owners, fraction_train=1.0, num_server_rounds=2, dp__max_epsilon=limit)
     first = Ledger()
     run(keys, first, nodes=5)
-    again = Ledger(before=first, restore=first.snapshots[1])
+    again = Ledger(before=first, forgets=True, restore=first.snapshots[1])
     lost = lambda index, reply: None if index == 0 else reply  # noqa: E731
     played = run(keys | {"round-timeout": 2.0}, again, nodes=5, tamper=lost)
     assert again.released() == first.released()
@@ -283,6 +337,53 @@ def adapted(start: float, rounds: int, clients: int = 1000, noise_multiplier: fl
         replies = AggregatedReplies(total, (), np.zeros(0, int))
         privacy.release(phase, replies, {}, model)
     return privacy.clip
+
+
+def stepped(secret: bytes, rounds: int = 1) -> tuple[list[str], list[float], list[float]]:
+    """Return a cohort, the noise of the last round, and by round the step of log C that is noise alone."""
+    config = read_config({"dp.noise": 1.0, "dp.clip-quantile": 0.5, "fraction-train": 0.1})
+    entry = contract_of(config)
+    privacy, journal = Privacy(config, entry), Ledger(secret)
+    model: NamedArrays = {"w": np.zeros(4, np.float32)}
+    zeros: dict[str, Arrays] = {
+        "arrays": {"w": np.zeros(4, np.int64)},
+        "unclipped": {"one": np.zeros(1, np.int64)},
+    }
+    bounds = [privacy.clip]
+    for t in range(1, rounds + 1):
+        privacy.begin(journal, t, 1000)
+        privacy.scalars()
+        phase = Phase("train", entry, (), {"arrays": dict(model)})
+        made = privacy.release(phase, AggregatedReplies(zeros, (), np.zeros(0, int)), {}, model)
+        assert made is not None
+        bounds.append(privacy.clip)
+    cohort = privacy.cohort([str(i) for i in range(1000)])
+    return cohort, made.arrays["arrays"]["w"].tolist(), np.diff(np.log(bounds)).tolist()
+
+
+def test_cohorts_and_noise_each_follow_from_the_secret() -> None:
+    one, two = stepped(SECRET), stepped(bytes(32))
+    assert stepped(SECRET) == one
+    assert one[0] != two[0]
+    assert one[1] != two[1]
+
+
+def test_the_bits_have_noise_of_their_own() -> None:
+    """Nobody took part: b - 1/2 is N(0, 1/20), by which C steps with eta = 0.2."""
+    steps = np.array(stepped(SECRET, 300)[2]) / 0.2
+    assert steps.std() == pytest.approx(1 / 20, rel=0.2)
+    assert abs(float(steps.mean())) < 5 / 20 / math.sqrt(300)
+
+
+@pytest.mark.parametrize(("bound", "step"), [(100.0, -0.1), (1e-4, 0.1)])
+def test_a_client_says_whether_its_update_was_within_the_bound(
+    bound: float, step: float, owners: Path
+) -> None:
+    more = {"dp__clip_quantile": 0.5, "dp__noise": 0.4, "fraction_train": 1.0, "num_server_rounds": 2}
+    keys = keys_of(owners, dp__clip=bound, **more)
+    with silent():
+        rows = run(keys).rows
+    assert rows[2]["dp_clip"] == pytest.approx(bound * math.exp(step))
 
 
 @pytest.mark.parametrize("start", [0.1, 3.0])

@@ -17,6 +17,7 @@ from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
 from strategies.engine.example_privacy import ExamplePrivacy
 from task.config.read import read_config
+from task.datasets import Dataset
 from task.errors import ConfigError, StateError
 from task.models import build_model
 from task.numerics.arrays import sha256, state_of
@@ -181,7 +182,9 @@ def test_each_client_has_a_ledger(owners: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_repeated_order_costs_nothing_and_another_one_does(owners: Path) -> None:
+def test_a_repeated_order_costs_nothing_and_another_one_does(
+    owners: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = keys_of(owners)
     whole = Ledger()
     played = play(keys, journal=whole)
@@ -195,6 +198,14 @@ def test_a_repeated_order_costs_nothing_and_another_one_does(owners: Path) -> No
     other.snapshot.arrays["arrays/1.bias"] = other.snapshot.arrays["arrays/1.bias"] + np.float32(1e-3)
     play(keys, journal=other)
     assert other.rows[-1]["epsilon"] == pytest.approx(worst(4))
+    # The same order on other examples: noise that does not cancel in the difference, and paid for.
+    inputs = Dataset.inputs
+    monkeypatch.setattr(Dataset, "inputs", lambda self, rows: inputs(self, rows) + 1e-3)
+    changed = Ledger(before=whole, restore=whole.snapshots[2])
+    play(keys, journal=changed)
+    assert changed.rows[-1]["epsilon"] == pytest.approx(worst(5))
+    gaps = [changed.snapshots[0].arrays[n] - a for n, a in whole.snapshots[3].arrays.items()]
+    assert max(float(np.abs(gap).max()) for gap in gaps) > 1e-3
     assert played.rows[-1]["epsilon"] == pytest.approx(worst(3))
 
 

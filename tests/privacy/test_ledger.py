@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from server_app.run.ledger import Ledger
 from task.errors import StateError
+from task.privacy.accounting import epsilon
 
 SECRET = bytes(range(32)).hex()
 # Runs a simulation with a secret of the test's; dies where the noise of that release is drawn.
@@ -82,6 +84,41 @@ def test_a_run_killed_between_the_ledger_and_the_release_goes_on_as_if_it_had_no
     assert result["privacy"]["epsilon"] == end(whole)[1]
     for file in ("secret", "ledger.jsonl"):
         assert (whole / "privacy" / file).stat().st_mode & 0o777 == 0o600
+    assert list((whole / "privacy/released").iterdir()) == []  # the checkpoint covers all rounds
+
+
+def test_what_was_released_stays_until_a_checkpoint_covers_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, resume=False)
+    ledger.secret()
+    sums = {"arrays/w": np.array([3, -(1 << 40)]), "unclipped/one": np.array([7])}
+    for t in (9, 10):
+        assert ledger.made(t, "abc") is None
+        ledger.make(t, "abc", sums)
+    path = tmp_path / "privacy/released/9-abc.safetensors"
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = Ledger(tmp_path, resume=True)
+    assert again.secret() == ledger.secret()
+    found = again.made(9, "abc")
+    assert found is not None
+    assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in sums.items()}
+    assert again.made(9, "other") is None
+    again.forget(9)
+    assert again.made(9, "abc") is None
+    assert again.made(10, "abc") is not None
+    (tmp_path / "privacy/released/10-abc.safetensors").write_bytes(b"half")
+    with pytest.raises(StateError, match="released in round 10"):
+        again.made(10, "abc")
+    Ledger(tmp_path, resume=False).secret()
+    assert list((tmp_path / "privacy/released").iterdir()) == []
+
+
+def test_a_run_that_has_spent_its_budget_measures_its_last_model(tmp_path: Path) -> None:
+    limit = {"dp.max-epsilon": epsilon([(0.5, 1.0)] * 2, 1e-3) + 1e-6, "evaluate-every": 3}
+    spent = simulate(tmp_path, "spent", **limit)
+    result = json.loads((spent / "result.json").read_text())
+    assert [row["accuracy"] is None for row in rows(spent)] == [False, True, False]
+    assert (result["rounds"], result["ended_by"]) == (2, "dp.max-epsilon")
+    assert result["accuracy"] == rows(spent)[2]["accuracy"]
 
 
 def test_a_new_run_in_an_old_folder_begins_a_new_ledger(tmp_path: Path) -> None:
