@@ -440,7 +440,7 @@ def test_a_stopped_job_leaves_a_result_once_its_serverapp_is_gone(
 ) -> None:
     """A stopped job had no model; a result while it is active again would end it as finished."""
     left: list[Path] = []
-    monkeypatch.setattr(module, "finish_stopped", lambda path, why: left.append(path))
+    monkeypatch.setattr(module, "finish_stopped", left.append)
     world.jobs.submit("a", {})
     world.look()
     world.begin()

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, waiting
+from server_app.deploy.link.stopped import finish_stopped
 from server_app.results.folder import RunFolder
 from server_app.run.run_lock import is_held
-from server_app.run.stopped import finish_stopped
 from task import timing
 from task.errors import ABSENT, PASSES, BouquetError, ConfigError
 
@@ -233,7 +233,7 @@ class Runner:
         try:
             with self.jobs.submitting():
                 if not self.jobs.active(job.name):
-                    finish_stopped(folder, "by the user")
+                    finish_stopped(folder)
         except (BouquetError, OSError) as err:
             self._tell(f"job {job.name}: the result of its rounds so far could not be written: {err}")
 

@@ -1,0 +1,49 @@
+"""What the link does about a stopped run: its result is written, and the link's own process stays small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_app.app import make_app
+from server_app.app import run
+from server_app.deploy.link.stopped import finish_stopped
+from task.config.read import read_config
+from task.errors import BouquetError
+from tests.server_app.test_app import KEYS, Stopped
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    keys = KEYS | {"runs-dir": str(tmp_path / "runs"), "num-server-rounds": 4}
+    grid = Stopped(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, read_config(keys))
+    return tmp_path / "runs" / "trial"
+
+
+def test_a_stopped_run_gets_its_result_and_model(stopped: Path) -> None:
+    assert not (stopped / "result.json").exists()
+    finish_stopped(stopped)
+    result = json.loads((stopped / "result.json").read_text())
+    assert (result["stopped"], result["rounds"]) == ("by the user", 2)
+    assert (stopped / "model.safetensors").exists()
+
+
+def test_a_damaged_checkpoint_is_named(stopped: Path) -> None:
+    for path in (stopped / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BouquetError, match=r"checkpoint.*\.safetensors"):
+        finish_stopped(stopped)
+    assert not (stopped / "result.json").exists()
+
+
+def test_the_link_s_own_process_has_no_torch() -> None:
+    """It would hold some 300 MB for as long as the link is up."""
+    code = "import sys, server_app.deploy.link.serve; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
