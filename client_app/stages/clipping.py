@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from client_app.stages.stage import Outcome, Stage
+from client_app.stages.stage import Outcome, Stage, changed
 from task.errors import FieldError
 from task.numerics.arrays import NamedArrays
 from task.privacy.grid import BIT, CLIP, GRID, clipped
@@ -24,14 +24,7 @@ class Clipping(Stage):
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads, clipped."""
-        for client, outcome in outcomes:
-            if isinstance(outcome, Exception):
-                yield client, outcome
-                continue
-            try:
-                yield client, self._clipped(client, outcome)
-            except FieldError as err:
-                yield client, err
+        return changed(outcomes, self._clipped)
 
     def _clipped(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         try:

@@ -34,7 +34,7 @@ import numpy as np
 
 from client_app.node import Node
 from client_app.solvers.sgd import Finished
-from client_app.stages.stage import Outcome, Stage
+from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, only
@@ -155,14 +155,7 @@ class Coding(Stage):
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads as the server will read them, coded where they are not yet."""
-        for client, outcome in outcomes:
-            if isinstance(outcome, Exception):
-                yield client, outcome
-                continue
-            try:
-                yield client, self._read_back(client, outcome)
-            except FieldError as err:
-                yield client, err
+        return changed(outcomes, self._read_back)
 
     def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         codes, coder = dict(upload.codes), self.coder

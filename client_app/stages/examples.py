@@ -10,7 +10,7 @@ epsilon. Its example count n_k is taken for known.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from client_app.memory.ledger import SUFFIX, StepLedger, secret_of
+from client_app.memory.ledger import SECRET, SUFFIX, StepLedger
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask, steps_of
@@ -19,6 +19,7 @@ from task.config.paths import state_root
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, sha256
 from task.privacy.accounting import epsilon
+from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.spec.entry import NUM_EXAMPLES, TESTS
 from task.spec.stages import DP_SAMPLING, DP_STEPS
@@ -41,11 +42,12 @@ class PrivateExamples(Stage):
             )
         steps = steps_of(task.config, n, task.epochs[0])
         facts = (self.order.run, client, server_round, self._digest(task, kept[0]))
-        secret = secret_of(state_root(config))
+        secret = secret_in(state_root(config) / SECRET)
         tag = derived(secret, "order", *facts).hex()
         present = self.node.store().path(client, self.order.run)
         ledger = StepLedger(present.with_name(present.stem + SUFFIX))
-        taken = {**ledger.steps(), tag: steps}
+        before = ledger.steps()
+        taken = {**before, tag: steps}
         self.numbers = {DP_STEPS.name: sum(taken.values()), DP_SAMPLING.name: min(1.0, expected / n)}
         if dp.max_epsilon:
             events = [(self.numbers[DP_SAMPLING.name], dp.noise)] * sum(taken.values())
@@ -53,7 +55,8 @@ class PrivateExamples(Stage):
                 raise FieldError(
                     "epsilon", f"at most {dp.max_epsilon:g} (run-config key dp.max-epsilon)", f"{spent:.4g}"
                 )
-        ledger.charge(server_round, tag, steps)
+        if tag not in before:
+            ledger.charge(server_round, tag, steps)
         stream = Stream(derived(secret, "steps", *facts))
         task.steps = PrivateSteps(dp.clip, dp.noise, expected, stream)
 

@@ -11,6 +11,7 @@ import torch
 from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import LocalTask
+from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
@@ -27,6 +28,20 @@ def measured(
             numbers, records = measure(client)
             yield client, wire.ClientUpdate(records, numbers)
         except Exception as err:
+            yield client, err
+
+
+def changed(
+    outcomes: Iterable[Outcome], change: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
+) -> Iterator[Outcome]:
+    """Yield each client with its upload changed, or with what went wrong before or is wrong with it."""
+    for client, outcome in outcomes:
+        if isinstance(outcome, Exception):
+            yield client, outcome
+            continue
+        try:
+            yield client, change(client, outcome)
+        except FieldError as err:
             yield client, err
 
 

@@ -91,11 +91,11 @@ class Recorder(Journal):
 
     def released(self) -> list[dict[str, Any]]:
         """Return the lines of the run's ledger."""
-        return self.ledger.lines()
+        return self.ledger.releases.lines()
 
     def release(self, line: dict[str, Any]) -> None:
         """Add a line to the run's ledger, on the disk."""
-        self.ledger.append(line)
+        self.ledger.releases.append(line)
 
     def made(self, server_round: int, question: str) -> Arrays | None:
         """Return what the run has released of a round that it does again."""

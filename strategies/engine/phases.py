@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -280,11 +280,8 @@ class PhaseEngine:
             late = f"a reply before {phase.enough} others were in"
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
         self.journal.quarantined(folded.quarantined)
-        for m in requests:  # a node that answered well has the model that it was sent
-            node, model = m.metadata.dst_node_id, wire.entry_of(m.content, MODEL)
-            if model:
-                good = any(c in folded.metrics for c in wire.clients_of(m))
-                self.download.known[node] = str(model) if good else ""
+        good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
+        self.note_models(requests, {m.metadata.dst_node_id for m in good})
         folded.own_down = self._own_down(phase)
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in opened.terms.again)
         for m in (*requests, *opened.terms.again):
@@ -293,6 +290,13 @@ class PhaseEngine:
             ).items():
                 folded.down[client] = folded.down.get(client, 0.0) + size
         return self._done(phase, folded)
+
+    def note_models(self, requests: Iterable[Message], good: Collection[int]) -> None:
+        """Take note of the models that nodes have: those that answered well have what they were sent."""
+        for m in requests:
+            if model := wire.entry_of(m.content, MODEL):
+                node = m.metadata.dst_node_id
+                self.download.known[node] = str(model) if node in good else ""
 
     def _done(self, phase: Phase, folded: Folded) -> Folded:
         """Account for a phase's answers; add noise to their sums where the run asks for it."""

@@ -34,7 +34,6 @@ from task.wire import secure
 from task.wire.folding import Folding
 from task.wire.messages import RejectedReply
 from task.wire.norms import NormBound
-from task.wire.replica import MODEL
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -69,6 +68,7 @@ class SecurePhase:
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
         self._cannot = "the phase was not run"
+        self._requests: list[Message] = []  # those of the stage in which numbers go up
 
     def _name(self, node: int) -> str:
         online = self.engine.registry.membership.present().get(node)
@@ -237,7 +237,7 @@ class SecurePhase:
         reduced = self._reduced(tuple(counted), rejected) if self._result and counted else None
         metrics: dict[str, dict[str, float]] = {c: {} for c in counted} if reduced else {}
         rejected.sort(key=lambda q: (q.client, q.field))
-        self._note_models(alive)
+        self.engine.note_models(self._requests, {self._ids[n] for n in alive})
         size = secure.length(self.contract, self.like)[0] * WORD_BYTES
         own_up = dict.fromkeys(metrics, size)
         return Folded(
@@ -262,11 +262,3 @@ class SecurePhase:
             arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
             engine.trainable, reduce=ways, sums=sums.scalars,
         )  # fmt: skip
-
-    def _note_models(self, alive: Collection[str]) -> None:
-        """Take note of the models that nodes have now, if these go down as codes."""
-        for m in getattr(self, "_requests", ()):
-            if model := wire.entry_of(m.content, MODEL):
-                node = m.metadata.dst_node_id
-                good = any(self._ids[n] == node for n in alive)
-                self.engine.download.known[node] = str(model) if good else ""

@@ -219,11 +219,7 @@ def _check_secure(config: Config) -> None:
         ("enough-replies", f"{server.enough_replies}", server.enough_replies > 0,
          "a sum is opened once all nodes have answered or the time is up"),
     ):  # fmt: skip
-        if on:
-            raise ConfigError(
-                f'run-config key "secagg": expected false with {key} = {value}, as {why}; got true. '
-                f'Set it to false, or choose another "{key}"'
-            )
+        _refuse(on, ("secagg", "true", "false"), key, value, why)
 
 
 def _check_parts(config: Config) -> None:
@@ -241,8 +237,14 @@ def _check_parts(config: Config) -> None:
         ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
-        if on:
-            raise ConfigError(
-                f'run-config key "dropout-width": expected 1 with {key} = {value}, as {why}; got '
-                f'{config.train.dropout_width:g}. Set it to 1, or choose another "{key}"'
-            )
+        _refuse(on, ("dropout-width", f"{config.train.dropout_width:g}", "1"), key, value, why)
+
+
+def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:
+    """Refuse a key for the value of another; `wanted` are its name, its value, and the one that would go."""
+    if on:
+        name, got, fits = wanted
+        raise ConfigError(
+            f'run-config key "{name}": expected {fits} with {key} = {value}, as {why}; got {got}. '
+            f'Set it to {fits}, or choose another "{key}"'
+        )

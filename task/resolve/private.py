@@ -128,10 +128,7 @@ def _check_local(config: Config) -> None:
         ("dataset", "one whose examples have one target", data.dataset, spec_of(data.dataset).targets > 1,
          "what an example is in a text is not defined"),
     ):  # fmt: skip
-        if on:
-            raise ConfigError(
-                f'run-config key "{key}": expected {expected} with dp.unit = "example", as {why}; got {got}'
-            )
+        _refuse(on, key, expected, 'dp.unit = "example"', why, got)
 
 
 def _check_central(config: Config) -> None:
@@ -166,7 +163,9 @@ def _check_central(config: Config) -> None:
         ("missing", '"zero"', data.missing, data.missing == "mean",
          "means of the clients' columns are not protected"),
     ):  # fmt: skip
-        if on:
-            raise ConfigError(
-                f'run-config key "{key}": expected {expected} with dp.noise, as {why}; got {got}'
-            )
+        _refuse(on, key, expected, "dp.noise", why, got)
+
+
+def _refuse(on: bool, key: str, expected: str, given: str, why: str, got: object) -> None:
+    if on:
+        raise ConfigError(f'run-config key "{key}": expected {expected} with {given}, as {why}; got {got}')

@@ -10,8 +10,8 @@ A server that lies is held to this:
 * A node lists who is in the round once. Encrypted shares open only among nodes with the same list.
 * It masks one vector, for one list of those who sent shares.
 * It answers *unmask* once, with one share of each node, never both.
-* It helps to open one sum of a round (`RoundMemory.released`): a server that begins the round anew gets the
-  sum of the same nodes again, or none. Else the difference of two sums would show single nodes.
+* It helps to open one sum of a round (`RoundMemory.released`): a server that repeats the round gets the sum
+  of the same nodes again, or none. Otherwise the difference of two sums would show single nodes.
 """
 
 import hmac

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.memory.ledger import StepLedger, secret_of
+from client_app.memory.ledger import SECRET as SECRET_FILE
+from client_app.memory.ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
 from strategies.engine.example_privacy import ExamplePrivacy
@@ -23,6 +24,7 @@ from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.privacy import noise
 from task.privacy.accounting import epsilon
+from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.resolve.validate import check_names
 from tests.privacy.test_central import Ledger
@@ -229,19 +231,18 @@ def test_a_client_refuses_what_would_cost_too_much(owners: Path, monkeypatch: py
 
 
 def test_nodes_that_start_at_once_share_one_secret(tmp_path: Path) -> None:
-    secret = secret_of(tmp_path)
-    assert secret_of(tmp_path) == secret
+    secret = secret_in(tmp_path / SECRET_FILE)
+    assert secret_in(tmp_path / SECRET_FILE) == secret
     assert (tmp_path / "privacy-secret").stat().st_mode & 0o777 == 0o600
     (tmp_path / "privacy-secret").write_bytes(b"short")
     with pytest.raises(StateError, match="32 bytes"):
-        secret_of(tmp_path)
+        secret_in(tmp_path / SECRET_FILE)
 
 
 def test_half_a_line_is_of_steps_that_were_not_taken(tmp_path: Path) -> None:
     ledger = StepLedger(tmp_path / "anna.ledger.jsonl")
     ledger.charge(1, "a", 5)
-    ledger.charge(1, "a", 5)
-    with ledger.path.open("a") as file:
+    with (tmp_path / "anna.ledger.jsonl").open("a") as file:
         file.write('{"round": 2, "or')
     assert ledger.steps() == {"a": 5}
     ledger.charge(2, "b", 7)

@@ -124,20 +124,20 @@ def test_a_run_that_has_spent_its_budget_measures_its_last_model(tmp_path: Path)
 def test_a_new_run_in_an_old_folder_begins_a_new_ledger(tmp_path: Path) -> None:
     first = Ledger(tmp_path, resume=False)
     secret = first.secret()
-    first.append({"round": 0})
+    first.releases.append({"round": 0})
     again = Ledger(tmp_path, resume=False)
     assert again.secret() != secret
-    assert again.lines() == []
-    again.append({"round": 0})
+    assert again.releases.lines() == []
+    again.releases.append({"round": 0})
     resumed = Ledger(tmp_path, resume=True)
     assert resumed.secret() == again.secret()
-    assert resumed.lines() == [{"round": 0}]
+    assert resumed.releases.lines() == [{"round": 0}]
 
 
 def test_a_lost_secret_is_not_replaced(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, resume=False)
     ledger.secret()
-    ledger.append({"round": 0})
+    ledger.releases.append({"round": 0})
     (tmp_path / "privacy/secret").unlink()
     with pytest.raises(StateError, match="Put it back"):
         Ledger(tmp_path, resume=True).secret()
@@ -146,7 +146,7 @@ def test_a_lost_secret_is_not_replaced(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, resume=False)
     ledger.secret()
-    ledger.append({"round": 0})
+    ledger.releases.append({"round": 0})
     (tmp_path / "privacy/ledger.jsonl").write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
     with pytest.raises(StateError, match="line 2"):
-        Ledger(tmp_path, resume=True).lines()
+        Ledger(tmp_path, resume=True).releases.lines()

@@ -9,8 +9,9 @@ import pytest
 
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.privacy.grid import WIDTH, clipped, exponent, square
+from task.privacy.grid import WIDTH, ClipBound, clipped, exponent, square
 from task.privacy.noise import Stream, coins, derived
+from task.spec.algorithms import ALGORITHMS
 
 SIZE = 1_000_000
 SECRET = bytes(range(32))
@@ -127,3 +128,16 @@ def test_each_client_has_a_coin_of_its_own() -> None:
     assert len({*drawn} & {*again}) == pytest.approx(200, abs=5 * math.sqrt(200))
     assert coins(bytes(32), 3, names, 0.1) != drawn
     assert coins(SECRET, 3, names, 1.0) == names
+
+
+def test_the_server_bounds_a_sum_by_its_clients() -> None:
+    """Of a node's sum only the triangle inequality is known: m clients, m times the bound."""
+    bound = ClipBound(0.5, 3)  # 4 units
+    record = ALGORITHMS["fedavg"].up[0]
+    for clients, units, fits in ((1, 4, True), (1, 5, False), (3, 12, True), (3, 13, False)):
+        arrays = {"w": np.array([0, units], np.int64)}
+        if fits:
+            bound.check(record, arrays, [{}] * clients)
+        else:
+            with pytest.raises(FieldError, match=r"dp\.clip"):
+                bound.check(record, arrays, [{}] * clients)

@@ -264,7 +264,7 @@ def test_unmask_is_answered_once() -> None:
         steps.give_keys(state, SESSION)
 
 
-def test_a_round_that_begins_anew_gets_the_sum_of_the_same_nodes_or_none() -> None:
+def test_a_repeated_round_opens_the_sum_of_the_same_nodes_or_none() -> None:
     made = parties(5)
     run(made, SESSION, Rules(), {})
     again = replace(SESSION, attempt="second")

@@ -13,8 +13,11 @@ import pytest
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.fold import Folded
 from strategies.engine.journal import Snapshot
+from strategies.engine.phases import PhaseEngine
 from strategies.engine.recovery import LastGood
 from strategies.engine.state import ServerState
+from strategies.membership.client_registry import ClientRegistry
+from task.config.read import read_config
 from task.numerics.arrays import sha256
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
@@ -205,3 +208,15 @@ def test_a_model_that_only_few_trained_from_has_not_proved_itself() -> None:
     back = judge.judge([folded(1, 4)], 5)
     assert back is not None
     assert (back.round, back.state) == (0, states[0])
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_private_run_never_goes_back(noise: float) -> None:
+    """How many clients diverged is not protected, and to go back would show it."""
+    judge = PhaseEngine(read_config({"dp.noise": noise}), ClientRegistry(1.0, 1)).last_good
+    state = ServerState({"w": np.zeros(1, np.float32)})
+    judge.begin(1, state)
+    judge.judge([folded(5, 0)], 5)
+    judge.updated()
+    judge.begin(2, state)
+    assert (judge.judge([folded(0, 5)], 5) is None) is bool(noise)

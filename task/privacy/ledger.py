@@ -1,0 +1,76 @@
+"""What noise follows from, and what it was used for: a secret, and a file with a line for each release."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from task.errors import StateError, local
+from task.privacy import noise
+from task.storage.files import make_folder, private, sync_folder
+
+
+def secret_in(path: Path) -> bytes:
+    """Return the secret in a file, drawn by the first process that asks for it.
+
+    Raises:
+        StateError: It has another length.
+    """
+    if not path.exists():
+        make_folder(path.parent)
+        with tempfile.NamedTemporaryFile(dir=path.parent) as temp:  # of mode 0600
+            temp.write(noise.draw_secret())
+            temp.flush()
+            os.fsync(temp.fileno())
+            # Of processes that start at once the first link stays, whole, and all of them read that one.
+            with contextlib.suppress(FileExistsError):
+                os.link(temp.name, path)
+        sync_folder(path.parent)
+    found = path.read_bytes()
+    if len(found) != noise.SECRET_BYTES:
+        raise StateError(f"{local(path)}: expected {noise.SECRET_BYTES} bytes; got {len(found)}")
+    return found
+
+
+class Releases:
+    """A file that only grows: a JSON object a line, on the disk before what it says is done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines; a last one that is not whole is of what was not done, and is cut off.
+
+        Raises:
+            StateError: Another line is damaged.
+        """
+        if not self.path.exists():
+            return []
+        whole, _, rest = self.path.read_bytes().rpartition(b"\n")
+        if rest:
+            with self.path.open("r+b") as file:
+                file.truncate(len(whole) + 1 if whole else 0)
+                os.fsync(file.fileno())
+        found = []
+        for i, line in enumerate(whole.splitlines(), start=1):
+            try:
+                found.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as err:
+                raise StateError(
+                    f"{local(self.path)}, line {i}: expected a JSON object; got {local(err)}"
+                ) from None
+        return found
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line; it is on the disk when this returns."""
+        make_folder(self.path.parent)
+        new = not self.path.exists()
+        with open(self.path, "ab", opener=private) as file:
+            file.write((json.dumps(line, allow_nan=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            sync_folder(self.path.parent)
