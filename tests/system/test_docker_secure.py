@@ -12,7 +12,7 @@ from tests.system.test_secure import KEYS
 __all__ = ["image", "pytestmark"]
 NODES = ("node-1", "node-2", "node-3", "node-4")
 KILLED = "bouquet:killed"  # the image with a node-4 that dies once at each stage
-# Python imports it at its start. A file of the kit counts the deaths: each is at the next stage.
+# Python runs it at its start. A file of the kit counts the deaths: each is at the next stage.
 KILLER = """
 import importlib.abc, importlib.machinery, os, pathlib, signal, sys
 
@@ -78,8 +78,9 @@ def test_a_private_masked_run_ends_in_the_bytes_of_the_simulation(image: str, tm
     python = ("--entrypoint", "python3")
     where = "import site; print(site.getsitepackages()[0])"
     site = call("docker", "run", "--rm", *python, image, "-c", where).strip()
-    (tmp_path / "sitecustomize.py").write_text(KILLER)
-    lines = f"FROM {image}", f"COPY sitecustomize.py {site}/", "COPY tests /tests/tests"
+    (tmp_path / "killer.py").write_text(KILLER)
+    (tmp_path / "killer.pth").write_text("import killer\n")
+    lines = f"FROM {image}", f"COPY killer.py killer.pth {site}/", "COPY tests /tests/tests"
     (tmp_path / "Dockerfile").write_text("\n".join(lines))
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(__file__).resolve().parents[1], tmp_path / "tests", ignore=ignore)
