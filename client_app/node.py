@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -115,9 +115,13 @@ class Node:
             _smaller(self.config, *size, self.device) if self.config.train.dropout_width < 1 else self.model()
         )
 
+    @cached_property
+    def _initial(self) -> tuple[Arrays, Parts]:
+        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)
+
     def initial(self) -> Arrays:
         """Return the run's initial model; not to be changed."""
-        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[0]
+        return self._initial[0]
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
@@ -127,7 +131,7 @@ class Node:
 
     def parts(self) -> Parts:
         """Return which of the model's tensors are shared and which are private."""
-        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[1]
+        return self._initial[1]
 
     def forms(self) -> Forms:
         """Return what records look like under the run's model."""
