@@ -1,5 +1,6 @@
 """The commands ``audit ...``: attacks on what a run gives away."""
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -9,8 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from server_app.cli.common import RunsDir, console, sigterm_is_ctrl_c
+from server_app.cli.common import (
+    Overwrite,
+    RunsDir,
+    Set,
+    console,
+    importing,
+    read_keys,
+    sigterm_is_ctrl_c,
+)
 from task.errors import BouquetError, ConfigError
+from task.population import listed
 from task.text import plain
 
 AUDIT = "audit.json"
@@ -63,7 +73,7 @@ def epsilon(
         typer.echo(plain(f"audit: {remark}"), err=True)
     folder = _folder(runs_dir, name)
     with holding(folder):
-        queue, remarks = open_queue(folder, planned, shlex.join(["bouquet", *sys.argv[1:]]))
+        queue, remarks = open_queue(folder, planned, _command())
         for remark in remarks:
             typer.echo(plain(f"audit: {remark}"), err=True)
         with sigterm_is_ctrl_c():
@@ -141,3 +151,138 @@ def _write(folder: Path, report: dict[str, Any]) -> Path:
     make_folder(folder)
     write_bytes(folder / AUDIT, to_json(report, indent=1))
     return (folder / AUDIT).resolve()
+
+
+# Further keys of each defence, and how many examples the attacked client has.
+DEFENCES: dict[str, tuple[int, dict[str, Any]]] = {
+    "none": (1, {}),
+    "8 examples": (8, {}),
+    "64 examples": (64, {}),
+    "64 examples, 5 epochs of 10": (64, {"batch-size": 10, "local-epochs": 5}),
+    "int8 code": (1, {"codec.up": "int8"}),
+    "top-k code, 1 %": (1, {"codec.up": "top-k", "codec.keep": 0.01}),
+    "dp, client": (1, {"dp.noise": 1.0, "dp.clip": 0.1, "dp.delta": 0.1}),
+    "dp, example": (1, {"dp.noise": 1.0, "dp.clip": 1.0, "dp.delta": 0.1, "dp.unit": "example"}),
+    "secagg, 3 nodes": (1, {"secagg": True}),
+    "secagg, 64 examples": (64, {"secagg": True}),
+}
+ATTACKED = {"dataset": "mnist", "model": "2nn", "local-epochs": 1, "batch-size": 0, "progress": "none"}
+CLIENTS = 3
+SET = {
+    **{"num-clients": CLIENTS, "num-server-rounds": 1, "fraction-train": 1.0, "local-test-fraction": 0.0},
+    **{"threads": 1, "evaluate-every": 0},
+}
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet audit inversion[/bold]  ·  "
+    "[bold]bouquet audit inversion -c 'model=\"lenet\"' --only none,dp --name cnn[/bold]"
+)
+def inversion(
+    recipe: Recipe = "",
+    config: Set = None,
+    only: Annotated[str, typer.Option(help="Only defences whose names begin so, such as none,dp.")] = "",
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the attack on models that do not begin with a linear layer.")
+    ] = 2000,
+    name: Name = "audit-inversion",
+    runs_dir: RunsDir = "runs",
+    overwrite: Overwrite = False,
+) -> None:
+    """Rebuild a client's training images from what it sends in one round, under each defence.
+
+    Three clients train for a round, one on each node. The attack reads their uploads at the server's end of
+    the wire, and the model that the round makes of them. Models whose first layer is linear are solved for
+    the images; others are attacked by matching gradients. A picture shows what came out.
+    """
+    with importing():
+        from server_app.audit.defences import attack_run
+        from server_app.audit.inversion import picture
+    from server_app.run.naming import remove_run
+    from task.config.read import read_config
+
+    base = ATTACKED | read_keys(recipe, config) | SET
+    begins = tuple(listed(only)) or ("",)
+    chosen = {d: given for d, given in DEFENCES.items() if d.startswith(begins)}
+    if not chosen:
+        raise ConfigError(f"--only: expected the beginning of one of {', '.join(DEFENCES)}; got {only!r}")
+    folder = _folder(runs_dir, name)
+    keys: dict[str, dict[str, Any]] = {}
+    for defence, (examples, more) in chosen.items():
+        run = re.sub(r"\W+", "-", defence).strip("-")
+        here = {"max-examples": examples * CLIENTS, "run-name": run, "runs-dir": str(folder)}
+        keys[defence] = {**base, **more, **here}
+        read_config(keys[defence])
+        if overwrite:
+            remove_run(folder, run)
+    found, columns = [], []
+    for defence in chosen:
+        typer.echo(f"audit: {defence} ...", err=True)
+        with sigterm_is_ctrl_c():
+            attacked = attack_run(keys[defence], CLIENTS, steps, folder / "log")
+        columns.append(
+            (
+                defence,
+                attacked.originals,
+                attacked.server.images if attacked.server else None,
+                attacked.reader.images,
+            )
+        )
+        found.append({"defence": defence, "examples": chosen[defence][0], **attacked.report()})
+    path = _write(folder, {"audit": "inversion", "command": _command(), "audits": found})
+    picture(columns, folder / "inversion.png")
+    console().print(_inversion_table(found))
+    typer.echo(f"Results: {path}, {(folder / 'inversion.png').resolve()}")
+
+
+def _inversion_table(found: Sequence[dict[str, Any]]) -> Table:
+    title = "PSNR in dB: above 30 a copy, some 15 a likeness, below 12 nothing"
+    table = Table("defence", "examples", "server", "label", "reader of the model", title=title)
+    table.title_justify = "left"
+
+    def said(attacked: dict[str, Any]) -> str:
+        best = f", best {attacked['best']:.1f}"
+        return f"{attacked['psnr']:.1f}{best if attacked['label'] is None else ''}"
+
+    for one in found:
+        server, reader = one["server"], one["reader"]
+        found_label = {None: "", True: "found", False: "wrong"}[server["label"] if server else None]
+        seen = said(server) if server else "sees only the sum"
+        table.add_row(one["defence"], str(one["examples"]), seen, found_label, said(reader))
+    return table
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet audit membership runs/demo[/bold]  ·  "
+    "[bold]bouquet audit membership none dp dp-sgd[/bold]"
+)
+def membership(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Result folders, or names of runs below runs/.", metavar="RUN...")
+    ],
+) -> None:
+    """Tell the clients' training examples from test examples by the loss of a finished run's model.
+
+    AUC 0.5 is guessing. Each run's folder gets an audit.json with the same for each client.
+    """
+    with importing():
+        from server_app.audit.membership import attack
+    table = Table("run", "AUC", "TPR at 1 % FPR", "at 0.1 %", "worst client", "loss", "test loss")
+    for run in runs:
+        found = attack(run)
+        _write(Path(found["run"]), {"audit": "membership", "command": _command(), **found})
+        table.add_row(
+            Path(found["run"]).name,
+            f"{found['auc']:.3f}",
+            f"{found['tpr_at_0.01']:.2%}",
+            f"{found['tpr_at_0.001']:.2%}",
+            f"{found['worst_client']['auc']:.3f} ({found['worst_client']['name']})",
+            f"{found['member_loss']:.4f}",
+            f"{found['other_loss']:.4f}",
+        )
+    console().print(table)
+    typer.echo(f"Results: {AUDIT} in the folder of each run")
+
+
+def _command() -> str:
+    return shlex.join(["bouquet", *sys.argv[1:]])
