@@ -129,23 +129,21 @@ def test_psnr_and_matching() -> None:
 def test_gradients_of_a_convolutional_model_are_matched() -> None:
     """The image comes out of the true gradient, and does not out of another."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1), nn.Sigmoid(), nn.Conv2d(6, 6, 3, padding=1), nn.Sigmoid(),
-        nn.Flatten(), nn.Linear(384, 10),
-    )  # fmt: skip
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
     data = load_dataset(read_config({}).data, read_config({}).synthetic, 1)
     x, label = data.inputs(np.array([0])), data.targets(np.array([0]))
     loss = nn.functional.cross_entropy(model(x), label)
-    true = dict(zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters()))))
+    gradient = torch.autograd.grad(loss, list(model.parameters()))
+    true = dict(zip(dict(model.named_parameters()), gradient, strict=True))
     noise: Arrays = {n: torch.randn_like(g).numpy() for n, g in true.items()}
     assert label_of({n: -g.numpy() for n, g in true.items()}) == int(label)
     original = pixels(data, x)[0]
 
     def rebuilt(change: Arrays) -> float:
-        return psnr(original, pixels(data, optimised(model, change, label, x, 300))[0])
+        return psnr(original, pixels(data, optimised(model, change, label, x, 150))[0])
 
     good, bad = rebuilt({n: -0.1 * g.numpy() for n, g in true.items()}), rebuilt(noise)
-    assert good > 18 > 12 > bad
+    assert good > 20 > 12 > bad
 
 
 def test_the_picture_shows_also_where_only_a_sum_is_seen(tmp_path: Path) -> None:
