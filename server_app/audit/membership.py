@@ -27,6 +27,7 @@ from task.resolve.contract import contract_of
 from task.tasks import task_of
 
 FALSE = (0.01, 0.001)  # rates of false positives
+LEAST = 20  # examples of a client whose AUC is not mostly chance
 Losses = NDArray[np.float64]
 
 
@@ -99,7 +100,9 @@ def attack(run: Path) -> dict[str, Any]:
     members = np.concatenate(by_client)
     whole = told(members, others)
     single = {name: told(mine, others).auc for name, mine in zip(clients.names, by_client, strict=True)}
-    worst = max(single, key=single.__getitem__)
+    sizes = dict(zip(clients.names, map(len, by_client), strict=True))
+    enough = [name for name in single if sizes[name] >= LEAST]
+    worst = max(enough, key=single.__getitem__, default=None)
     return {
         "run": str(find(run).parent.resolve()),
         "members": len(members),
@@ -108,6 +111,6 @@ def attack(run: Path) -> dict[str, Any]:
         "other_loss": float(others.mean()),
         "auc": whole.auc,
         **{f"tpr_at_{rate:g}": tpr for rate, tpr in zip(FALSE, whole.rates, strict=True)},
-        "worst_client": {"name": worst, "auc": single[worst]},
+        "worst_client": {"name": worst, "auc": single[worst]} if worst else None,
         "clients": single,
     }

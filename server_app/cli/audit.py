@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +65,9 @@ def epsilon(
     from task.config.read import read_config
 
     axes, own = read_axes(recipe, config or [])
-    axes |= {"audit.canaries": [canaries], "audit.swap": [False, True]}
+    ours: dict[str, list[Any]] = {"audit.canaries": [canaries], "audit.swap": [False, True]}
+    _refuse_ours(axes, ours)
+    axes |= ours
     planned = plan(axes, own)
     for point in planned.points:
         check_audited(read_config(point.keys))
@@ -137,6 +139,11 @@ def _epsilon_line(name: str, check: dict[str, Any]) -> tuple[str, str, str]:
     return who, f"at least {check['at_least']:.2f} ({more})", f"at most {check['promised']:.2f}"
 
 
+def _refuse_ours(given: Iterable[str], ours: Iterable[str]) -> None:
+    if both := sorted({*given} & {*ours}):
+        raise ConfigError(f'run-config key "{both[0]}": the audit sets it; expected none; got it')
+
+
 def _folder(runs_dir: str, name: str) -> Path:
     if Path(name).name != name or name in ("", ".", ".."):
         raise ConfigError(f"audit --name: expected the name of one folder; got {name!r}")
@@ -168,7 +175,7 @@ DEFENCES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 ATTACKED = {"dataset": "mnist", "model": "2nn", "local-epochs": 1, "batch-size": 0, "progress": "none"}
 CLIENTS = 3
-SET = {
+FIXED = {
     **{"num-clients": CLIENTS, "num-server-rounds": 1, "fraction-train": 1.0, "local-test-fraction": 0.0},
     **{"threads": 1, "evaluate-every": 0},
 }
@@ -179,7 +186,6 @@ SET = {
     "[bold]bouquet audit inversion -c 'model=\"lenet\"' --only none,dp --name cnn[/bold]"
 )
 def inversion(
-    recipe: Recipe = "",
     config: Set = None,
     only: Annotated[str, typer.Option(help="Only defences whose names begin so, such as none,dp.")] = "",
     steps: Annotated[
@@ -201,7 +207,9 @@ def inversion(
     from server_app.run.naming import remove_run
     from task.config.read import read_config
 
-    base = ATTACKED | read_keys(recipe, config) | SET
+    given = read_keys("", config)
+    _refuse_ours(given, {*FIXED, "max-examples", "run-name", "runs-dir"})
+    base = ATTACKED | given | FIXED
     begins = tuple(listed(only)) or ("",)
     chosen = {d: given for d, given in DEFENCES.items() if d.startswith(begins)}
     if not chosen:
@@ -267,16 +275,17 @@ def membership(
     """
     with importing():
         from server_app.audit.membership import attack
-    table = Table("run", "AUC", "TPR at 1 % FPR", "at 0.1 %", "worst client", "loss", "test loss")
+    table = Table("run", "AUC", "found at 1 % false alarms", "at 0.1 %", "worst client", "loss", "test loss")
     for run in runs:
         found = attack(run)
         _write(Path(found["run"]), {"audit": "membership", "command": _command(), **found})
+        worst = found["worst_client"]
         table.add_row(
             Path(found["run"]).name,
             f"{found['auc']:.3f}",
             f"{found['tpr_at_0.01']:.2%}",
             f"{found['tpr_at_0.001']:.2%}",
-            f"{found['worst_client']['auc']:.3f} ({found['worst_client']['name']})",
+            f"{worst['auc']:.3f} ({worst['name']})" if worst else "too few examples",
             f"{found['member_loss']:.4f}",
             f"{found['other_loss']:.4f}",
         )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -13,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from typer.testing import CliRunner
 
 from client_app.stages import clipping
 from server_app.audit.epsilon import judge
@@ -23,6 +28,7 @@ from server_app.audit.statistics import (
     p_value,
     two_gaussians,
 )
+from server_app.cli.main import app
 from strategies.engine import privacy
 from task.config.read import read_config
 from task.errors import ConfigError
@@ -73,8 +79,9 @@ def broken(found: dict[str, Any]) -> set[str]:
 # ---------------------------------------------------------------------- honest runs
 
 
-def test_honest_runs_hold_in_20_seeds(owners: Path) -> None:
-    for seed in range(20):
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 20), marks=pytest.mark.full)])
+def test_honest_runs_hold_in_20_seeds(seeds: range, owners: Path) -> None:
+    for seed in seeds:
         found = audited(owners, seed=seed, num_server_rounds=3, audit__canaries=100)
         assert found["holds"], found["checks"]
 
@@ -281,3 +288,41 @@ def test_the_one_run_bound_of_perfect_and_of_blind_scores() -> None:
     assert perfect["right"] == perfect["guesses"] == 200
     assert perfect["at_least"] == pytest.approx(4.17, abs=0.01)
     assert one_run_bound(np.random.default_rng(0).normal(size=1000), inside, 1e-5)["at_least"] == 0.0
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_the_command_runs_twice_and_ends_with_1_if_a_promise_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In processes of its own, on the bundled digits; the same command goes on, which runs nothing again."""
+    keys = 'dp.noise=1.0 fraction-train=0.5 num-server-rounds=5 model="mlp" threads=1 dp.delta=1e-4'
+    line = [sys.executable, "-m", "server_app.cli.main", "audit", "epsilon", "-c", keys]
+    line += ["--canaries", "100", "--runs-dir", str(tmp_path), "--name", "a", "--jobs", "1"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "a" / "audit.json").read_text())
+    (found,) = report["audits"]
+    assert set(found["checks"]) == {"released", "repeated", "one-run", "weight", "noise", "cohorts"}
+    assert found["canaries"]["in"] + found["canaries"]["out"] == 100
+    assert found["checks"]["released"]["at_least"] <= found["epsilon"]
+    assert {p.name for p in (tmp_path / "a").glob("audit.swap*")} == {found["run"], found["repeated_by"]}
+
+    rows = tmp_path / "a" / found["run"] / "rounds.jsonl"  # as if the accounts said too little
+    rows.write_text(re.sub(r'"epsilon": [0-9.]+', '"epsilon": 0.0', rows.read_text()))
+    with monkeypatch.context() as patch:
+        patch.setattr("server_app.audit.epsilon.lower_bound", lambda *given: 0.5)
+        again = CliRunner().invoke(app, line[3:])
+    assert again.exit_code == 1
+    assert "BROKEN" in again.output
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["-c", "seed=1"], "dp.noise"), (["-c", "dp.noise=1.0", "--canaries", "10"], "canaries")],
+)
+def test_what_cannot_be_audited_is_refused(options: list[str], named: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", "epsilon", "--runs-dir", str(tmp_path), *options])
+    assert named in str(done.exception)
+    assert not list(tmp_path.iterdir())
