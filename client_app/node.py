@@ -33,6 +33,7 @@ from task.errors import ConfigError, DataError
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
+from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
 from task.storage.files import make_folder
@@ -156,6 +157,14 @@ class Node:
         if self.config.train.dropout_width < 1:
             self.local_model()  # which the run's model may not have
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
+        if canaries := canary_names(self.config):
+            if isinstance(self.clients, OneClient):
+                raise ConfigError(
+                    'run-config key "audit.canaries": expected 0 where nodes bring their own data, as '
+                    f"canaries are clients of a partition; got {len(canaries)}"
+                )
+            names = [*names, *canaries]
+            counts = np.concatenate([counts, np.full(len(canaries), CLAIMED)])
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
             code=code_of(references_in(as_run_config(self.config))),

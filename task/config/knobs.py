@@ -11,6 +11,7 @@ from typing import NamedTuple
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
+    AuditConfig,
     CodecConfig,
     DataConfig,
     DevicesConfig,
@@ -292,6 +293,7 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
