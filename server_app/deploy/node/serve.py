@@ -280,7 +280,7 @@ def node_config(
     allowed: dict[str, str | int | bool] = {
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
         "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
-        "keep-models": str(models) if policy.keep_models and models else "",
+        "keep-models": str(models) if policy.keep_models and models else "", ENCRYPTED: policy.he,
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}
 
