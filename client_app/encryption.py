@@ -1,4 +1,4 @@
-"""A node's side of homomorphic encryption (`task.encryption`): the model that it opens, the sums that it seals."""
+"""A node's side of homomorphic encryption (`task.encryption`): models that it opens, sums that it seals."""
 
 from collections.abc import Callable
 from functools import partial

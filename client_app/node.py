@@ -27,7 +27,7 @@ from task.config.read import as_run_config
 from task.datasets import Dataset, load_dataset, load_owned, spec_of
 from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
-from task.encryption.ckks import KEY_FILE, Key, read_key
+from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError
 from task.models.units import smaller
 from task.numerics import seeds
@@ -149,7 +149,7 @@ class Node:
             ConfigError: It has none.
         """
         if self.owner.simulation:
-            return read_key(state_root(self.config) / KEY_FILE)
+            return read_key(simulated_key(state_root(self.config)))
         if not self.owner.key:
             raise ConfigError(
                 f'run-config key "he": expected a key on this node, {KEY_FILE} in its kit; got none. Whoever '

@@ -17,7 +17,7 @@ key               meaning                                                       
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
                   and data sets of Hugging Face, "hf:OWNER/NAME"
 ``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
-``he``            whether it takes part in runs under ``he`` only                                 false
+``he-required``   whether it takes part in runs under ``he`` only                                 false
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 
@@ -34,6 +34,7 @@ from client_app.training.loop import steps_of
 from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
+from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.population import listed
 from task.references import is_hub, package_of, references_in
@@ -43,7 +44,7 @@ from task.text import logger
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
-PACKAGES, KEEP_MODELS, KEY, ENCRYPTED = "packages", "keep-models", "he-key", "he"
+PACKAGES, KEEP_MODELS = "packages", "keep-models"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -82,7 +83,7 @@ def owner_of(node_config: Mapping[str, Any]) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
-    key, encrypted = str(node_config.get(KEY, "")), node_config.get(ENCRYPTED) is True
+    key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     return Owner(False, bounds[0], bounds[1], key, encrypted, models)
 
 

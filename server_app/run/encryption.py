@@ -15,7 +15,6 @@ from task.config.paths import state_root
 from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
-from task.storage.files import write_once
 
 
 def check_key(config: Config) -> Mapping[str, str]:
@@ -29,9 +28,7 @@ def check_key(config: Config) -> Mapping[str, str]:
     ckks.tenseal()
     if kit := os.environ.get(KIT):
         return {ckks.KEY_FILE: _of_kit(Path(kit) / ckks.PUBLIC_FILE)}
-    path = state_root(config) / ckks.KEY_FILE
-    write_once(path, ckks.new_key)
-    return {ckks.KEY_FILE: ckks.id_of(path.read_bytes())}
+    return {ckks.KEY_FILE: ckks.id_of(ckks.simulated_key(state_root(config)).read_bytes())}
 
 
 def _of_kit(path: Path) -> str:

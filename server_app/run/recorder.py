@@ -25,8 +25,8 @@ class Recorder(Journal):
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
-    the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens a
-    model that is encrypted, if this process can.
+    the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens
+    a model that is encrypted, if this process can.
     """
 
     def __init__(

@@ -31,8 +31,8 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
         if (was := before.get(package, "")) != digest:
             if package == KEY_FILE:
                 raise ConfigError(
-                    f"--resume: {folder.path}: its checkpoint is encrypted under a key known by {was[:12]}...; "
-                    f"got {digest[:12]}.... Put the former key back, or start a new run."
+                    f"--resume: {folder.path}: its checkpoint is under the key {was[:12]}...; got "
+                    f"{digest[:12]}.... Put the former key back, or start a new run."
                 )
             raise ConfigError(
                 f'--resume: module "{package}": expected the code with which {folder.path} was started, '

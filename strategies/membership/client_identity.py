@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
 from task.wire.registration import Data, Registration
 

@@ -24,6 +24,7 @@ import hashlib
 import json
 import math
 import os
+import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,7 @@ import numpy as np
 
 from task.errors import ConfigError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.storage.files import write_once
 
 DEGREE, BITS, SCALE = 4096, (54, 54), 2.0**40
 SLOTS = DEGREE // 2
@@ -41,6 +43,7 @@ LEAST_SHARE = 2.0**-20  # of the asked clients' weight; a mean over less would b
 SLACK = 1e-6  # what noise may add to a share
 CIPHERTEXT, FORM = "ciphertext", "form"  # the arrays of an encrypted record
 KEY_FILE, PUBLIC_FILE = "he.context", "he.json"  # of a node: context with the secret key; of the link
+NODE_KEY, REQUIRED = "he-key", "he-required"  # in the node config: the key's file; whether runs must encrypt
 
 
 def tenseal() -> Any:
@@ -51,6 +54,7 @@ def tenseal() -> Any:
     """
     try:
         import tenseal as found
+        import tenseal.sealapi  # without it a ciphertext does not say its scale
     except ImportError:
         raise ConfigError(
             'run-config key "he": expected TenSEAL, which encrypts and adds; got none. '
@@ -81,8 +85,8 @@ _CONTEXTS: dict[tuple[int, bytes], Any] = {}  # by process and by what they were
 def _context(data: bytes) -> Any:
     """Return a context of this process.
 
-    Each has a thread. A forked process has it no longer, and would wait for it for ever, whether it uses or drops
-    the context; so it gets one of its own, and those of its parent stay where they are.
+    Each has a thread. A forked process has it no longer, and would wait for it for ever, whether it uses or
+    drops the context; so it gets one of its own, and those of its parent stay where they are.
     """
     key = os.getpid(), data
     if key not in _CONTEXTS:
@@ -111,6 +115,12 @@ def new_key() -> bytes:
     return _serialized(_new(), secret=True)
 
 
+def simulated_key(folder: Path) -> Path:
+    """Return the file of the key in the state folder of a simulation, whose first process makes it."""
+    write_once(folder / KEY_FILE, new_key)
+    return folder / KEY_FILE
+
+
 def id_of(context: bytes) -> str:
     """Return what a context is known by: a SHA-256 of its parameters and its key, which it does not show."""
     return hashlib.sha256(b"bouquet: CKKS context" + context).hexdigest()
@@ -127,7 +137,7 @@ def read_key(path: Path) -> "Key":
         return Key(path.read_bytes())
     except OSError as err:
         raise ConfigError(
-            f"{path}: expected the key of the nodes' encryption (run-config key \"he\"); got "
+            f'{path}: expected the key of the nodes\' encryption (run-config key "he"); got '
             f"{err.strerror}. `bouquet provision --he` makes it"
         ) from None
     except (ValueError, RuntimeError):
@@ -242,15 +252,50 @@ def load(ciphertext: np.ndarray, size: int, context: Any) -> Any:
     Raises:
         WireError: They hold none.
     """
+    raw, rows = ciphertext.tobytes(), _ciphertexts(size)
+    if not _framed(raw, rows):
+        raise WireError(f"expected {rows} ciphertexts of our parameters; got others", CIPHERTEXT)
     try:
-        found = tenseal().ckks_tensor_from(context, ciphertext.tobytes())
-        rows, scale = list(found.shape), found.scale()
+        found = tenseal().ckks_tensor_from(context, raw)
+        if any((c.scale, c.size(), c.coeff_modulus_size()) != (SCALE, 2, 1) for c in found.ciphertext()):
+            raise ValueError("another scale or size")
+        return found
     except (ValueError, RuntimeError) as err:
-        raise WireError(f"a ciphertext: expected one of our parameters; got {err}", CIPHERTEXT) from None
-    if rows != [_ciphertexts(size)] or scale != SCALE:
-        expected = f"{_ciphertexts(size)} ciphertexts at the scale {SCALE:g}"
-        raise WireError(f"expected {expected}; got {rows} at {scale:g}", CIPHERTEXT)
-    return found
+        raise WireError(f"expected ciphertexts of our parameters; got {err}", CIPHERTEXT) from None
+
+
+def _framed(raw: bytes, rows: int) -> bool:
+    """Return whether bytes are TenSEAL's frame of so many of SEAL's ciphertexts, at our scale.
+
+    TenSEAL trusts the frame (its message CKKSTensorProto), and a wrong one can end the process; SEAL checks
+    what is in it.
+    """
+    shape, end = _varint(rows), b"\x19" + struct.pack("<d", SCALE) + b"\x20" + _varint(SLOTS)
+    begin = b"\x0a" + _varint(len(shape)) + shape
+    if not (raw.startswith(begin) and raw.endswith(end)):
+        return False
+    at, last = len(begin), len(raw) - len(end)
+    for _ in range(rows):
+        # A ciphertext's own header has its size, by which the frame must go.
+        head = next((raw[at + 1 + n : at + 17 + n] for n in (1, 2, 3, 4) if raw[at + n] < 128), b"")
+        size = int.from_bytes(head[8:], "little")
+        if head[:3] != b"\x5e\xa1\x10" or raw[at : (at := at + 1 + len(_varint(size)))] != b"\x12" + _varint(
+            size
+        ):
+            return False
+        at += size
+        if at > last:
+            return False
+    return at == last
+
+
+def _varint(value: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])
 
 
 def _ciphertexts(size: int) -> int:

@@ -1,6 +1,6 @@
 """The reductions of an encrypted record: a node encrypts its clients' weighted sum, the server adds those up.
 
-Both take the place of a `Mean`. What the server's one results in is the encrypted record of the mean: the rule
+Both take the place of a `Mean`. The result of the server's one is the encrypted record of the mean: the rule
 hands it on, and the next round's messages carry it down.
 """
 

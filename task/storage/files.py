@@ -126,7 +126,7 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_once(path: Path, make: Callable[[], bytes]) -> None:
-    """Write what `make` returns, unless the file is there: of processes that start at once the first one's."""
+    """Write what `make` returns, unless the file is there; of processes that start at once, one writes."""
     if path.exists():
         return
     make_folder(path.parent)

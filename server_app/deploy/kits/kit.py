@@ -181,8 +181,8 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
     if (folder / KEY_FILE).exists():
         if kind == "link":
             raise ConfigError(
-                f"{folder / KEY_FILE}: expected no key of the nodes' encryption in the kit of the link, which must "
-                "not be able to open what it adds up; got one. Remove it, and make nodes a new one: "
+                f"{folder / KEY_FILE}: expected no key of the nodes' encryption in the link's kit, which "
+                "must not be able to open what it adds up; got one. Remove it, and give the nodes a new one: "
                 "bouquet provision --out DIR --rotate-he"
             )
         private.append(KEY_FILE)
