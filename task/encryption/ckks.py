@@ -299,7 +299,7 @@ def _varint(value: int) -> bytes:
 
 
 def _ciphertexts(size: int) -> int:
-    return math.ceil(size / SLOTS)
+    return max(2, math.ceil(size / SLOTS))  # of one column TenSEAL repeats the first number
 
 
 def _described(like: NamedArrays) -> bytes:

@@ -95,8 +95,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
     if config.server.he and integers:
         raise ConfigError(
-            f'run-config key "he": the model shares {integers[0]!r}, a counter, which ciphertexts do not hold '
-            'exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
+            f'run-config key "he": the model shares {integers[0]!r}, a counter, which ciphertexts do not '
+            'hold exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
             f"got {config.model!r}"
         )
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()

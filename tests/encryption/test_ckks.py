@@ -55,8 +55,16 @@ def test_the_sum_is_the_weighted_mean_of_those_that_answered(key: Key) -> None:
     assert max(np.abs(alone[n] - sum(k * x[n] for x, k in took) / whole).max() for n in LIKE) < 2e-9
 
 
+@pytest.mark.parametrize("size", [1, 3, ckks.SLOTS - 1, ckks.SLOTS, ckks.SLOTS + 1, 3 * ckks.SLOTS])
+def test_numbers_come_back_in_their_order(key: Key, size: int) -> None:
+    values = np.random.default_rng(size).normal(size=size)
+    ciphertext = key.seal(values)
+    assert np.abs(key.unseal(ciphertext, size) - values).max() < 2e-9
+    assert ciphertext.size < ckks.most_bytes({"w": np.zeros(size - 1)})
+
+
 def test_a_sum_cannot_wrap(key: Key) -> None:
-    """Sums of TenSEAL's own wrap without a word: 4000 + 4000 + 4000 = -4384. Ours are means, and range-checked."""
+    """TenSEAL's own wrap without a word: 4000 + 4000 + 4000 = -4384. Ours are means, and range-checked."""
     context = ts.context(
         ts.SCHEME_TYPE.CKKS, ckks.DEGREE, coeff_mod_bit_sizes=list(ckks.BITS),
         encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
@@ -100,9 +108,9 @@ def test_the_server_refuses_what_is_no_ciphertext_of_the_model(key: Key) -> None
     node.add({n: np.ones(a.shape) for n, a in LIKE.items()}, 9, "anna")
     good = node.partial()[CIPHERTEXT][CIPHERTEXT]
     cut = good[:-200]
-    short = key.seal(np.ones(3))
+    other = key.seal(np.ones(3 * ckks.SLOTS))
     noise = np.frombuffer(np.random.default_rng(1).bytes(good.size), np.uint8)
-    for bad in (cut, short, noise, np.zeros(0, np.uint8), good.astype(np.int64)):
+    for bad in (cut, other, noise, np.zeros(0, np.uint8), good.astype(np.int64)):
         with pytest.raises(FieldError, match="ciphertext"):
             server.check_merge({CIPHERTEXT: {CIPHERTEXT: bad}}, 1)
     for records in ({}, {"high": LIKE, "low": LIKE}, {CIPHERTEXT: LIKE}):
