@@ -14,8 +14,11 @@ def why_not_added(entry: Algorithm) -> str:
         return "its clients train on everybody's data, so that there is nothing to hide"
     if not entry.up:
         return "nothing goes up that could be encrypted"
-    if entry.up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases:
-        return "more than models travels, and the server computes with it"
+    if single := [r.name for r in entry.up if r.reduce == "collect"]:
+        return f"its rule needs each client's {single[0]!r}, and the server cannot open any"
+    up = tuple(replace(r, of=MODEL_UP.of) for r in entry.up)
+    if up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases:
+        return "its clients get or send more than models, or something else, with which the server computes"
     if entry.rule not in MEANS:
         return "its server computes with the mean, and ciphertexts can only be added"
     return ""

@@ -38,7 +38,7 @@ def encryption(bench: Bench) -> Iterator[Row]:
         for turn in range(passes + 1):
             masks, sums = one_round(n, 0, words, str(turn))
             sealed, ours = _spent(lambda: key.seal(values)), Ciphertexts(like)
-            added = _spent(lambda server=ours: _add(server, partial, n))
+            added = _spent(lambda server=ours, nodes=n: _add(server, partial, nodes))
             opened = _spent(lambda server=ours: key.unseal(server.result()[ckks.CIPHERTEXT], size + 1))
             if turn:  # the first is not counted
                 for name, spent in zip(times, (sealed + opened, masks, added, sums), strict=True):

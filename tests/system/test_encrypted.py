@@ -1,4 +1,4 @@
-"""Homomorphic encryption on real gRPC nodes with TLS and kits: the plain run's model, a link without a key."""
+"""Homomorphic encryption on real gRPC nodes with TLS and kits: the plain model, a link without a key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_three_nodes_with_kits_end_in_the_plain_runs_model(tmp_path: Path) -> No
         kits = fed.kit.path.parent
         fed.run({**KEYS, "he": True, "run-name": "he"})
         key = (kits / "he" / ckks.KEY_FILE).read_bytes()
-        # Nothing of the link, neither its kit nor its database, logs and results, has the key or a part of it.
+        # Nothing of the link, neither kit nor database, logs and results, has the key or a part of it.
         parts = [key[at : at + 64] for at in range(len(key) // 4, len(key) - 64, len(key) // 8)]
         files = [p for folder in (kits / "link", runs) for p in folder.rglob("*") if p.is_file()]
         for path in files:
