@@ -258,7 +258,7 @@ class Config:
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob("mlp", "see `bouquet models`")
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
-    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = those of the task, see the README')
+    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
     initial_model: str = knob(
         "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
     )
