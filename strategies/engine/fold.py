@@ -10,6 +10,7 @@ from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
 from task.codecs.sign import Sign
+from task.encryption import ckks
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
@@ -158,6 +159,9 @@ class Fold:
         for r in contract.up:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
+            if r.encrypted:  # what is in it, its node has checked
+                checked[r.name] = self._folding.reductions[r.name].check_merge(records, len(weights))
+                continue
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
             if r.coded and r.carry == "each":
@@ -249,6 +253,9 @@ def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder
     """Return the most bytes that a client's own records can have: arrays have what `like` has."""
     found = 0
     for r in up:
+        if r.encrypted:
+            found += ckks.most_bytes(like[r.name])
+            continue
         coded = coder.bases[r.name] if coder and r.coded else {}
         found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
         found += coder.most_bytes(r) if coder and coded else 0
@@ -318,6 +325,9 @@ def most_bytes(
         if coder and f.coded and f.carry == "each":
             raw = [a.nbytes + 2 * len(n) + 512 for n, a in arrays.items() if n not in coder.bases[f.name]]
             most += clients * (coder.most_bytes(f) + sum(raw) + 2048)
+            continue
+        if f.encrypted:
+            most += ckks.most_bytes(arrays)
             continue
         around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
         # A partial sum is an int64 and an int32 for each number.

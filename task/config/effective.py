@@ -106,6 +106,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "codec.rotate": (_codec("rand-k"), When("codec.bits")),
     "secagg-min-nodes": (When("secagg"),),
     "secagg-threshold": (When("secagg"),),
+    "evaluate-every": (When("he", (False,)),),
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),

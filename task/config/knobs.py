@@ -323,7 +323,8 @@ class Config:
         """Share of the clients that evaluate unless the run says otherwise."""
         if self.dp.central:
             return 0.0  # a client's own numbers are not protected
-        return 1.0 if self.train.ala or algorithm_of(self.algorithm).personal else 0.0
+        at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
+        return 1.0 if at_clients else 0.0
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.

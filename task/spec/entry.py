@@ -104,6 +104,11 @@ class Algorithm:
         return any(r.clipped for r in self.up)
 
     @property
+    def encrypted(self) -> bool:
+        """Whether nodes send ciphertexts (`task.spec.encryption`)."""
+        return any(r.encrypted for r in self.up)
+
+    @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
         routed = any(r.to == "each" and r.layout != SUB_MODEL for r in self.down)
