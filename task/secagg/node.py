@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from task.errors import SecureAggregationError
 from task.secagg import shamir
 from task.secagg.primitives import agree, derive, digest, public_of, seal, unseal
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session, own_mask, pair_mask
 from task.secagg.vector import Vector
 
 MOST_RELEASED = 1024  # sums that a node remembers
@@ -129,14 +129,14 @@ def mask(
     _members(senders, roster, mine)
     _enough(len(senders), rules.least(len(roster.names)), "that sent shares")
     asked = _asked(senders)
-    about = asked + vector.digest()
+    about = asked + vector.tag(derive(state.secret, session.id, "vector"))
     if state.masked and not hmac.compare_digest(state.masked, about):
         raise SecureAggregationError("expected to mask one vector in a session; got a second one")
-    mask_own(vector, session, keys.seed)
-    for other in sorted(senders):
-        if other != mine:
-            agreed = agree(keys.masking, roster.keys[other].masking)
-            mask_pair(vector, session, roster, mine, other, agreed)
+    masks = [own_mask(vector, session, keys.seed)]
+    for other in sorted(set(senders) - {mine}):
+        agreed = agree(keys.masking, roster.keys[other].masking)
+        masks.append(pair_mask(vector, session, roster, mine, other, agreed))
+    vector.mask(masks)
     return replace(state, masked=about)
 
 

@@ -14,20 +14,21 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.hashes import SHA256, Hash
 
 from task.errors import SecureAggregationError
-from task.secagg.primitives import Keystream, encode
+from task.secagg.primitives import Keystream, encode, tag
 
 Low = npt.NDArray[np.uint64]
 High = npt.NDArray[np.uint32]
+Mask = tuple[bytes, int]  # key of a keystream, and whether it is added (1) or subtracted (-1)
 BITS = 96  # of a sum
 CARRY = 31  # bits of `low` in a sum's two limbs
 WORD_BYTES = 12
 NUMBER_UNIT, NUMBER_BYTES = 1074, 276
 NUMBER_MODULUS = 1 << (8 * NUMBER_BYTES)
 _BLOCK = 1 << 15  # numbers that are masked at a time: their words stay in the cache
-_ZEROS = memoryview(bytes(8 * _BLOCK))
+_ZEROS = memoryview(bytes(WORD_BYTES * _BLOCK))
+_COUNTS = 127  # masks whose carries a signed byte can count
 
 
 @dataclass
@@ -58,38 +59,60 @@ class Vector:
             raise SecureAggregationError(
                 f"expected {len(self.numbers)} masked scalars; got {len(other.numbers)}"
             )
-        _add(self.low, self.high, other.low, other.high)
+        self.low += other.low
+        self.high += other.high
+        self.high += self.low < other.low
         for i, number in enumerate(other.numbers):
             self.numbers[i] = (self.numbers[i] + number) % NUMBER_MODULUS
 
-    def mask(self, key: bytes, sign: int) -> None:
-        """Add (`sign` 1) or subtract (-1) the keystream of a key in place."""
-        stream = Keystream(key)
+    @property
+    def form(self) -> tuple[int, int]:
+        """How many sums and numbers it has: part of every mask's key."""
+        return len(self.low), len(self.numbers)
+
+    def mask(self, masks: Sequence[Mask]) -> None:
+        """Add (sign 1) or subtract (-1) the keystreams of some keys in place.
+
+        All of them are added up block by block while a block is in the cache. What the lower words carry is
+        counted by itself, in bytes, and goes into the upper words once in a while.
+        """
+        streams = [(Keystream(key), sign) for key, sign in masks]
         size = min(_BLOCK, self.low.size)
-        low, high = np.empty(size, np.uint64), np.empty(size, np.uint32)
+        buffer, over = np.empty(WORD_BYTES * size, np.uint8), np.empty(size, bool)
+        carry = np.zeros(size, np.int8)
         for start in range(0, self.low.size, _BLOCK):
-            mine = slice(start, min(start + _BLOCK, self.low.size))
-            n = mine.stop - mine.start
-            stream.fill(low[:n].data.cast("B"), _ZEROS[: 8 * n])
-            stream.fill(high[:n].data.cast("B"), _ZEROS[: 4 * n])
-            (_add if sign > 0 else _subtract)(self.low[mine], self.high[mine], low[:n], high[:n])
-        for i, number in enumerate(self.numbers):
-            mask = int.from_bytes(stream.read(NUMBER_BYTES), "little")
-            self.numbers[i] = (number + sign * mask) % NUMBER_MODULUS
+            low, high = self.low[start : start + _BLOCK], self.high[start : start + _BLOCK]
+            n = low.size
+            more = buffer[: WORD_BYTES * n]
+            more_low, more_high = more[: 8 * n].view(np.uint64), more[8 * n :].view(np.uint32)
+            for i, (stream, sign) in enumerate(streams, start=1):
+                stream.fill(more.data, _ZEROS[: WORD_BYTES * n])
+                if sign > 0:
+                    low += more_low
+                    np.less(low, more_low, out=over[:n])
+                    high += more_high
+                    carry[:n] += over[:n].view(np.int8)
+                else:
+                    np.less(low, more_low, out=over[:n])
+                    low -= more_low
+                    high -= more_high
+                    carry[:n] -= over[:n].view(np.int8)
+                if i % _COUNTS == 0 or i == len(streams):
+                    high += carry[:n].astype(np.int32).view(np.uint32)
+                    carry[:n] = 0
+        for stream, sign in streams:
+            for i, number in enumerate(self.numbers):
+                mask = int.from_bytes(stream.read(NUMBER_BYTES), "little")
+                self.numbers[i] = (number + sign * mask) % NUMBER_MODULUS
 
     def number_bytes(self) -> bytes:
         """Return the numbers for the wire, `NUMBER_BYTES` each, little endian."""
         return b"".join(n.to_bytes(NUMBER_BYTES, "little") for n in self.numbers)
 
-    def digest(self) -> bytes:
-        """Return the SHA-256 of all of it, 32 bytes."""
-        made = Hash(SHA256())
-        made.update(encode(len(self.low), len(self.numbers)))
-        for part in (self.low.data, self.high.data):
-            if part.nbytes:
-                made.update(part.cast("B"))
-        made.update(self.number_bytes())
-        return made.finalize()
+    def tag(self, key: bytes) -> bytes:
+        """Return 16 bytes that no other vector has, for who does not know the key (`primitives.tag`)."""
+        words = [part.data.cast("B") for part in (self.low, self.high) if part.nbytes]
+        return tag(key, encode(*self.form), *words, self.number_bytes())
 
 
 def numbers_from(raw: bytes) -> list[int]:
@@ -151,15 +174,3 @@ def joined(parts: Sequence[tuple[Low, High]]) -> tuple[Low, High]:
     """Return the words of several arrays one after the other."""
     low = np.concatenate([np.zeros(0, np.uint64), *(low.reshape(-1) for low, _ in parts)])
     return low, np.concatenate([np.zeros(0, np.uint32), *(high.reshape(-1) for _, high in parts)])
-
-
-def _add(low: Low, high: High, more_low: Low, more_high: High) -> None:
-    low += more_low
-    high += more_high
-    high += low < more_low
-
-
-def _subtract(low: Low, high: High, less_low: Low, less_high: High) -> None:
-    high -= less_high
-    high -= low < less_low
-    low -= less_low

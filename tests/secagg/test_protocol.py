@@ -6,6 +6,9 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from task.errors import SecureAggregationError
 from task.numerics.reduce import Sum
@@ -13,9 +16,10 @@ from task.secagg import node as steps
 from task.secagg import shamir
 from task.secagg.node import RoundMemory
 from task.secagg.primitives import Keystream, agree, derive, encode
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session, own_mask, pair_mask
 from task.secagg.server import Aggregation
 from task.secagg.vector import (
+    NUMBER_BYTES,
     NUMBER_MODULUS,
     Vector,
     as_fraction,
@@ -35,7 +39,8 @@ def parties(n: int, **form: int) -> dict[str, Party]:
 
 
 def same(a: Vector, b: Vector) -> bool:
-    return a.digest() == b.digest()
+    words = all(np.array_equal(x, y) for x, y in ((a.low, b.low), (a.high, b.high)))
+    return words and a.numbers == b.numbers
 
 
 def test_every_pattern_of_drop_outs_of_five_nodes() -> None:
@@ -105,7 +110,7 @@ def test_words_and_limbs_are_those_of_the_integer() -> None:
 
 def test_a_sum_with_a_mask_left_is_refused() -> None:
     vector = Vector.zeros(100, 0)
-    vector.mask(bytes(32), 1)
+    vector.mask([(bytes(32), 1)])
     with pytest.raises(SecureAggregationError, match="a mask is left"):
         as_limbs(vector.low, vector.high)
 
@@ -208,14 +213,16 @@ def test_a_late_vector_cannot_be_opened_by_all_that_the_server_has() -> None:
     secret = steps._Keys.of(made["n4"].state.secret, SESSION).masking
     for u in server.senders:
         if u != "n4":
-            mask_pair(late, SESSION, roster, "n4", u, agree(secret, roster.keys[u].masking), undo=True)
+            agreed = agree(secret, roster.keys[u].masking)
+            late.mask([pair_mask(late, SESSION, roster, "n4", u, agreed, undo=True)])
     assert not same(late, made["n4"].vector)
     # What is missing is the seed of its own mask, of which the survivors give no share any more.
     for u in ("n0", "n1", "n2", "n3"):
         about = SESSION, rules, roster, server.senders, server.senders, server.shares_for(u)
         with pytest.raises(SecureAggregationError, match="no secret of this session"):
             steps.unmask(made[u].state, *about)
-    mask_own(late, SESSION, steps._Keys.of(made["n4"].state.secret, SESSION).seed, undo=True)
+    seed = steps._Keys.of(made["n4"].state.secret, SESSION).seed
+    late.mask([own_mask(late, SESSION, seed, undo=True)])
     assert same(late, made["n4"].vector)
 
 
@@ -394,11 +401,36 @@ def test_derived_keys_differ_by_session_label_and_parts() -> None:
 def test_a_mask_is_added_and_taken_away_whatever_the_block() -> None:
     big = vector_of(3, size=70_001, numbers=2)
     made = copy(big)
-    made.mask(b"k" * 32, 1)
+    made.mask([(b"k" * 32, 1)])
     stream = Keystream(b"k" * 32)
     first = int.from_bytes(stream.read(8), "little")
     assert int(made.low[0]) == (int(big.low[0]) + first) % 2**64
     assert not np.array_equal(made.low[-9:], big.low[-9:])
-    made.mask(b"k" * 32, -1)
+    made.mask([(b"k" * 32, -1)])
     assert same(made, big)
     assert all(0 <= n < NUMBER_MODULUS for n in made.numbers)
+
+
+def test_many_masks_at_once_are_the_sum_of_their_integers() -> None:
+    """A slow reference: one Python integer a number, and more masks than a byte counts carries of."""
+    made, masks = vector_of(4, size=5, numbers=1), [(bytes([i]) * 32, 1 if i % 3 else -1) for i in range(250)]
+    made.low[:] = 2**64 - 1  # so that carries and borrows are frequent
+    want, number = (
+        [int(x) + (int(y) << 64) for x, y in zip(made.low, made.high, strict=True)],
+        made.numbers[0],
+    )
+    for key, sign in masks:
+        stream = counted(key, 60 + NUMBER_BYTES)
+        low, high = np.frombuffer(stream[:40], "<u8"), np.frombuffer(stream[40:60], "<u4")
+        words = [int(x) + (int(y) << 64) for x, y in zip(low, high, strict=True)]
+        want = [(x + sign * w) % 2**96 for x, w in zip(want, words, strict=True)]
+        number = (number + sign * int.from_bytes(stream[60:], "little")) % NUMBER_MODULUS
+    made.mask(masks)
+    assert [int(x) + (int(y) << 64) for x, y in zip(made.low, made.high, strict=True)] == want
+    assert made.numbers == [number]
+
+
+def counted(key: bytes, size: int) -> bytes:
+    """AES-256 of the numbers 0, 1, 2 ... of 16 bytes, big endian: counter mode by its definition."""
+    block = Cipher(AES(key), ECB()).encryptor()
+    return b"".join(block.update(i.to_bytes(16, "big")) for i in range(-(-size // 16)))[:size]
