@@ -118,7 +118,7 @@ class Masking:
                 f"{kind}: expected the record {secure.SECAGG!r}: under this run config (secagg = true) no "
                 "node sends its numbers unmasked; got none"
             )
-        self.rules, self.context = rules_of(config), context
+        self.rules, self.context, self.bits = rules_of(config), context, config.server.secagg_bits
         self.session, self.roster = secure.session_in(order), secure.roster_in(order)
         self.senders = secure.texts(order, "senders")
         if self.session.phase != kind:
@@ -133,7 +133,8 @@ class Masking:
         failed: Sequence[wire.RejectedReply],
     ) -> RecordDict:
         """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
-        vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1))
+        bits = secure.bits_of(entry, self.bits)
+        vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1), bits)
         state = _load(self.context)
         _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
         return secure.masked_content(vector, failed)

@@ -29,6 +29,7 @@ from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
+from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
@@ -76,6 +77,7 @@ class PhaseEngine:
         self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
         examples = ExamplePrivacy(config) if config.dp.local else None
         self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
+        self.sum_grid = SumGrid(config, registry)
         self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
@@ -148,6 +150,9 @@ class PhaseEngine:
         """Write one message per node; what is for one client goes to its node alone."""
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
+        if phase.contract.rounded:
+            grid = self.sum_grid.scalars(phase.contract, phase.to)
+            phase = replace(phase, scalars={**phase.scalars, **grid})
         if self.config.server.secagg:
             return self._open_secure(phase)
         requests = self.messages(phase, self.spread(phase)) if phase.to else []

@@ -35,16 +35,16 @@ import numpy as np
 from strategies.engine.journal import Journal
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from strategies.engine.sum_grid import as_sent
 from task.config.knobs import Config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy.accounting import accountant, epsilon, joined, noise_for
-from task.privacy.grid import BITS, CLIP, GRID, exponent
+from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, exponent
 from task.privacy.noise import Stream, coins, derived
+from task.secagg.grid import EXACT, MOST
 from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.spec.stages import UNCLIPPED
-from task.wire.layouts import base_of
 
 BOUND = "dp/clip"  # name in a checkpoint
 STEP = 0.2  # eta_C of adaptive clipping
@@ -120,12 +120,27 @@ class Privacy:
                 f"expected in a round; got dp.noise = {dp.noise:g}. Set dp.clip-quantile to 0 and choose "
                 '"dp.clip", or ask more clients'
             )
+        self._check_bits()
         rounds = self.config.server.num_server_rounds
         if dp.max_epsilon and (first := self._epsilon(1)) > dp.max_epsilon:
             enough = noise_for(dp.max_epsilon, dp.delta, self.sampling, rounds)
             raise ConfigError(
                 f'run-config key "dp.max-epsilon": the first round would cost epsilon = {first:.3g}; got '
                 f"{dp.max_epsilon:g}. For {rounds} rounds set dp.noise to {enough:.3g}"
+            )
+
+    def _check_bits(self) -> None:
+        """Refuse ``secagg-bits`` that the sum of all clients could wrap."""
+        bits = self.config.server.secagg_bits
+        if not self.config.server.secagg or bits == EXACT:
+            return
+        # C 2^g is less than 2^(WIDTH + 1) / z, whatever C is.
+        units = max(2.0 ** (WIDTH + 1) / self._noise, BIT * (self.dp.clip_quantile > 0))
+        if not self.clients * units <= MOST[bits]:
+            most = int(MOST[bits] / units)
+            raise ConfigError(
+                f'run-config key "secagg-bits": {bits} bits have room for updates of {most} clients on the '
+                f"grid of dp.noise = {self.dp.noise:g}; got {self.clients}. Set secagg-bits to 64"
             )
 
     def cohort(self, names: Sequence[str]) -> list[str]:
@@ -217,7 +232,7 @@ class Privacy:
             within = float(np.clip(mean[0] + 0.5, 0.0, 1.0))
             self.clip = self.used * math.exp(-STEP * (within - self.dp.clip_quantile))
         sent = (r for r in phase.contract.up if r.name in found)
-        arrays = {r.name: _as_sent(r, found[r.name], phase, model) for r in sent}
+        arrays = {r.name: as_sent(r, found[r.name], phase, model) for r in sent}
         ones = np.ones(len(replies.clients), np.int64)  # whatever a client says beside its update
         return replace(
             replies,
@@ -265,9 +280,3 @@ class Privacy:
 
 def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
     return {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
-
-
-def _as_sent(record: Record, change: NamedArrays, phase: Phase, model: NamedArrays) -> Arrays:
-    """Return a noised mean as the rule knows the record: in the model's dtypes; a model is whole."""
-    base = base_of(record, phase.records, ()) or {}
-    return {n: (base[n] + a if n in base else a).astype(model[n].dtype) for n, a in change.items()}

@@ -100,6 +100,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "codec.bits": (_codec("eden", "rand-k"),),
     "codec.block": (_codec("eden", "rand-k"),),
     "codec.rotate": (_codec("rand-k"), When("codec.bits")),
+    "secagg-bits": (When("secagg"),),
     "secagg-min-nodes": (When("secagg"),),
     "secagg-threshold": (When("secagg"),),
     "attack.fraction": (When("attack.kind", _KINDS),),

@@ -20,12 +20,12 @@ def knob(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: tuple[str, ...] | tuple[int, ...] = (),
 ) -> Any:
     """Declare one run-config key; the type of its default is the type of the key.
 
     `doc` is one line: meaning, paper symbol, unit, neutral value. Values are from `low` to `high`, both
-    included, strictly `above` and `below`, and one of the words in `choices`, where these are given.
+    included, strictly `above` and `below`, and one of `choices`, where these are given.
     """
     bounds = {">=": low, ">": above, "<=": high, "<": below}
     bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
@@ -166,6 +166,9 @@ class ServerConfig(Section):
     secagg_min_nodes: int = knob(3, "secagg: fewest nodes whose sum the server may see", low=3)
     secagg_threshold: int = knob(
         0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
+    )
+    secagg_bits: int = knob(
+        96, "secagg: bits of a sum; 96 = exact; fewer round, by max-update-norm", choices=(32, 64, 96)
     )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)

@@ -52,7 +52,7 @@ class Aggregation:
         if name not in self.senders or name in self.alive:
             raise SecureAggregationError(f"node {name}: expected one vector of a node that sent shares")
         if self._sum is None:
-            self._sum = Vector.zeros(len(vector.low), len(vector.numbers))
+            self._sum = Vector.zeros(*vector.form)
         self._sum.add(vector)
         self.alive = tuple(sorted((*self.alive, name)))
 

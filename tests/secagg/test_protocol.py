@@ -25,6 +25,7 @@ from task.secagg.vector import (
     as_fraction,
     as_limbs,
     as_number,
+    as_sums,
     as_words,
     numbers_from,
     total,
@@ -61,6 +62,19 @@ def test_every_pattern_of_drop_outs_of_five_nodes() -> None:
         opened += 1
     # 3 begin: nobody may go later, 10. 4 begin, t = 3: at most one, 5 (1 + 4 * 3). 5, t = 4: 1 + 5 * 3.
     assert opened == 10 + 65 + 16
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+def test_sums_of_fewer_bits_come_back_after_drop_outs(bits: int) -> None:
+    made = parties(5, size=40_000, bits=bits)
+    gone = {"keys": ["n0"], "masked": ["n1"]}
+    _, got, sent = run(made, SESSION, Rules(threshold=3), gone)
+    left = [made[f"n{i}"].vector for i in (2, 3, 4)]
+    assert same(got, plain_sum(left))
+    want = sum(v.low.astype(object) for v in left) % 2**bits
+    assert np.array_equal(as_sums(got.low), [w - 2**bits if w >= 2 ** (bits - 1) else w for w in want])
+    assert sent["n2"].form == (bits, 40_000, 2)
+    assert not np.isin(sent["n2"].low, left[0].low).mean() > 0.01
 
 
 def test_a_threshold_of_a_majority_opens_the_sum_after_more_drop_outs() -> None:
@@ -109,7 +123,7 @@ def test_words_and_limbs_are_those_of_the_integer() -> None:
 
 
 def test_a_sum_with_a_mask_left_is_refused() -> None:
-    vector = Vector.zeros(100, 0)
+    vector = Vector.zeros(96, 100, 0)
     vector.mask([(bytes(32), 1)])
     with pytest.raises(SecureAggregationError, match="a mask is left"):
         as_limbs(vector.low, vector.high)
@@ -188,7 +202,7 @@ def test_two_attempts_share_no_keystream() -> None:
         session = replace(SESSION, attempt=attempt)
         made = parties(3, size=8, numbers=1)
         for name, p in made.items():
-            p.vector = Vector.zeros(8, 1)
+            p.vector = Vector.zeros(96, 8, 1)
             p.state = RoundMemory(session.id, name.encode().ljust(32, b"."))
         _, _, sent = run(made, session, Rules(), {})
         streams |= {bytes(v.low[i : i + 1].tobytes()) for v in sent.values() for i in range(8)}
@@ -381,10 +395,12 @@ def test_the_server_takes_one_vector_of_each_node_that_sent_shares() -> None:
     for name in ("n0", "other"):
         with pytest.raises(SecureAggregationError, match="one vector of a node"):
             server.add(name, copy(made["n0"].vector))
-    with pytest.raises(SecureAggregationError, match="masked vector of 37"):
-        Vector.zeros(37, 2).add(Vector.zeros(36, 2))
-    with pytest.raises(SecureAggregationError, match="2 masked scalars"):
-        Vector.zeros(37, 2).add(Vector.zeros(37, 1))
+    with pytest.raises(SecureAggregationError, match="masked vector of 37 sums of 96 bits"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(96, 36, 2))
+    with pytest.raises(SecureAggregationError, match="and 2 scalars; got 37 of 96 and 1"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(96, 37, 1))
+    with pytest.raises(SecureAggregationError, match="of 96 bits and 2 scalars; got 37 of 64"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(64, 37, 2))
 
 
 def test_derived_keys_differ_by_session_label_and_parts() -> None:
