@@ -12,6 +12,9 @@ import numpy as np
 from client_app.stages.stage import Outcome, Stage, changed
 from task.errors import FieldError
 from task.privacy.grid import BIT, CLIP, GRID, clipped
+from task.privacy.grid import exponent as grid_of
+from task.privacy.shares import deviation
+from task.resolve.contract import contract_of
 from task.spec.stages import UNCLIPPED
 from task.wire import messages as wire
 
@@ -30,6 +33,12 @@ class Clipping(Stage):
             raise FieldError(
                 err.args[0], "the bound and the grid of the round, from Bouquet's own server", "none"
             ) from None
+        dp = self.node.config.dp
+        own = grid_of(deviation(dp, contract_of(self.node.config)))
+        if dp.distributed and (bound, exponent) != (dp.clip, own):
+            # On another grid, or of a larger norm, an update would be more than nodes' noise is made for.
+            want = f"the bound {dp.clip:g} and the grid {own}, for which nodes add their noise"
+            raise FieldError(CLIP, want, f"{bound:g} and {exponent}")
         changes = self.changes(client, upload, (r for r in self.entry.up if r != UNCLIPPED))
         sent, within = clipped(changes, bound, exponent)
         if UNCLIPPED in self.entry.up:

@@ -68,6 +68,7 @@ class SecurePhase:
         self._why: dict[str, str] = {}  # by node, why it is out
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
+        self._before = False  # whether what it comes to was released before the run went on
         self._cannot = "the phase was not run"
         self._requests: list[Message] = []  # those of the stage in which numbers go up
 
@@ -104,6 +105,13 @@ class SecurePhase:
         about = {**listed, "senders": list(senders)}
         self._ask(grid, self._masked_orders(senders, secure.order_record(session, **about)), self._take)
         server.check_alive()
+
+        privacy = self.engine.privacy
+        if privacy and privacy.by_nodes and self.phase.contract.noised:
+            if privacy.released(self.phase):  # another sum of the round would have to be paid for
+                self._before = True
+                return
+            privacy.pay(self.phase, session.attempt)
 
         def unmask(name: str) -> Mapping[str, object]:
             inbox = server.shares_for(name)
@@ -221,7 +229,7 @@ class SecurePhase:
 
     def folded(self) -> Folded:
         """Return what the phase comes to."""
-        alive = set(self.server.alive) if self._result else set()
+        alive = set(self.server.alive) if self._result or self._before else set()
         rejected: list[RejectedReply] = []
         counted: list[str] = []
         for name, clients in self.clients.items():

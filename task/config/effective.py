@@ -96,6 +96,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "adaptive-tau.round-cost": (_MODEL_COST,),
     **dict.fromkeys(("dp.clip", "dp.delta", "dp.max-epsilon", "dp.unit"), (When("dp.noise"),)),
     "dp.clip-quantile": (When("dp.noise"), When("dp.unit", ("client",))),
+    "dp.noise-by": (When("dp.noise"), When("dp.unit", ("client",))),
+    "dp.colluding": (When("dp.noise"), When("dp.noise-by", ("nodes",))),
     "codec.keep": (_codec(*SPARSE),),
     "codec.bits": (_codec("eden", "rand-k"),),
     "codec.block": (_codec("eden", "rand-k"),),

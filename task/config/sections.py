@@ -266,6 +266,17 @@ class DPConfig(Section):
         "what is protected: all of a client's data, or one of its examples",
         choices=("client", "example"),
     )
+    noise_by: str = knob(
+        "server",
+        "who adds the noise: server, or, under secagg, nodes, a share each",
+        choices=("server", "nodes"),
+    )
+    colluding: int = knob(1, "c, nodes that may give their noise away; the others' is enough", low=0)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether nodes add shares of the noise, so that the server sees no sum without."""
+        return self.central and self.noise_by == "nodes"
 
     @property
     def central(self) -> bool:

@@ -110,6 +110,16 @@ def give_shares(
     return replace(state, roster=roster.digest), out
 
 
+def noise_key(state: RoundMemory, session: Session, roster: Roster) -> bytes:
+    """Return the key of the noise that the node adds to its vector, of which a session has one.
+
+    Each session has noise of its own: with the same noise in two sums, one of which lacks a node or has
+    another vector of it, the difference would have that node's noise alone.
+    """
+    _known(state, session, roster)
+    return derive(state.secret, session.id, "noise")
+
+
 def mask(
     state: RoundMemory,
     session: Session,
