@@ -100,7 +100,8 @@ def answer_stage(
         roster, senders = secure.roster_in(order), secure.texts(order, "senders")
         sealed = secure.by_name(order, "from", "sealed")
         alive = secure.texts(order, "alive")
-        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed)
+        once = config.dp.distributed
+        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed, once=once)
         raw = [share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares.values()]
         fields = {"of": list(shares), "shares": raw}
     _save(context, state)

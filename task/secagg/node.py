@@ -158,11 +158,15 @@ def unmask(
     senders: Collection[str],
     alive: Collection[str],
     sealed: Mapping[str, bytes],
+    *,
+    once: bool = False,
 ) -> tuple[RoundMemory, dict[str, int]]:
     """Return one share of each of the nodes that sent shares, and forget the session's secret.
 
     It is a share of the seed of the own mask of those that are `alive`, whose vectors are in the sum, and of
-    the masking key of the others. `sealed` are the encrypted shares for this node, by sender.
+    the masking key of the others. `sealed` are the encrypted shares for this node, by sender. With `once`, no
+    second sum of the round is opened, of the same nodes either: each has noise of its own, and both together
+    have less.
 
     Raises:
         SecureAggregationError: The lists are not those of this session, or too short; the shares were not
@@ -178,6 +182,11 @@ def unmask(
     _enough(len(alive), rules.least(len(roster.names)), "whose sum may be seen")
     whose = _asked(alive)
     before = state.released.get(session.sum)
+    if before is not None and once:
+        raise SecureAggregationError(
+            f"round {session.round}: this node helped to open a sum of this round; another one would have "
+            "other noise, and both together less"
+        )
     if before is not None and not hmac.compare_digest(before, whose):
         raise SecureAggregationError(
             f"round {session.round}: this node helped to open the sum of other nodes in this round; the "

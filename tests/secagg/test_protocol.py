@@ -259,16 +259,18 @@ def test_a_server_that_tells_nodes_different_things_gets_too_few_shares() -> Non
         assert min(kinds.values()) < rules.t(n)
 
 
-def _until_masked(made: dict[str, Party], rules: Rules) -> tuple[Aggregation, Roster, tuple[str, ...]]:
-    server, keys, sealed = Aggregation(SESSION, rules), {}, {}
+def _until_masked(
+    made: dict[str, Party], rules: Rules, session: Session = SESSION
+) -> tuple[Aggregation, Roster, tuple[str, ...]]:
+    server, keys, sealed = Aggregation(session, rules), {}, {}
     for name, p in made.items():
-        p.state, keys[name] = steps.give_keys(p.state, SESSION)
+        p.state, keys[name] = steps.give_keys(p.state, session)
     roster = server.take_keys(keys)
     for name, p in made.items():
-        p.state, sealed[name] = steps.give_shares(p.state, SESSION, rules, roster)
+        p.state, sealed[name] = steps.give_shares(p.state, session, rules, roster)
     senders = server.take_shares(sealed)
     for name, p in made.items():
-        server.add(name, mask(p, SESSION, rules, roster, senders))
+        server.add(name, mask(p, session, rules, roster, senders))
     return server, roster, senders
 
 
@@ -295,6 +297,19 @@ def test_a_repeated_round_opens_the_sum_of_the_same_nodes_or_none() -> None:
     _, got, _ = run(made, third, Rules(), {})
     assert same(got, plain_sum([p.vector for p in made.values()]))
     run(made, replace(SESSION, attempt="fourth", round=4), Rules(), {"masked": ["n4"]})
+
+
+def test_a_sum_with_noise_is_opened_once_a_round() -> None:
+    made = parties(3)
+    for attempt in ("first", "second"):
+        session = replace(SESSION, attempt=attempt)
+        server, roster, senders = _until_masked(made, Rules(), session)
+        about = session, Rules(), roster, senders, senders, server.shares_for("n0")
+        if attempt == "second":
+            with pytest.raises(SecureAggregationError, match="another one would have other noise"):
+                steps.unmask(made["n0"].state, *about, once=True)
+            break
+        made["n0"].state, _ = steps.unmask(made["n0"].state, *about, once=True)
 
 
 def test_a_node_masks_one_vector_for_one_list_of_nodes() -> None:
