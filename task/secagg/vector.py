@@ -69,7 +69,7 @@ class Vector:
     @property
     def form(self) -> tuple[int, int, int]:
         """Bits of its sums, how many there are, and how many numbers: part of every mask's key."""
-        bits = 8 * (self.low.itemsize + self.high.itemsize * (self.high.size > 0))
+        bits = 32 if self.low.itemsize == 4 else EXACT if self.high.size == self.low.size else 64
         return bits, len(self.low), len(self.numbers)
 
     def mask(self, masks: Sequence[Mask]) -> None:

@@ -142,6 +142,12 @@ def test_numbers_travel_as_bytes() -> None:
         numbers_from(b"x" * 277)
 
 
+@pytest.mark.parametrize("form", [(96, 5, 1), (64, 5, 1), (32, 5, 1), (96, 0, 3)])
+def test_a_vector_knows_its_form(form: tuple[int, int, int]) -> None:
+    """An evaluation has scalars and no sums."""
+    assert Vector.zeros(*form).form == form
+
+
 def test_what_a_node_sends_is_uniform_and_unlike_its_numbers() -> None:
     made = parties(3, size=200_000, numbers=1)
     for p in made.values():
