@@ -160,7 +160,8 @@ class Fold:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
             if r.encrypted:  # what is in it, its node has checked
-                checked[r.name] = self._folding.reductions[r.name].check_merge(records, len(weights))
+                known = reduction.check_merge(records, len(weights))
+                steps.append(partial(reduction.merge, records, sum(weights.values()), len(weights), known))
                 continue
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")

@@ -29,6 +29,7 @@ from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
+from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
@@ -78,6 +79,7 @@ class PhaseEngine:
         self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
         examples = ExamplePrivacy(config) if config.dp.local else None
         self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
+        self.sum_grid = SumGrid(config, registry)
         self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
@@ -152,6 +154,9 @@ class PhaseEngine:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
         if phase.contract.encrypted:
             phase = replace(phase, scalars={**phase.scalars, TOTAL: self._weight(phase)})
+        if phase.contract.rounded:
+            grid = self.sum_grid.scalars(phase.contract, phase.to)
+            phase = replace(phase, scalars={**phase.scalars, **grid})
         if self.config.server.secagg:
             return self._open_secure(phase)
         requests = self.messages(phase, self.spread(phase)) if phase.to else []

@@ -27,7 +27,7 @@ from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
 from task.secagg.shamir import SHARE_BYTES
 from task.secagg.sums import Sums
-from task.secagg.vector import NUMBER_BYTES, WORD_BYTES
+from task.secagg.vector import NUMBER_BYTES
 from task.text import logger
 from task.wire import messages as wire
 from task.wire import secure
@@ -51,6 +51,7 @@ class SecurePhase:
         self.contract = secure.as_summed(phase.contract)
         self.like = engine.like(self.contract)
         server = engine.config.server
+        self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)
         session = Session(engine.run_id, engine.round, phase.kind, secrets.token_hex(16))
         self.server = Aggregation(session, rules)
@@ -67,6 +68,7 @@ class SecurePhase:
         self._why: dict[str, str] = {}  # by node, why it is out
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
+        self._before = False  # whether what it comes to was released before the run went on
         self._cannot = "the phase was not run"
         self._requests: list[Message] = []  # those of the stage in which numbers go up
 
@@ -103,6 +105,13 @@ class SecurePhase:
         about = {**listed, "senders": list(senders)}
         self._ask(grid, self._masked_orders(senders, secure.order_record(session, **about)), self._take)
         server.check_alive()
+
+        privacy = self.engine.privacy
+        if privacy and privacy.by_nodes and self.phase.contract.noised:
+            if privacy.released(self.phase):  # another sum of the round would have to be paid for
+                self._before = True
+                return
+            privacy.pay(self.phase, session.attempt)
 
         def unmask(name: str) -> Mapping[str, object]:
             inbox = server.shares_for(name)
@@ -148,8 +157,8 @@ class SecurePhase:
         for m in messages:
             self._book(self._down, names[m.metadata.dst_node_id], size := wire.payload_bytes(m.content))
             self.bytes_down += size
-        size, numbers = secure.length(self.contract, self.like)
-        most = HEAD_BYTES + size * WORD_BYTES + numbers * NUMBER_BYTES + (len(self._ids) * 256)
+        bits, size, numbers = self.form
+        most = HEAD_BYTES + size * bits // 8 + numbers * NUMBER_BYTES + (len(self._ids) * 256)
         most += sum(len(c) for c in self.clients.values()) << 9
         terms = Terms(self.engine.registry.membership, self.engine.round, most_bytes=most, once=True)
         found: dict[str, T] = {}
@@ -210,8 +219,7 @@ class SecurePhase:
         return {whose: int.from_bytes(raw, "big") for whose, raw in shares.items()}
 
     def _take(self, name: str, reply: Message) -> None:
-        clients, (size, numbers) = self.clients[name], secure.length(self.contract, self.like)
-        vector, failed = secure.read_masked(reply.content, clients, self.engine.round, size, numbers)
+        vector, failed = secure.read_masked(reply.content, self.clients[name], self.engine.round, self.form)
         self.server.add(name, vector)
         self._failed[name] = failed
         counted = sum(len(self.clients[n]) - len(self._failed[n]) for n in self.server.alive)
@@ -221,7 +229,7 @@ class SecurePhase:
 
     def folded(self) -> Folded:
         """Return what the phase comes to."""
-        alive = set(self.server.alive) if self._result else set()
+        alive = set(self.server.alive) if self._result or self._before else set()
         rejected: list[RejectedReply] = []
         counted: list[str] = []
         for name, clients in self.clients.items():
@@ -238,7 +246,8 @@ class SecurePhase:
         metrics: dict[str, dict[str, float]] = {c: {} for c in counted} if reduced else {}
         rejected.sort(key=lambda q: (q.client, q.field))
         self.engine.note_models(self._requests, {self._ids[n] for n in alive})
-        size = secure.length(self.contract, self.like)[0] * WORD_BYTES
+        bits, count, _ = self.form
+        size = count * bits // 8
         own_up = dict.fromkeys(metrics, size)
         return Folded(
             reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size
@@ -253,12 +262,12 @@ class SecurePhase:
                 reduction = folding.reductions[r.name]
                 bounds = reduction.check_merge(found[r.name], sums.clients)
                 reduction.merge(found[r.name], sums.weight, sums.clients, bounds)
-            arrays = folding.results()
+            ways = {s.name: s.reduce for s in self.contract.up_scalars}
+            made = AggregatedReplies(
+                folding.results(), clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
+                engine.trainable, reduce=ways, sums=sums.scalars, weights=np.array([sums.weight], np.int64),
+            )  # fmt: skip
+            return engine.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made
         except FieldError as err:  # of nobody in particular
             rejected += [RejectedReply(c, engine.round, err.field, err.expected, err.got) for c in clients]
             return None
-        ways = {s.name: s.reduce for s in self.contract.up_scalars}
-        return AggregatedReplies(
-            arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
-            engine.trainable, reduce=ways, sums=sums.scalars,
-        )  # fmt: skip

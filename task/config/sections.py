@@ -20,12 +20,12 @@ def knob(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: tuple[str, ...] | tuple[int, ...] = (),
 ) -> Any:
     """Declare one run-config key; the type of its default is the type of the key.
 
     `doc` is one line: meaning, paper symbol, unit, neutral value. Values are from `low` to `high`, both
-    included, strictly `above` and `below`, and one of the words in `choices`, where these are given.
+    included, strictly `above` and `below`, and one of `choices`, where these are given.
     """
     bounds = {">=": low, ">": above, "<=": high, "<": below}
     bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
@@ -168,6 +168,9 @@ class ServerConfig(Section):
         0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
     )
     he: bool = knob(False, "homomorphic encryption: the server adds ciphertexts that only nodes can open")
+    secagg_bits: int = knob(
+        96, "secagg: bits of a sum; 96 = exact; fewer round, by max-update-norm", choices=(32, 64, 96)
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
@@ -264,6 +267,17 @@ class DPConfig(Section):
         "what is protected: all of a client's data, or one of its examples",
         choices=("client", "example"),
     )
+    noise_by: str = knob(
+        "server",
+        "who adds the noise: server, or, under secagg, nodes, a share each",
+        choices=("server", "nodes"),
+    )
+    colluding: int = knob(1, "c, nodes that may give their noise away; the others' is enough", low=0)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether nodes add shares of the noise, so that the server sees no sum without."""
+        return self.central and self.noise_by == "nodes"
 
     @property
     def central(self) -> bool:

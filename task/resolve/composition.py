@@ -13,10 +13,11 @@ from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import entry_of
 from task.resolve.private import why_not_central, why_not_local
+from task.secagg.grid import EXACT
 from task.spec.algorithms import ALGORITHMS
 from task.spec.encryption import why_not_added
 from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP
+from task.spec.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
 from task.spec.selections import SELECTIONS
 from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
@@ -27,14 +28,14 @@ class Choice:
     """Values of a run-config key that add something to an algorithm."""
 
     key: str
-    values: tuple[bool | str, ...]  # which are alike in what they need
+    values: tuple[bool | int | str, ...]  # which are alike in what they need
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
         if self.values in ((SOME,), (BELOW_ONE,)):
             return f"{self.key} {self.values[0]}"
-        values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
+        values = [str(v).lower() if isinstance(v, int) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
 
     def chosen(self, config: Config) -> bool:
@@ -43,8 +44,10 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
         got["structured.kind"] = config.structured.kind
-        if self.key in ("secagg", "he"):
-            return server.secagg if self.key == "secagg" else server.he
+        if self.key in ("secagg", "secagg-bits"):
+            return server.secagg and (self.key == "secagg" or server.secagg_bits < EXACT)
+        if self.key == "he":
+            return server.he
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -140,6 +143,15 @@ def _secure(entry: Algorithm) -> str:
     return ""
 
 
+def _rounded(entry: Algorithm) -> str:
+    if why := _secure(entry) or _no_base(entry):
+        return why
+    for r in (r for c in (entry, *entry.phases.values()) if c.work == "train" for r in c.up):
+        if r.reduce != "mean" or r.code or r.per or r.layout not in (SHARED, PARAMETERS):
+            return f"its clients send {r.name!r}, whose numbers no bound on updates holds for"
+    return ""
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -170,6 +182,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("structured.kind", ("low-rank", "mask"), _structured),
     Choice("dp.noise", (SOME,), why_not_central),
     Choice("dp.unit", ("example",), why_not_local),
+    Choice("secagg-bits", (64, 32), _rounded),
     Choice("secagg", (True,), _secure),
     Choice("he", (True,), why_not_added),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
@@ -224,6 +237,13 @@ def _check_secure(config: Config) -> None:
          "a sum is opened once all nodes have answered or the time is up"),
     ):  # fmt: skip
         _refuse(on, ("secagg", "true", "false"), key, value, why)
+    bits = f"{server.secagg_bits}"
+    if server.secagg_bits < EXACT and not (server.max_update_norm or config.dp.central):
+        raise ConfigError(
+            f'run-config key "secagg-bits": expected {EXACT} with max-update-norm = 0, as without a bound on '
+            f"updates a sum of {bits} bits could wrap; got {bits}. Set max-update-norm: what is larger "
+            "is refused"
+        )
 
 
 def _check_encrypted(config: Config) -> None:

@@ -16,6 +16,7 @@ from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
+from task.secagg.grid import EXACT, check_rounded
 from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
@@ -62,6 +63,7 @@ def stages_of(config: Config) -> frozenset[str]:
     named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
     named |= {"dp": config.dp.central and not config.dp.adaptive, "adaptive-dp": config.dp.adaptive}
     named["example-dp"] = config.dp.local
+    named["grid"] = config.server.secagg and config.server.secagg_bits < EXACT and not config.dp.central
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
@@ -100,6 +102,9 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
             'hold exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
             f"got {config.model!r}"
         )
+    if "grid" in entry.stages:
+        state = model.state_dict()
+        check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

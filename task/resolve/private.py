@@ -133,7 +133,15 @@ def _check_local(config: Config) -> None:
 
 def _check_central(config: Config) -> None:
     server, train, data = config.server, config.train, config.data
+    nodes, dp = config.dp.distributed, config.dp
     for key, expected, got, on, why in (
+        ("dp.noise-by", '"server"', "nodes", nodes and not server.secagg,
+         "without secagg = true the server sees each client's update before other nodes add noise"),
+        ("dp.clip-quantile", "0", dp.clip_quantile, nodes and dp.clip_quantile > 0,
+         'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it'),
+        ("dp.colluding", f"less than secagg-min-nodes = {server.secagg_min_nodes}", dp.colluding,
+         nodes and dp.colluding >= server.secagg_min_nodes,
+         "the noise of one node at least must stay unknown"),
         ("selection", '"uniform"', server.selection, server.selection != "uniform",
          "each client joins a round by a secret coin of its own"),
         ("fraction-train", "above 0", server.fraction_train, server.fraction_train == 0,

@@ -109,6 +109,11 @@ class Algorithm:
         return any(r.encrypted for r in self.up)
 
     @property
+    def rounded(self) -> bool:
+        """Whether clients send integers on the grid of the sum (`task.spec.stages`)."""
+        return any(r.rounded for r in self.up)
+
+    @property
     def individual(self) -> bool:
         """Whether messages name the population: for what differs by client, or holds a number for each."""
         routed = any(r.to == "each" and r.layout != SUB_MODEL for r in self.down)

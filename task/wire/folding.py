@@ -66,7 +66,7 @@ class Folding:
         like = self.like[record.name]
         if record.encrypted:
             return self.ciphertexts(like)
-        if record.clipped:  # a sum of int32
+        if record.integers:  # a sum of int32 or int64
             like = {n: as_integers(a, np.int64) for n, a in like.items()}
         made = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)
         for client, row in rows.items():
@@ -87,8 +87,9 @@ class Folding:
         Raises:
             FieldError: Something is not as expected; nothing was folded then.
         """
-        found, weight = {}, self.weight(row)
+        found, weights = {}, {r.name: 1 if r.integers else self.weight(row) for r in self.entry.up}
         for r in self.entry.up:
+            weight = weights[r.name]
             peaks = check_arrays(r.name, arrays[r.name], self.like[r.name])
             if r.name in self.reductions:
                 found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
@@ -98,7 +99,7 @@ class Folding:
 
         def fold() -> None:
             for name, reduction in self.reductions.items():
-                reduction.add(arrays[name], weight, client, found[name])
+                reduction.add(arrays[name], weights[name], client, found[name])
 
         return fold
 

@@ -36,7 +36,7 @@ def encryption(bench: Bench) -> Iterator[Row]:
     for n in CASES:
         times: dict[str, list[float]] = {"node": [], "masks": [], "server": [], "sums": []}
         for turn in range(passes + 1):
-            masks, sums = one_round(n, 0, words, str(turn))
+            masks, sums, _ = one_round(n, 0, words, str(turn))
             sealed, ours = _spent(lambda: key.seal(values)), Ciphertexts(like)
             added = _spent(lambda server=ours, nodes=n: _add(server, partial, nodes))
             opened = _spent(lambda server=ours: key.unseal(server.result()[ckks.CIPHERTEXT], size + 1))
