@@ -167,6 +167,11 @@ class ServerConfig(Section):
     secagg_threshold: int = knob(
         0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
     )
+    transcript: str = knob(
+        "none",
+        "what is published for anyone to check the rounds by: sums, or the nodes' uploads too, see verify.md",
+        choices=("none", "sums", "full"),
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)

@@ -232,6 +232,17 @@ def read_masked(
     return Vector(found["low"], found["high"], scalars), failed
 
 
+def vector_arrays(vector: Vector) -> Arrays:
+    """Return a vector as arrays."""
+    numbers = np.frombuffer(vector.number_bytes(), np.uint8).copy()
+    return {"low": vector.low.copy(), "high": vector.high.copy(), NUMBERS: numbers}
+
+
+def vector_in(arrays: NamedArrays) -> Vector:
+    """Return the vector of `vector_arrays`."""
+    return Vector(arrays["low"], arrays["high"], numbers_from(arrays[NUMBERS].tobytes()))
+
+
 def length(entry: Algorithm, like: Mapping[str, NamedArrays]) -> tuple[int, int]:
     """Return how many sums and scalars a masked vector has."""
     return sum(a.size for r in entry.up for a in like[r.name].values()), HEAD + PARTS * len(
