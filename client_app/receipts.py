@@ -13,6 +13,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.node import Node
 from task.config.paths import state_root
+from task.config.read import as_run_config
+from task.config.run_name import terms
 from task.numerics.arrays import sha256
 from task.privacy.ledger import Releases
 from task.secagg.identity import Endorsement, identity_in
@@ -32,9 +34,10 @@ def commit(node: Node, context: Context, message: Message, answer: RecordDict) -
     attempt = str(wire.entry_of(order, commitments.ATTEMPT) or "")
     if not attempt:
         return
+    number = int(str(wire.entry_of(order, "server-round") or 0))
     statement = Statement(
-        str(wire.entry_of(order, "run") or ""), int(str(wire.entry_of(order, "server-round") or 0)), kind,
-        attempt, tuple(wire.clients_of(message)), _received(order), commitments.digest(answer),
+        str(wire.entry_of(order, "run") or ""), terms(as_run_config(node.config)), number, kind, attempt,
+        tuple(wire.clients_of(message)), _received(order), commitments.digest(answer),
     )  # fmt: skip
     key, endorsement = _key(context)
     made = commitments.sign(key, statement, endorsement)

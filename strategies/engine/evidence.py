@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message, RecordDict
 
 from strategies.engine.state import dump_state
+from task.config.read import as_run_config
+from task.config.run_name import terms
 from task.errors import BouquetError, FieldError
 from task.numerics.arrays import Arrays, sha256
 from task.spec.selections import CANDIDATES
@@ -47,6 +49,7 @@ class Evidence:
 
     phase: "Phase"
     run: str
+    terms: str  # SHA-256 of the run's keys
     round: int
     full: bool = False  # whether uploads are kept
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known here
@@ -70,9 +73,13 @@ class Evidence:
             FieldError: There is none, or it is not one to this answer.
         """
         commitment, asked = commitments.detach(content), tuple(clients)
-        if commitment.model != self.model:
-            raise FieldError(commitments.COMMITMENT, f"the model {self.model[:12]}", commitment.model[:12])
-        mine = (self.run, self.round, self.phase.kind, self.attempt, asked, self.model)
+        for what, want, got in (
+            ("model", self.model, commitment.model),
+            ("run config", self.terms, commitment.terms),
+        ):
+            if want != got:
+                raise FieldError(commitments.COMMITMENT, f"the {what} {want[:12]}", got[:12])
+        mine = (self.run, self.terms, self.round, self.phase.kind, self.attempt, asked, self.model)
         statement = Statement(*mine, commitments.digest(content))
         commitment.check(statement)
         if commitment.endorsement and self.authority:
@@ -171,7 +178,10 @@ def evidence_for(engine: "PhaseEngine", phase: "Phase") -> Evidence | None:
     if mode == "none" or phase.name in ("evaluate", "adapt", CANDIDATES):
         return None
     online = len(engine.registry.membership.present()) if engine.privacy else 0
-    return Evidence(phase, engine.run_id, engine.round, mode == "full", engine.journal.authority, online)
+    mine = terms(as_run_config(engine.config))
+    return Evidence(
+        phase, engine.run_id, mine, engine.round, mode == "full", engine.journal.authority, online
+    )
 
 
 def witness(engine: "PhaseEngine", evidence: Evidence | None) -> Callable[[Message, Sequence[str]], None]:

@@ -42,8 +42,8 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
         got["structured.kind"] = config.structured.kind
-        if self.key == "secagg":
-            return server.secagg
+        if self.key in ("secagg", "transcript"):
+            return server.secagg if self.key == "secagg" else server.transcript in self.values
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -139,6 +139,13 @@ def _secure(entry: Algorithm) -> str:
     return ""
 
 
+def _summed(entry: Algorithm) -> str:
+    for contract in (entry, *entry.phases.values()):
+        if single := [r.name for r in contract.up if r.reduce == "collect"]:
+            return f'the rule needs each client\'s {single[0]!r}, which only "full" publishes'
+    return ""
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -170,6 +177,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("dp.noise", (SOME,), why_not_central),
     Choice("dp.unit", ("example",), why_not_local),
     Choice("secagg", (True,), _secure),
+    Choice("transcript", ("sums",), _summed),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -196,6 +204,11 @@ def check_composition(config: Config) -> None:
         _check_parts(config)
     if config.server.secagg:
         _check_secure(config)
+    if config.server.transcript == "full" and config.dp.central:
+        raise ConfigError(
+            'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
+            'masked ones, are without noise; got "full"'
+        )
 
 
 def _check_secure(config: Config) -> None:
@@ -234,6 +247,8 @@ def _check_parts(config: Config) -> None:
         ("structured.kind", config.structured.kind, config.structured.kind != "none",
          "a restriction is of the whole model"),
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
+        ("transcript", config.server.transcript, config.server.transcript != "none",
+         "a transcript's sums are of whole models"),
         ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip

@@ -3,8 +3,8 @@
 A node of a run with a transcript adds a record ``commitment`` to each answer that counts for the model: a
 signature (Ed25519) of the statement
 
-    run, round, phase, attempt, the clients it was asked for, SHA-256 of the model that it received,
-    SHA-256 of the answer
+    run, the run's keys, round, phase, attempt, the clients it was asked for, SHA-256 of the model that it
+    received, SHA-256 of the answer
 
 The SHA-256 of an answer is that of its records without the commitment, by sorted names: of arrays name,
 dtype, shape and bytes; of numbers and texts their JSON. It is that of the numbers and not of how they travel,
@@ -46,6 +46,7 @@ class Statement:
     """What a node signs."""
 
     run: str  # identity of the run
+    terms: str  # SHA-256 of its keys, `task.config.run_name.terms`
     round: int
     phase: str  # message type
     attempt: str  # never used before: a round that is done again has another one
@@ -55,7 +56,16 @@ class Statement:
 
     def encoded(self) -> bytes:
         """Return it as bytes that no other statement gives."""
-        about = (PROTOCOL, self.run, self.round, self.phase, self.attempt, len(self.clients), *self.clients)
+        about = (
+            PROTOCOL,
+            self.run,
+            self.terms,
+            self.round,
+            self.phase,
+            self.attempt,
+            len(self.clients),
+            *self.clients,
+        )
         return encode(*about, self.model, self.upload)
 
 
@@ -63,6 +73,7 @@ class Statement:
 class Commitment:
     """A statement's signature, and whose key it is by."""
 
+    terms: str
     model: str
     key: bytes  # public Ed25519 key
     signature: bytes
@@ -81,7 +92,8 @@ class Commitment:
 
     def fields(self) -> dict[str, str]:
         """Return it as texts."""
-        own = {"model": self.model, "key": self.key.hex(), "signature": self.signature.hex()}
+        own = {"terms": self.terms, "model": self.model}
+        own |= {"key": self.key.hex(), "signature": self.signature.hex()}
         return own | (self.endorsement.fields() if self.endorsement else {})
 
 
@@ -91,11 +103,11 @@ def commitment_in(fields: Mapping[str, object]) -> Commitment:
     Raises:
         FieldError: A field is missing or unusable.
     """
-    names = ("model", "key", "signature")
+    names = ("terms", "model", "key", "signature")
     texts = {k: v for k, v in fields.items() if isinstance(v, str)}
     try:
-        model, key, signature = (texts[name] for name in names)
-        return Commitment(model, bytes.fromhex(key), bytes.fromhex(signature), Endorsement.read(texts))
+        terms, model, key, signature = (texts[name] for name in names)
+        return Commitment(terms, model, bytes.fromhex(key), bytes.fromhex(signature), Endorsement.read(texts))
     except (KeyError, ValueError) as err:
         raise FieldError(COMMITMENT, WANTED, f"one without {wire.one_line(str(err))}") from None
 
@@ -103,7 +115,7 @@ def commitment_in(fields: Mapping[str, object]) -> Commitment:
 def sign(key: Ed25519PrivateKey, statement: Statement, endorsement: Endorsement | None) -> Commitment:
     """Return a commitment to a statement."""
     public = key.public_key().public_bytes_raw()
-    return Commitment(statement.model, public, key.sign(statement.encoded()), endorsement)
+    return Commitment(statement.terms, statement.model, public, key.sign(statement.encoded()), endorsement)
 
 
 def attach(content: RecordDict, commitment: Commitment) -> None:
