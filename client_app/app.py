@@ -102,7 +102,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
             masking = masking_of(message.content, message.metadata.message_type, node.config, context)
             content = answer(node, message.content, contract, masking)
-            commit(node, context, message, content)
+            commit(node, context, name, message, content)
             return Message(content, reply_to=message)
 
         return on_message

@@ -15,6 +15,7 @@ from client_app.node import Node
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import terms
+from task.errors import WireError
 from task.numerics.arrays import sha256
 from task.privacy.ledger import Releases
 from task.secagg.identity import Endorsement, identity_in
@@ -28,12 +29,21 @@ from task.wire.secure import DIVERGED, FAILED, SECAGG
 KEPT = "transcript"  # name in Flower's ``Context.state``: the key of a node without a certificate
 
 
-def commit(node: Node, context: Context, message: Message, answer: RecordDict) -> None:
-    """Sign the answer to a message and keep a receipt, if the message asks for that."""
+def commit(node: Node, context: Context, phase: str, message: Message, answer: RecordDict) -> None:
+    """Sign the answer to a message of a phase and keep a receipt, if the run's transcript covers the phase.
+
+    Raises:
+        WireError: The message does not say which attempt it is.
+    """
+    if not commitments.covers(node.config.server.transcript, phase):
+        return
     order, kind = message.content, message.metadata.message_type
     attempt = str(wire.entry_of(order, commitments.ATTEMPT) or "")
     if not attempt:
-        return
+        raise WireError(
+            f"{kind}: expected {commitments.ATTEMPT!r}: under this run config (transcript = "
+            f'"{node.config.server.transcript}") no node sends what it has not signed; got none'
+        )
     number = int(str(wire.entry_of(order, "server-round") or 0))
     statement = Statement(
         str(wire.entry_of(order, "run") or ""), terms(as_run_config(node.config)), number, kind, attempt,

@@ -52,7 +52,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.ledger = Ledger(folder.path, resume=resume)
         config = folder.config()
-        about = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
+        about: dict[str, Any] = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
         self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
         self.authority = authority()
         self.snapshot: Snapshot | None = None

@@ -77,7 +77,8 @@ def read_chain(run: Path, findings: Findings) -> Chain:
     if not lines:
         raise DataError(f"{path}: expected the line of round 0; got none")
     for row in lines:
-        mine, first = row.get("about", lines[0]["about"]), lines[0]["about"]
+        first = lines[0]["about"]
+        mine = row.get("about") or first
         if (mine["id"], terms(mine["run"])) != (first["id"], terms(first["run"])):
             findings.fault(row["round"], "the run was resumed under other keys than it was begun with")
     findings.checked("lines, each with the SHA-256 of the one before it", len(lines))

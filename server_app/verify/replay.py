@@ -1,7 +1,8 @@
 """The rounds again, from the published sums: the rule's own code, with a transcript in place of nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -51,7 +52,7 @@ class ReplayEngine(PhaseEngine):
         self.begin(int(line["round"]), float(line["lr"]))
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
-        self._names.names = tuple(next(iter(given), None) or line.get("cohort", ()))
+        self._names.names = tuple(next(iter(given), ()) or line.get("cohort", ()))
         self._spent: Row = line.get("spent", {})
 
     def run(self, phase: Phase, grid: Grid) -> Folded:
@@ -70,6 +71,10 @@ class ReplayEngine(PhaseEngine):
         if "asked" in line and line["asked"] != list(phase.to):
             raise DiffersError(
                 f"phase {phase.name}: expected the rule to ask {len(phase.to)} clients; got others"
+            )
+        if "sent" in line and line["sent"] != dict(phase.scalars):
+            raise DiffersError(
+                f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
             )
         coder, like = self._coder(phase), self.like
         summed = Summed(self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, coder)
@@ -116,7 +121,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
             engine.begin_line(line, state.arrays)
             context = RoundContext(
                 rule, entry, number, float(line["lr"]), tuple(line.get("cohort", ())), engine.registry.names,
-                engine.trainable, lambda clients: dict.fromkeys(clients, 1),
+                engine.trainable, partial(_examples, line),
                 groups=tuple(tuple(group) for group in line.get("groups", ())),
             )  # fmt: skip
             state = _round(
@@ -156,6 +161,13 @@ def _round(
         return done.result[0]
     engine.findings.note(f"round {line['round']} was skipped: {line['why'] or 'nobody was asked'}")
     return done.skipped(state, asked, done.trained())
+
+
+def _examples(line: Row, clients: Iterable[str]) -> dict[str, Any]:
+    """Return n_k by client as far as a rule's result depends on it: their mean is among what was sent."""
+    sent = (phase.get("sent", {}).get("mean-examples") for phase in line["phases"])
+    mean = next((n for n in sent if n is not None), None)
+    return dict.fromkeys(clients, 1.0) if mean is None else {"": mean}
 
 
 def _check_result(line: Row, state: ServerState, findings: Findings) -> None:

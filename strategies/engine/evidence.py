@@ -18,7 +18,6 @@ from task.config.read import as_run_config
 from task.config.run_name import terms
 from task.errors import BouquetError, FieldError
 from task.numerics.arrays import Arrays, sha256
-from task.spec.selections import CANDIDATES
 from task.wire import commitments
 from task.wire import messages as wire
 from task.wire.commitments import Commitment, Statement
@@ -116,6 +115,7 @@ class Evidence:
         committed = {c for u in self.uploads for c in u.clients}
         missing = {c: why[c] for c in phase.to if c in why and c not in committed}
         more = {"uploads": uploads, "missing": missing, "masks": dict(self.masks)}
+        more |= {"sent": dict(phase.scalars)}
         return {**about, "asked": list(phase.to), **more, "replies": replies_record(folded.reduced)}
 
     def _sealed(self) -> list[str]:
@@ -170,12 +170,9 @@ class RoundEvidence:
 
 
 def evidence_for(engine: "PhaseEngine", phase: "Phase") -> Evidence | None:
-    """Return what is to be gathered of a phase; None if the run has no transcript or needs none of it.
-
-    Models that are measured, and losses that a policy asks for, change no model but by who trains.
-    """
+    """Return what is to be gathered of a phase; None if the run has no transcript or needs none of it."""
     mode = engine.config.server.transcript
-    if mode == "none" or phase.name in ("evaluate", "adapt", CANDIDATES):
+    if not commitments.covers(mode, phase.name):
         return None
     online = len(engine.registry.membership.present()) if engine.privacy else 0
     mine = terms(as_run_config(engine.config))

@@ -201,7 +201,8 @@ class Fold:
 
     def sums(self) -> Arrays:
         """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
-        found, partials = {}, self._folding.partials()
+        found: Arrays = {}
+        partials = self._folding.partials()
         for r in self.entry.up:
             for part, arrays in partials[r.name].items() if r.reduce != "collect" else ():
                 found |= {f"{r.name}.{part}/{n}": a for n, a in arrays.items()}

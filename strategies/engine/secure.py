@@ -115,8 +115,8 @@ class SecurePhase:
         opened = server.take_unmask(shares)
         if self.evidence:
             self.evidence.sums = secure.vector_arrays(opened)
-            keys = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
-            masks = {"keys": keys, "senders": list(senders), "shares": shares}
+            public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
+            masks = {"keys": public, "senders": list(senders), "shares": shares}
             self.evidence.masks = masks if self.evidence.full else {}
         found, sums = secure.partials_of(self.contract, self.like, opened)
         clients = sum(len(self.clients[n]) - len(self._failed[n]) for n in alive)

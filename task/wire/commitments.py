@@ -28,6 +28,7 @@ from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.secagg.identity import Endorsement
 from task.secagg.primitives import encode
+from task.spec.selections import CANDIDATES
 from task.storage.files import write_safetensors
 from task.wire import messages as wire
 
@@ -39,6 +40,14 @@ KINDS: Mapping[str, type[ArrayRecord | ConfigRecord | MetricRecord]] = {
     "config": ConfigRecord,
     "metrics": MetricRecord,
 }
+
+
+def covers(transcript: str, phase: str) -> bool:
+    """Return whether nodes commit to their answers in a phase, given the run-config key.
+
+    Models that are measured, and losses that a policy asks for, change no model but by who trains.
+    """
+    return transcript != "none" and phase not in ("evaluate", "adapt", CANDIDATES)
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Statement:
 
     def encoded(self) -> bytes:
         """Return it as bytes that no other statement gives."""
-        about = (
+        about: tuple[str | int, ...] = (
             PROTOCOL,
             self.run,
             self.terms,
@@ -182,7 +191,7 @@ class Stored:
             if kind == "arrays":
                 made[name] = wire.pack_arrays({key: self.arrays[number] for key, number in rest})
             else:
-                made[name] = KINDS[kind]({key: _value(value) for key, value in rest})  # type: ignore[arg-type]
+                made[name] = KINDS[kind]({key: _value(value) for key, value in rest})
         return made
 
     def write(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs with a transcript, in this process: the ServerApp, real messages, real clients, a result folder."""
+"""Whole runs with a transcript, in this process: ServerApp, real messages, real clients, result folder."""
 
 from __future__ import annotations
 
