@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from client_app.node import Node
 from task.config.paths import state_root
@@ -72,7 +72,7 @@ def _received(order: RecordDict) -> str:
     """Return the SHA-256 of the model that an order brings; "" if it brings none to all clients."""
     if coded := wire.entry_of(order, MODEL):
         return str(coded)  # `client_app.replica` has checked it
-    record = wire.array_record(order, wire.ARRAYS)
+    record = wire.records_of(order, ArrayRecord).get(wire.ARRAYS)
     return "" if record is None else sha256(wire.views(record))
 
 

@@ -89,7 +89,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.family = family_of(model, config, shape)
     if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
-    record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
         record["code"] = code
     if moments is not None:

@@ -56,7 +56,9 @@ def read_chain(run: Path, findings: Findings) -> Chain:
         )
     whole, rest = split(path.read_bytes())
     if rest:
-        findings.fault(None, f"{LINES} ends in {len(rest)} bytes of a line that is not whole")
+        findings.note(
+            f"{LINES} ends in {len(rest)} bytes of a line that is not whole: the run was killed there"
+        )
     lines: list[Row] = []
     previous = ""
     for number, line in enumerate(whole):

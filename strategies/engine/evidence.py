@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Upload:
+class CommittedUpload:
     """An answer that its node has committed to."""
 
     node: str  # name that it is enrolled under; "" = none
@@ -54,7 +54,7 @@ class Evidence:
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known here
     sealed: int = 0  # nodes online, among which those that answered are hidden; 0 = they are named
     attempt: str = field(default_factory=lambda: secrets.token_hex(16))
-    uploads: list[Upload] = field(default_factory=list)
+    uploads: list[CommittedUpload] = field(default_factory=list)
     sums: Arrays = field(default_factory=dict)
     masks: Mapping[str, Any] = field(default_factory=dict)  # what opens a sum of masked uploads
     folded: "Folded | None" = None
@@ -86,7 +86,8 @@ class Evidence:
                 commitment.endorsement.check(self.authority, node, commitment.key)
             except BouquetError as err:
                 raise FieldError(commitments.COMMITMENT, commitments.WANTED, str(err)) from None
-        self.uploads.append(Upload(node, asked, statement.upload, commitment, content if self.full else None))
+        kept = content if self.full else None
+        self.uploads.append(CommittedUpload(node, asked, statement.upload, commitment, kept))
 
     def close(self, folded: "Folded") -> None:
         """Take what the phase came to; where noise was added, no other sums than with it."""

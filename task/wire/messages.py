@@ -282,11 +282,6 @@ def entry_of(content: RecordDict, name: str) -> object:
     return _config(content).get(name)
 
 
-def array_record(content: RecordDict, name: str) -> ArrayRecord | None:
-    """Return a message's array record of a name; None if it has none."""
-    return records_of(content, ArrayRecord).get(name)
-
-
 def _config(content: RecordDict) -> ConfigRecord:
     return records_of(content, ConfigRecord).get(CONFIG, ConfigRecord())
 
