@@ -394,6 +394,29 @@ def test_a_transcript_that_ends_before_the_run(copy: Path) -> None:
 # ------------------------------------------------------------------------------------- what goes wrong
 
 
+def test_a_node_that_is_lost_after_its_shares_leaves_a_sum_that_can_be_added_up(
+    owners: Path, tmp_path: Path
+) -> None:
+    """Its masks with the others are taken off by its key, which their shares give."""
+
+    def lost(node: int, reply: Message) -> Message | None:
+        late = node == 1 and reply.metadata.group_id == "2" and reply.metadata.message_type == "train"
+        return None if late else reply
+
+    keys = owners_config(owners, num_server_rounds=2) | {"secagg": True, "transcript": "full"}
+    folder = run_here(keys | {"round-timeout": 1.0}, tmp_path, 4, tamper=lost)
+    made = found(folder)
+    assert (texts(made), made.counts[ADDED]) == ([], 2)
+    lines = lines_of(folder)
+    assert [len(uploads(lines, n)) for n in (1, 2)] == [4, 3]
+    shares = lines[2]["phases"][0]["masks"]["shares"]
+    whose = next(iter(shares))
+    shares[whose][whose] += 1
+    rewritten(folder, folder, lines)
+    (text,) = texts(found(folder))
+    assert text.startswith("round 2: phase train: expected the sum of the kept uploads")
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_killed_run_goes_on_with_its_transcript(
     every: int, owners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
