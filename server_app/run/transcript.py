@@ -63,6 +63,8 @@ class Transcript:
                 f"{self.path}: expected at least the {length} bytes that the checkpoint counts on; got "
                 f"{self.offset()}. Put the file back, or start again under another --run-name"
             )
+        for rest in self.folder.glob(".*"):  # of a write that was killed
+            shutil.rmtree(rest, ignore_errors=True)
         if not self.path.exists():
             return
         with self.path.open("r+b") as file:

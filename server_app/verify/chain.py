@@ -38,9 +38,12 @@ class Chain:
         return terms(self.about["run"])
 
     def redone(self, server_round: int) -> bool:
-        """Return whether a round was begun more than once, as the run was resumed before it was over."""
+        """Return whether a round may have been begun before, as the run was resumed before it was over.
+
+        When a run is killed, one round has no line yet, and the next one trains.
+        """
         starts = ((int(line["round"]), len(line["dropped"])) for line in self.lines if "dropped" in line)
-        return any(first <= server_round <= first + more for first, more in starts)
+        return any(first <= server_round <= first + more + 1 for first, more in starts)
 
 
 def read_chain(run: Path, findings: Findings) -> Chain:

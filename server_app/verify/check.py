@@ -36,7 +36,7 @@ def verify(run: Path, kit: Path | None = None, authority: Path | None = None) ->
         check_signatures(chain, given, findings)
         last = replay(chain, findings)
         if own:
-            check_receipts(chain, own, findings)
+            check_receipts(chain, own, RunFolder(run).finished(), findings)
         _check_published(run, chain, last is not None, findings)
         _check_ledger(run, chain, findings)
     except (KeyError, TypeError, IndexError) as err:

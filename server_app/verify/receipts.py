@@ -52,24 +52,31 @@ def own_of(place: Path, run: str) -> Own:
     return Own(name, authority, folder, tuple(found.values()))
 
 
-def check_receipts(chain: Chain, own: Own, findings: Findings) -> None:
-    """Check that each upload with a receipt was counted once, and that no other is in the node's name."""
+def check_receipts(chain: Chain, own: Own, over: bool, findings: Findings) -> None:
+    """Check that each upload with a receipt was counted once, and that no other is in the node's name.
+
+    `over` says whether the run has ended, so that no line is still to come.
+    """
     known = {(number, phase["attempt"]): phase for number, phase in phases(chain)}
     same: dict[str, list[Row]] = defaultdict(list)  # receipts of one order, which may have come twice
     for receipt in own.receipts:
         same[json.dumps([receipt[k] for k in ("round", "attempt", "clients")])].append(receipt)
-    abandoned = 0
+    abandoned = waiting = 0
     for receipts in same.values():
         number, attempt = int(receipts[0]["round"]), str(receipts[0]["attempt"])
         phase = known.get((number, attempt))
         if phase is None and chain.redone(number):
             abandoned += 1
+        elif phase is None and not over and number > chain.lines[-1]["round"]:
+            waiting += 1
         elif phase is None:
             findings.fault(number, "there is a receipt of an upload, and nothing of its phase", own.name)
         elif any(r["answered"] for r in receipts):
             _check_one(number, phase, receipts, own.name, findings)
     if abandoned:
         findings.note(f"{abandoned} uploads of the node are of rounds that were begun again after a restart")
+    if waiting:
+        findings.note(f"{waiting} uploads of the node are of rounds without a line yet: the run is not over")
     _check_others(chain, own, findings)
 
 

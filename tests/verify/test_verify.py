@@ -437,10 +437,14 @@ def test_a_killed_run_goes_on_with_its_transcript(
     with pytest.raises(KeyboardInterrupt):
         run_here(keys, tmp_path, grid=Dies)
     monkeypatch.undo()
-    half = found(tmp_path / "runs/it")
+    half = found(tmp_path / "runs/it", tmp_path / "state")
     assert texts(half) == []
     assert "there is no model.safetensors yet: the run is not over" in half.notes
+    late = "uploads of the node are of rounds without a line yet: the run is not over"
+    assert f"2 {late}" in half.notes
+    (tmp_path / "runs/it/transcript/.4-0-train.safetensors.a").mkdir()
     folder = run_here(keys | {"resume": True}, tmp_path)
+    assert not list((folder / "transcript").glob(".*"))
     lines = lines_of(folder)
     assert [line["round"] for line in lines] == [0, 1, 2, 3, 4, 5]
     again = 4 if every == 1 else 3
