@@ -101,6 +101,10 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
         record["initial_model"] = asdict(loaded)
         remarks += loaded.lines()
+    if config.server.transcript == "full" and not config.server.secagg:
+        remarks.append(
+            'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
+        )
     if dataset is not None and not resume and (warning := unscaled(dataset, config.data)):
         remarks.append(f"warning: {warning}")
     return OpenedRun(

@@ -95,15 +95,17 @@ def proves(chain: Chain, *, receipts: bool) -> tuple[list[str], list[str]]:
     )
     shown = ["every published model is the rule's result on the published sums, from the initial model on"]
     if not noise:
-        shown.append(
-            "each client that is counted is so in one upload, to which the holder of a key has committed"
-        )
+        shown += [
+            "each client is counted in one upload at most, to which the holder of a key has committed",
+            "that holder had received the model of the round before, as published, and the run's keys",
+        ]
     if full:
         shown.append("the published sums are the sums of those very uploads")
     if receipts:
-        shown.append(
-            "each upload that the node has sent, by its receipts, was counted once, and no other in its name"
+        text = (
+            "each upload of the node, by its receipts, was counted once, but in rounds that were begun again"
         )
+        shown.append(f"{text}; no other is in its name" if not noise else text)
     hidden = [
         "that a node trained honestly, on its own data: a commitment says what was sent, not how it was made",
         "that nodes whose receipts were not checked were not left out",
