@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -33,6 +33,7 @@ from task.errors import ConfigError, DataError
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
+from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
 from task.storage.files import make_folder
@@ -115,9 +116,13 @@ class Node:
             _smaller(self.config, *size, self.device) if self.config.train.dropout_width < 1 else self.model()
         )
 
+    @cached_property
+    def _initial(self) -> tuple[Arrays, Parts]:
+        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)
+
     def initial(self) -> Arrays:
         """Return the run's initial model; not to be changed."""
-        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[0]
+        return self._initial[0]
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
@@ -127,7 +132,7 @@ class Node:
 
     def parts(self) -> Parts:
         """Return which of the model's tensors are shared and which are private."""
-        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)[1]
+        return self._initial[1]
 
     def forms(self) -> Forms:
         """Return what records look like under the run's model."""
@@ -152,6 +157,14 @@ class Node:
         if self.config.train.dropout_width < 1:
             self.local_model()  # which the run's model may not have
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
+        if canaries := canary_names(self.config):
+            if isinstance(self.clients, OneClient):
+                raise ConfigError(
+                    'run-config key "audit.canaries": expected 0 where nodes bring their own data, as '
+                    f"canaries are clients of a partition; got {len(canaries)}"
+                )
+            names = [*names, *canaries]
+            counts = np.concatenate([counts, np.full(len(canaries), CLAIMED)])
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
             code=code_of(references_in(as_run_config(self.config))),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from flwr.app import Message
@@ -13,7 +14,7 @@ from task.codecs.sign import Sign
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
+from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, Sum
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import checks, traffic
@@ -158,21 +159,24 @@ class Fold:
     ) -> Callable[[], None]:
         self._check_fields(answer.partials)
         weights = {client: self._folding.weight(row) for client, row in rows.items()}
-        parts, checked = dict(answer.partials), {}
+        steps: list[Callable[[], None]] = []
         for r in contract.up:
+            reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
             if r.coded and r.carry == "each":
-                records = parts[r.name] = {c: _row(self.coder, r, c, row) for c, row in records.items()}
+                records = {c: _row(self.coder, r, c, row) for c, row in records.items()}
             check_partial(r, records, self.like[r.name], weights)
-            if r.carry == "each" and r.reduce != "collect":
-                parts[r.name] = self._folding.reduction(r, records).partial()
-            checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
+            sent = {c: {k: a for k, a in records[c].items() if k} for c in rows} if r.carry == "each" else {}
+            if r.carry == "each" and isinstance(reduction, Sum):
+                steps.append(reduction.adding({c: (a, weights[c]) for c, a in sent.items()}))
+            else:
+                total, known = sum(weights.values()), reduction.check_merge(records, len(weights))
+                steps.append(partial(reduction.merge, records, total, len(weights), known))
             if r.carry == "each":
                 for client, row in rows.items():
-                    sent = {k: a for k, a in records[client].items() if k}
-                    self.bound.of(client).check(r, sent, [row])
+                    self.bound.of(client).check(r, sent[client], [row])
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
@@ -180,10 +184,8 @@ class Fold:
                     check_votes(r, records["high"], low, sum(weights.values()))
 
         def fold() -> None:
-            for name, records in parts.items():
-                self._folding.reductions[name].merge(
-                    records, sum(weights.values()), len(weights), checked[name]
-                )
+            for step in steps:
+                step()
 
         return fold
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
+    AuditConfig,
     CodecConfig,
     DataConfig,
     DevicesConfig,
@@ -258,7 +259,7 @@ class Config:
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob("mlp", "see `bouquet models`")
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
-    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = those of the task, see the README')
+    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
     initial_model: str = knob(
         "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
     )
@@ -292,6 +293,7 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)

@@ -285,6 +285,18 @@ class DPConfig(Section):
         return self.central and self.clip_quantile > 0
 
 
+class AuditConfig(Section):
+    """Canary clients of `bouquet audit epsilon` (see ``task/privacy/canaries.py``)."""
+
+    canaries: int = knob(
+        0,
+        "clients without data that send random directions, half of them never; 0 = none",
+        low=0,
+        high=100_000,
+    )
+    swap: bool = knob(False, "those canaries send that did not, and the other way round")
+
+
 class AttackConfig(Section):
     """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
 

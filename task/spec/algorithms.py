@@ -3,7 +3,7 @@
 An entry names the paper, the server rule (``strategies/``), the client half (``client_app/solvers/``)
 and the contract between them: which array records and scalars go **down** with every training message,
 which come **up**, how each upward record is reduced, and what the client **keeps** between rounds. It is
-the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
+the registry, the privacy sheet (nothing else leaves a client), the source of the README's tables and the
 parameter list of the tests.
 
 Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
@@ -237,6 +237,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
+        group="fair",
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
         solver="qfedavg",
         sgd_only="1 / eta stands for the Lipschitz constant of a gradient step",
@@ -254,6 +255,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
+        group="fair",
         about="As q-FedAvg, with one full gradient a client instead of local training.",
         solver="qfedsgd",
         sgd_only=_NO_STEP,

@@ -9,6 +9,14 @@ from task.spec.papers import Paper, paper
 from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
+# What a user wants of an algorithm, and the heading of those that give it.
+GROUPS = {
+    "global": "One global model",
+    "fair": "One global model that is fair to all clients",
+    "robust": "One global model in spite of malicious clients",
+    "own": "A model for each client",
+    "baseline": "Baselines to compare with",
+}
 
 
 MCMAHAN = paper("1602.05629")
@@ -58,6 +66,8 @@ class Algorithm:
     private: Private = ""
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
+    # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
+    group: str = ""
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
@@ -71,8 +81,10 @@ class Algorithm:
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
 
     def __post_init__(self) -> None:
-        """Name the rule, and let nobody change the mappings."""
+        """Name the rule and the group, and let nobody change the mappings."""
+        group = "own" if self.personal else "robust" if self.withstands else "global"
         object.__setattr__(self, "rule", self.rule or self.name)
+        object.__setattr__(self, "group", self.group or group)
         object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
         object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 

@@ -22,6 +22,7 @@ from task.config.read import read_config
 from task.config.run_name import terms
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, sha256
+from task.privacy import noise
 from task.storage.files import write_safetensors
 from task.wire import commitments
 from task.wire.commitments import Statement
@@ -84,9 +85,11 @@ def test_an_honest_run_is_found_to_be_so(case: str, owners: Path, tmp_path: Path
 
 @pytest.mark.parametrize("secagg", [False, True])
 def test_noise_hides_who_took_part_and_no_sum_without_it_is_published(
-    secagg: bool, owners: Path, tmp_path: Path
+    secagg: bool, owners: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = config(owners, "fedavg", num_server_rounds=1) | {"fraction-train": 0.6, "secagg": secagg}
+    monkeypatch.setattr(noise, "draw_secret", lambda: bytes(range(32)))  # so that some take part
+    share = {"fraction-train": 1.0 if secagg else 0.6, "secagg": secagg}
+    keys = config(owners, "fedavg", num_server_rounds=1) | share
     folder = run_here(keys | {"dp.noise": 0.4, "dp.delta": 0.01}, tmp_path, nodes=4)
     made = found(folder, tmp_path / "state")
     assert texts(made) == []
