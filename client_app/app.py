@@ -14,6 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
@@ -102,7 +103,9 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
             masking = masking_of(message.content, message.metadata.message_type, node.config, context)
-            return Message(answer(node, message.content, contract, masking), reply_to=message)
+            content = answer(node, message.content, contract, masking)
+            commit(node, context, name, message, content)
+            return Message(content, reply_to=message)
 
         return on_message
 

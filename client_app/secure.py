@@ -18,16 +18,7 @@ from task.privacy.shares import deviation, share, with_share
 from task.resolve.contract import contract_of
 from task.secagg import node as steps
 from task.secagg import shamir
-from task.secagg.identity import (
-    AUTHORITY,
-    CERTIFICATE,
-    REQUIRED,
-    RUN_KEY,
-    SIGNATURE,
-    UNVERIFIED,
-    Identity,
-    check_proofs,
-)
+from task.secagg.identity import AUTHORITY, REQUIRED, UNVERIFIED, check_proofs, identity_in
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import PublicKeys, Roster, Rules, Session
 from task.spec.entry import Algorithm
@@ -48,11 +39,8 @@ def rules_of(config: Config) -> Rules:
 
 def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
     """Return a round's keys with the proof that they are this node's, if it can prove anything."""
-    given = {k: str(context.node_config.get(k, "")) for k in (CERTIFICATE, RUN_KEY, SIGNATURE)}
-    if not all(given.values()):
-        return keys
-    raw = bytes.fromhex(given[RUN_KEY]), bytes.fromhex(given[SIGNATURE])
-    return Identity(given[CERTIFICATE].encode(), *raw).prove(session, keys)
+    mine = identity_in(context.node_config)
+    return mine.prove(session, keys) if mine else keys
 
 
 def _check_roster(context: Context, session: Session, roster: Roster, *, simulation: bool) -> None:

@@ -90,7 +90,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.family = family_of(model, config, shape)
     if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
-    record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
         record["code"] = code
     if moments is not None:
@@ -101,6 +102,10 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
         record["initial_model"] = asdict(loaded)
         remarks += loaded.lines()
+    if config.server.transcript == "full" and not config.server.secagg:
+        remarks.append(
+            'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
+        )
     if dataset is not None and not resume and (warning := unscaled(dataset, config.data)):
         remarks.append(f"warning: {warning}")
     return OpenedRun(

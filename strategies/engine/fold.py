@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from flwr.app import Message
 
+from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
 from task.codecs.sign import Sign
 from task.encryption import ckks
@@ -40,6 +41,7 @@ class Folded:
     own_down: dict[str, int] = field(default_factory=dict)
     own_up: dict[str, int] = field(default_factory=dict)
     most_up: int = 0
+    evidence: Evidence | None = None  # of what anyone can check the sums by
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Fold:
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
     coder: Coder | None = None  # reads the records that travel as codes
     models: SubModels | None = None  # the parts of the model that clients have, where they differ
+    # Takes out of a reply what is not for the fold, and refuses it if that is wrong.
+    witness: Callable[[Message, Sequence[str]], None] = lambda reply, clients: None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
     bytes_up: int = 0
@@ -107,6 +111,7 @@ class Fold:
 
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
         """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        self.witness(reply, clients)
         size, most = (
             wire.payload_bytes(reply.content),
             most_bytes(self.entry, self.like, len(clients), self.coder),
@@ -200,6 +205,15 @@ class Fold:
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)
         self.quarantined += [RejectedReply(c, self.server_round, field_name, expected, got) for c in clients]
+
+    def sums(self) -> Arrays:
+        """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
+        found: Arrays = {}
+        partials = self._folding.partials()
+        for r in self.entry.up:
+            for part, arrays in partials[r.name].items() if r.reduce != "collect" else ():
+                found |= {f"{r.name}.{part}/{n}": a for n, a in arrays.items()}
+        return found
 
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.

@@ -134,6 +134,7 @@ class Loop:
         """Do one round but for its end; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
         if server_round == 0:
+            log.evidence = self.rounds.evidence()
             log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
@@ -178,6 +179,8 @@ class Loop:
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:
         """Report a round to the journal. Reads nothing that the next round changes."""
         log.clock.begin(self._ended or log.clock.begun)
+        if log.evidence:
+            self.journal.transcribe(log.evidence, snapshot.model)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 

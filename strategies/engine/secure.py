@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.engine.evidence import Evidence
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
 from strategies.engine.state import AggregatedReplies
@@ -31,9 +32,8 @@ from task.secagg.vector import NUMBER_BYTES
 from task.text import logger
 from task.wire import messages as wire
 from task.wire import secure
-from task.wire.folding import Folding
+from task.wire.folding import reduced
 from task.wire.messages import RejectedReply
-from task.wire.norms import NormBound
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -46,14 +46,15 @@ HEAD_BYTES = 1 << 20  # of an answer beside its numbers
 class SecurePhase:
     """One phase of the engine, run by the protocol."""
 
-    def __init__(self, engine: PhaseEngine, phase: Phase) -> None:
-        self.engine, self.phase = engine, phase
+    def __init__(self, engine: PhaseEngine, phase: Phase, evidence: Evidence | None = None) -> None:
+        self.engine, self.phase, self.evidence = engine, phase, evidence
         self.contract = secure.as_summed(phase.contract)
         self.like = engine.like(self.contract)
         server = engine.config.server
         self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)
-        session = Session(engine.run_id, engine.round, phase.kind, secrets.token_hex(16))
+        attempt = evidence.attempt if evidence else secrets.token_hex(16)
+        session = Session(engine.run_id, engine.round, phase.kind, attempt)
         self.server = Aggregation(session, rules)
         spread = engine.spread(phase) if phase.to else {}
         self.clients: dict[str, list[str]] = {}  # by node
@@ -120,7 +121,13 @@ class SecurePhase:
 
         alive = server.alive
         shares = self._ask(grid, self._orders(secure.UNMASK, alive, unmask), self._read_unmask)
-        found, sums = secure.partials_of(self.contract, self.like, server.take_unmask(shares))
+        opened = server.take_unmask(shares)
+        if self.evidence:
+            self.evidence.sums = secure.vector_arrays(opened)
+            public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
+            masks = {"keys": public, "senders": list(senders), "shares": shares}
+            self.evidence.masks = masks if self.evidence.full else {}
+        found, sums = secure.partials_of(self.contract, self.like, opened)
         clients = sum(len(self.clients[n]) - len(self._failed[n]) for n in alive)
         if (sums.nodes, sums.clients) != (len(alive), clients):
             raise SecureAggregationError(
@@ -145,7 +152,7 @@ class SecurePhase:
 
     def _masked_orders(self, senders: Collection[str], record: ConfigRecord) -> list[Message]:
         by_node = {self._ids[name]: self.clients[name] for name in senders}
-        made = self.engine.messages(self.phase, by_node)
+        made = self.engine.messages(self.phase, by_node, self.evidence)
         for message in made:
             message.content[secure.SECAGG] = record
         self._requests = made
@@ -219,7 +226,10 @@ class SecurePhase:
         return {whose: int.from_bytes(raw, "big") for whose, raw in shares.items()}
 
     def _take(self, name: str, reply: Message) -> None:
-        vector, failed = secure.read_masked(reply.content, self.clients[name], self.engine.round, self.form)
+        clients = self.clients[name]
+        if self.evidence:
+            self.evidence.take(name, clients, reply.content)
+        vector, failed = secure.read_masked(reply.content, clients, self.engine.round, self.form)
         self.server.add(name, vector)
         self._failed[name] = failed
         counted = sum(len(self.clients[n]) - len(self._failed[n]) for n in self.server.alive)
@@ -250,21 +260,18 @@ class SecurePhase:
         size = count * bits // 8
         own_up = dict.fromkeys(metrics, size)
         return Folded(
-            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size
-        )
+            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size,
+            evidence=self.evidence,
+        )  # fmt: skip
 
     def _reduced(self, clients: tuple[str, ...], rejected: list[RejectedReply]) -> AggregatedReplies | None:
         assert self._result is not None
         engine, (found, sums) = self.engine, self._result
-        folding = Folding(self.contract, self.like, NormBound(0.0, {}, frozenset()))
         try:
-            for r in self.contract.up:
-                reduction = folding.reductions[r.name]
-                bounds = reduction.check_merge(found[r.name], sums.clients)
-                reduction.merge(found[r.name], sums.weight, sums.clients, bounds)
+            arrays = reduced(self.contract, self.like, found, sums.weight, sums.clients)
             ways = {s.name: s.reduce for s in self.contract.up_scalars}
             made = AggregatedReplies(
-                folding.results(), clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
+                arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
                 engine.trainable, reduce=ways, sums=sums.scalars, weights=np.array([sums.weight], np.int64),
             )  # fmt: skip
             return engine.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made

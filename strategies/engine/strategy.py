@@ -13,7 +13,7 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -23,7 +23,9 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.engine import held_out
+from strategies.engine.arguments import with_knobs
 from strategies.engine.columns_phase import learn_columns
+from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop
 from strategies.engine.phases import Extra, Opened, PhaseEngine
@@ -38,8 +40,7 @@ from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.config.sections import ServerConfig
-from task.errors import ConfigError, choose_from
+from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.population import listed
@@ -52,20 +53,6 @@ from task.wire import messages as wire
 
 if TYPE_CHECKING:  # it imports torch
     from task.tasks.metrics import Measures, Value
-
-FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
-
-
-def with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
-    """Return `config` with server knobs replaced by name."""
-    # The number of rounds is an argument of `start`, as Flower has it.
-    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
-    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
-    seed = named.pop("seed", config.seed)
-    for key in named:
-        if key not in known:
-            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
-    return replace(config, seed=seed, server=replace(config.server, **named))
 
 
 class Strategy(FlowerStrategy):
@@ -326,6 +313,7 @@ class Strategy(FlowerStrategy):
         self.configure_train(log.round, self.record(), config, grid)
         log.clock.lap("select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
+        log.evidence = self.evidence()
         done, bytes_down = self.engine.settle()
         log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
@@ -336,6 +324,11 @@ class Strategy(FlowerStrategy):
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
+
+    def evidence(self) -> RoundEvidence | None:
+        """Return what the round leaves for its transcript, before its phases are settled."""
+        assert self.state is not None
+        return round_evidence(self.engine, self._round, self._plan, self.state, self.rolled_back)
 
     def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Evaluate at the clients, if it is due, and book it; return their metrics."""

@@ -171,6 +171,11 @@ class ServerConfig(Section):
     secagg_bits: int = knob(
         96, "secagg: bits of a sum; 96 = exact; fewer round, by max-update-norm", choices=(32, 64, 96)
     )
+    transcript: str = knob(
+        "none",
+        "what is published for anyone to check the rounds by: sums, or the nodes' uploads too, see verify.md",
+        choices=("none", "sums", "full"),
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)

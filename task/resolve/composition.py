@@ -48,6 +48,8 @@ class Choice:
             return server.secagg and (self.key == "secagg" or server.secagg_bits < EXACT)
         if self.key == "he":
             return server.he
+        if self.key == "transcript":
+            return server.transcript in self.values
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -152,6 +154,13 @@ def _rounded(entry: Algorithm) -> str:
     return ""
 
 
+def _summed(entry: Algorithm) -> str:
+    for contract in (entry, *entry.phases.values()):
+        if single := [r.name for r in contract.up if r.reduce == "collect"]:
+            return f'the rule needs each client\'s {single[0]!r}, which only "full" publishes'
+    return ""
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -185,6 +194,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("secagg-bits", (64, 32), _rounded),
     Choice("secagg", (True,), _secure),
     Choice("he", (True,), why_not_added),
+    Choice("transcript", ("sums",), _summed),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -213,6 +223,8 @@ def check_composition(config: Config) -> None:
         _check_secure(config)
     if config.server.he:
         _check_encrypted(config)
+    if config.server.transcript != "none":
+        _check_transcript(config)
 
 
 def _check_secure(config: Config) -> None:
@@ -266,6 +278,24 @@ def _check_encrypted(config: Config) -> None:
         _refuse(on, ("he", "true", "false"), key, value, why)
 
 
+def _check_transcript(config: Config) -> None:
+    """Refuse keys under which a round cannot be computed again from what a transcript holds."""
+    server = config.server
+    if server.transcript == "full" and config.dp.central:
+        raise ConfigError(
+            'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
+            'masked ones, are without noise; got "full"'
+        )
+    noisy = config.dp.central and config.dp.noise_by == "nodes"
+    for key, value, on, why in (
+        ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
+        ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
+         "the sums of a coarser grid are not published"),
+        ("dp.noise-by", "nodes", noisy, "the sums that nodes noise are not published"),
+    ):  # fmt: skip
+        _refuse(on, ("transcript", server.transcript, "none"), key, value, why)
+
+
 def _check_parts(config: Config) -> None:
     """Refuse keys that do not go with clients that train a part of the model each."""
     selection, codec = config.server.selection, codecs.CODECS.get(config.codec.up)
@@ -278,6 +308,8 @@ def _check_parts(config: Config) -> None:
         ("structured.kind", config.structured.kind, config.structured.kind != "none",
          "a restriction is of the whole model"),
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
+        ("transcript", config.server.transcript, config.server.transcript != "none",
+         "a transcript's sums are of whole models"),
         ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip

@@ -116,3 +116,23 @@ class Folding:
                 reduction = self.reduction(r, reduction.partial())
             made[r.name] = reduction.result()
         return made
+
+
+def reduced(
+    entry: Algorithm,
+    like: Mapping[str, NamedArrays],
+    partials: Mapping[str, Mapping[str, NamedArrays]],
+    weight: int,
+    count: int,
+) -> dict[str, Arrays]:
+    """Return the reduced arrays by record of sums that are `Folding.partials` of so many clients.
+
+    Raises:
+        FieldError: They leave the exact range.
+    """
+    folding = Folding(entry, like, NormBound(0.0, {}, frozenset()))
+    for r in entry.up:
+        reduction = folding.reductions[r.name]
+        bounds = reduction.check_merge(partials[r.name], count)
+        reduction.merge(partials[r.name], weight, count, bounds)
+    return folding.results()

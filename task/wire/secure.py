@@ -264,6 +264,17 @@ def form_of(
     return bits_of(entry, secagg_bits), size, HEAD + PARTS * len(scalar_names(entry))
 
 
+def vector_arrays(vector: Vector) -> Arrays:
+    """Return a vector as arrays."""
+    numbers = np.frombuffer(vector.number_bytes(), np.uint8).copy()
+    return {"low": vector.low.copy(), "high": vector.high.copy(), NUMBERS: numbers}
+
+
+def vector_in(arrays: NamedArrays) -> Vector:
+    """Return the vector of `vector_arrays`."""
+    return Vector(arrays["low"], arrays["high"], numbers_from(arrays[NUMBERS].tobytes()))
+
+
 def partials_of(
     entry: Algorithm, like: Mapping[str, NamedArrays], vector: Vector
 ) -> tuple[dict[str, dict[str, Arrays]], Sums]:
