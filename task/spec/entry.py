@@ -58,6 +58,8 @@ class Algorithm:
     private: Private = ""
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
+    # Whether a client may train several times in a round, each time with batches of its own.
+    repeats: bool = False
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
