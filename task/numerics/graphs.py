@@ -80,6 +80,8 @@ def why_not(route: str, n: int, degree: int = 0) -> str:
     """Return why a route has no connected graph of n nodes, and the nearest n that have; "" = it has."""
     if _fits(route, n, degree):
         return ""
+    if route == "regular" and degree < 2:
+        return "a regular graph of one neighbour each is connected among 2 clients only; expected 2 or more"
     below = next((m for m in range(n - 1, 0, -1) if _fits(route, m, degree)), None)
     above = next(m for m in range(n + 1, 2 * n + 2 * degree + 4) if _fits(route, m, degree))
     sizes = f"{above}" if below is None else f"{below} or {above}"
@@ -89,8 +91,6 @@ def why_not(route: str, n: int, degree: int = 0) -> str:
         "regular": f"a graph in which each client has {degree} neighbours needs more than {degree} clients, "
         "and an even number of clients times neighbours",
     }[route]
-    if route == "regular" and degree < 2:
-        return "a regular graph of one neighbour each is connected among 2 clients only; expected 2 or more"
     return f"{needs}; nearest to {n}: {sizes}"
 
 

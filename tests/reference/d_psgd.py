@@ -1,6 +1,6 @@
 """D-PSGD: Lian et al., NeurIPS 2017, arXiv 1705.09056, Algorithm 1; push-sum of Assran et al. 2019.
 
-Undirected:  x <- W y (adapt, then combine) or x <- W x + (y - x) (combine, then adapt: Lian's), with Metropolis
+Undirected:  x <- W y (adapt, then combine) or x <- W x + (y - x) (combine, then adapt: Lian's); Metropolis
         weights W_ij = 1 / (1 + max(d_i, d_j)) on the links among those who are there, W_ii the rest.
 Directed:    P_ij = 1 / (1 + links from j);  u_i <- sum_j P_ij (w_j x_j + y_j - x_j),  w <- P w,  x = u / w.
 Who is not there has W_ii = 1, W_ij = 0 for the others. The mean model is sum_i w_i x_i / n.
