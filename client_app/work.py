@@ -122,6 +122,8 @@ class Training:
         }
         self.rows: dict[str, np.ndarray] = {}
         for client in order.clients:
+            if any(stage.makes(client) for stage in self.stages):
+                continue
             try:
                 self.rows[client] = _rows(self.node, self.entry, client)
             except BouquetError as err:

@@ -1,4 +1,4 @@
-"""Writes what follows from elsewhere: README table, docs/composition.md, keys of pyproject.toml, page.json.
+"""Writes what follows from elsewhere: algorithms, composition, pyproject.toml's keys, page.json.
 
 ``make docs`` runs it; tests hold all of them to it.
 """
@@ -11,16 +11,18 @@ from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
 
-from server_app.cli.catalogue import rows
+from server_app.cli.catalogue import contracts, groups
 from server_app.results.svg import STYLE
 from task.config.read import knobs
 from task.resolve.composition import CHOICES
 from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
-MARKS = [*ascii_lowercase, *(f"a{letter}" for letter in ascii_lowercase)]
-HEAD = ["algorithm", "`algorithm=`", "paper", "down", "up", "reduced by", "client keeps"]
+MARKS = [first + letter for first in ("", "a", "b") for letter in ascii_lowercase]
+SENT = ["algorithm", "`algorithm=`", "down", "up", "reduced by", "client keeps"]
+OWN = [*SENT, "never leaves the client", "a new client begins with"]
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
@@ -29,16 +31,37 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def with_table(text: str) -> str:
-    """Return the README's text with the table between its two marks replaced."""
-    one, own = ([[r[0], f"`{r[1]}`", *r[2:]] for r in rows(personal)] for personal in (False, True))
-    made = (
-        f"One global model:\n\n{table([*HEAD, 'equals FedAvg when'], one)}\n\n"
-        "The clients' own models, and what they are compared with:\n\n"
-        f"{table([*HEAD, 'never leaves the client', 'a new client begins with'], own)}"
-    )
+    """Return the README's text with the tables between its two marks replaced."""
+    parts = []
+    for title, algorithms in groups().items():
+        lines = [[f"`{a.name}`", a.about, paper_link(a)] for a in algorithms]
+        parts.append(f"**{title}**\n\n{table(['`algorithm=`', 'what it does', 'paper'], lines)}\n")
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{made}\n{END}{tail}"
+    return f"{head}{BEGIN}\n" + "\n".join(parts) + f"{END}{tail}"
+
+
+def paper_link(a: Algorithm) -> str:
+    first = a.paper.authors.split(",")[0]
+    return f"[{first} et al. {a.paper.year}](https://arxiv.org/abs/{a.paper.arxiv})"
+
+
+def sent() -> str:
+    """Return docs/algorithms.md: what goes to clients and what leaves them, by algorithm."""
+    parts = [
+        "# What each algorithm sends",
+        "",
+        "Made by `make docs` from the catalogue ([`task/spec/algorithms.py`](../task/spec/algorithms.py)).",
+        "Nothing else leaves a client: a test records every array on the wire and compares it with the",
+        "catalogue. A `mean` is weighted by examples; in a `plain mean` all clients count alike, as in the",
+        'paper. With `standardise` or `missing="mean"` the sums of the columns of its table go up too, once,',
+        "before round 1 ([`columns.py`](../task/spec/columns.py)): of each column of numbers how many values",
+        "there are, their sum and, to standardise, the sum of their squares.",
+    ]
+    for title, algorithms in groups().items():
+        head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]
+        parts += ["", f"## {title}", "", table(head, contracts(algorithms))]
+    return "\n".join([*parts, ""])
 
 
 def with_keys(text: str) -> str:
@@ -96,6 +119,7 @@ def page() -> str:
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
+    (ROOT / "docs/algorithms.md").write_text(sent())
     (ROOT / "docs/composition.md").write_text(composition())
     (ROOT / "server_app/results/page.json").write_text(page())
     project = ROOT / "pyproject.toml"

@@ -1,4 +1,4 @@
-"""What the README says is true: its table is the catalogue's, its commands and keys exist."""
+"""What README and docs say is true: their tables are the catalogue's, their commands and keys exist."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from typer.main import get_command
 from server_app.cli.main import app
 from server_app.sweep.points import read_axes
 from task.config.read import flatten, knobs, recipes
-from tests.pages import with_table
+from tests.pages import sent, with_table
 from tests.support.brought import imported_from
 from tests.support.federation import play
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+}
+README = PAGES[ROOT / "README.md"]
 
 
 def commands(program: str) -> list[str]:
-    """Return the README's command lines of a program, comments cut off, continuations joined."""
-    blocks = re.findall(r"```bash\n(.*?)```", README, re.S)
+    """Return the pages' command lines of a program, comments cut off, continuations joined."""
+    blocks = [block for text in PAGES.values() for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.split(" ")[0] == program]
+    return [line for line in dict.fromkeys(lines) if line.split(" ")[0] == program]
 
 
-def test_the_table_is_made_from_the_catalogue() -> None:
+def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
+    assert PAGES[ROOT / "docs/algorithms.md"] == sent(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))
@@ -37,6 +41,8 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
     words = shlex.split(line, comments=True)
     group = get_command(app)
     command = group.commands[words[1]]  # type: ignore[attr-defined]
+    if hasattr(command, "commands"):  # a family, such as `bouquet audit`
+        command = command.commands[words[2]]
     options = {o for p in command.params for o in p.opts}
     for word in words[2:]:
         if word.startswith("-"):
@@ -66,7 +72,8 @@ def keys_of(pairs: str) -> set[str]:
 
 
 def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
-    (block,) = (b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "(Rule, " in b)
+    text = PAGES[ROOT / "docs/data.md"]
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "(Rule, " in b)
     (tmp_path / "rules.py").write_text(dedent(block))
     keys = {"dataset": "digits", "num-clients": 4, "max-examples": 90, "num-server-rounds": 2}
     with imported_from(tmp_path):
@@ -76,11 +83,29 @@ def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
 
 
 def test_make_verbs_exist() -> None:
-    verbs = set(re.findall(r"make ([a-z-]+)", README))
+    text = "\n".join(PAGES.values())
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", text, re.S))
+    verbs = {*re.findall(r"`make ([a-z-]+)", text), *re.findall(r"^make ([a-z-]+)", blocks, re.M)}
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert verbs <= set(re.findall(r"^([a-z-]+):", makefile, re.M))
 
 
-def test_linked_files_exist() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_linked_files_exist(page: Path) -> None:
+    for target, _, anchor in re.findall(r"\]\((?!http)([^)#]*)(#([^)]+))?\)", PAGES[page]):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)", path.read_text(encoding="utf-8"), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, (
+                anchor
+            )
+
+
+def test_every_page_is_two_links_from_the_readme() -> None:
+    reached = {ROOT / "README.md"}
+    for _ in range(2):
+        for page in [*reached]:
+            links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
+            reached |= {(page.parent / link).resolve() for link in links}
+    assert set(PAGES) <= reached

@@ -17,13 +17,15 @@ All of it goes through files, so that any process of a node may answer the next 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 
-from client_app.memory.state import StateStore, oldest_resumable
+from client_app.memory.state import StateStore, listed, oldest_resumable
 from client_app.node import Node
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
 from task.spec.record import Scope
+from task.spec.stages import residual_of
 from task.storage.client_state import SUFFIX, read_header
 from task.wire import checks
 from task.wire import messages as wire
@@ -40,12 +42,18 @@ class Memory:
         for record in entry.keeps:
             self.scopes.setdefault(record.scope, []).append(record.name)
 
-    def _store(self, scope: Scope) -> StateStore:
+    @cached_property
+    def _stores(self) -> dict[Scope, StateStore]:
         store = self.node.store()
-        return store if scope == "run" else replace(store, scope=scope)
+        return {scope: store if scope == "run" else replace(store, scope=scope) for scope in self.scopes}
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names next to the clients' files: those that killed saves have left do not change."""
+        return listed(self._stores["run"].path(NODE, self.order.run).parent)
 
     def _forget_earlier_rounds(self) -> None:
-        folder = self._store("round").path(NODE, self.order.run).parent
+        folder = self._stores["round"].path(NODE, self.order.run).parent
         for path in folder.glob(f"*{SUFFIX}"):
             with suppress(OSError, ValueError):  # a damaged file is refused when its client needs it
                 if read_header(path).round != self.order.round:
@@ -63,7 +71,7 @@ class Memory:
                 self._forget_earlier_rounds()
             for scope in self.scopes:
                 for name in [NODE] if scope == "node" else clients:
-                    stack.enter_context(self._store(scope).lock(name, self.order.run))
+                    stack.enter_context(self._stores[scope].lock(name, self.order.run))
             yield
 
     def load(self, clients: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
@@ -85,10 +93,10 @@ class Memory:
         for scope, names in self.scopes.items():
             like = {n: form for n, form in forms.items() if n in names}
             if scope == "run":
-                found = self._store(scope).load(client, name, run, server_round or None, like, void)
+                found = self._stores[scope].load(client, name, run, server_round or None, like, void)
             else:
                 key = NODE if scope == "node" else client
-                found = self._store(scope).load(key, name, run, None, like)
+                found = self._stores[scope].load(key, name, run, None, like)
                 if found and scope == "round" and found.round != server_round:
                     found = None
             fields |= found.fields if found else {}
@@ -101,15 +109,19 @@ class Memory:
         entry, order = self.entry, self.order
         try:
             checks.check_scalars(entry, upload.scalars)
+            # A code that was decoded again was of finite numbers, and what it left out is.
+            known = {*upload.codes, *(residual_of(r).name for r in entry.up if r.name in upload.codes)}
             for name, arrays in (*upload.arrays.items(), *keep.items()):
-                checks.check_arrays(name, arrays, arrays)
+                if name not in known:
+                    checks.check_arrays(name, arrays, arrays)
         except FieldError as err:
             return err
         resumable = oldest_resumable(order.round, self.node.config.output.checkpoint_every)
         for scope, names in self.scopes.items():
-            store, mine = self._store(scope), {n: a for n, a in keep.items() if n in names}
+            store, mine = self._stores[scope], {n: a for n, a in keep.items() if n in names}
             if scope == "run":
-                store.save(client, entry.name, order.round, mine, order.run, resumable, order.void)
+                names = self._names
+                store.save(client, entry.name, order.round, mine, order.run, resumable, order.void, names)
             else:
                 store.save(NODE if scope == "node" else client, entry.name, order.round, mine, order.run)
         return upload

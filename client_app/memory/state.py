@@ -19,9 +19,11 @@ train; `StateStore.save` drops those of the abandoned rounds.
 import os
 import platform
 import re
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
 
@@ -62,19 +64,36 @@ def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
     return chain, 0
 
 
-def beside(path: Path) -> tuple[list[int], list[Path]]:
-    """Return the rounds of a file's versions, and the temporary files that killed saves left next to it."""
-    pattern = re.compile(rf"(\.)?{re.escape(path.stem)}(?:@([0-9]+))?{re.escape(SUFFIX)}(\.[^.]+)?")
-    rounds, leftovers = [], []
-    with suppress(OSError):  # no folder: the save makes it, or says why not
-        own = path.stem, f".{path.stem}"  # there may be thousands of clients
-        for name in os.listdir(path.parent):
-            match = pattern.fullmatch(name) if name.startswith(own) else None
-            if match and match[1] and match[3]:
-                leftovers.append(path.with_name(name))  # as `task.storage.files.write_bytes` names them
-            elif match and match[2] and not match[1] and not match[3]:
-                rounds.append(int(match[2]))
+def listed(folder: Path) -> list[str]:
+    """Return the sorted names in a folder; none of one that is not there."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # a save makes it, or says why not
+        return []
+
+
+def beside(path: Path, names: Sequence[str]) -> tuple[list[int], list[Path]]:
+    """Return the rounds of a file's versions, and the temporary files that killed saves left next to it.
+
+    `names` are those in its folder, sorted: there may be thousands of clients.
+    """
+    rounds, leftovers, stem = [], [], path.stem
+    for name in _beginning(names, f"{stem}@"):
+        if name.endswith(SUFFIX) and (number := name[len(stem) + 1 : -len(SUFFIX)]).isdecimal():
+            rounds.append(int(number))
+    for name in _beginning(names, f".{stem}"):  # as `task.storage.files.write_bytes` names them
+        version, _, end = name[len(stem) + 1 :].partition(f"{SUFFIX}.")
+        if end and "." not in end and (not version or re.fullmatch("@[0-9]+", version)):
+            leftovers.append(path.with_name(name))
     return rounds, leftovers
+
+
+def _beginning(names: Sequence[str], begin: str) -> Iterator[str]:
+    """Yield those of sorted names that begin so."""
+    for i in range(bisect_left(names, begin), len(names)):
+        if not names[i].startswith(begin):
+            return
+        yield names[i]
 
 
 @contextmanager
@@ -103,6 +122,11 @@ def set_aside(path: Path, server_round: int | None, durable: bool) -> Iterator[N
         raise
 
 
+@lru_cache(maxsize=1 << 12)
+def _file_of(folder: Path, scope: str, client: str) -> Path:
+    return folder / scope / f"{safe_name(client)}{SUFFIX}"
+
+
 @dataclass(frozen=True)
 class KeptState:
     """What a client kept: arrays by field of the catalogue entry, and when."""
@@ -122,7 +146,7 @@ class StateStore:
 
     def path(self, client: str, run: str = "") -> Path:
         """Return the file of a client in a run."""
-        return folder_of(self.root, self.run_name, run) / self.scope / f"{safe_name(client)}{SUFFIX}"
+        return _file_of(folder_of(self.root, self.run_name, run), self.scope, client)
 
     @contextmanager
     def lock(self, client: str, run: str = "") -> Iterator[None]:
@@ -154,11 +178,13 @@ class StateStore:
         run: str = "",
         resumable: int | None = None,
         void: Collection[int] = (),
+        names: Sequence[str] | None = None,
     ) -> None:
         """Replace a client's state, made in round t of the run, atomically.
 
         Earlier versions stay that a resume from the end of round `resumable` or of a later one could ask
-        for; None leaves none. `void` is as of `load`.
+        for; None leaves none. `void` is as of `load`. `names` is what `listed` says of the folder, from
+        whoever saves the state of many clients.
 
         Raises:
             StateError: It cannot be written, or the file there is damaged or belongs to something else. All
@@ -174,7 +200,7 @@ class StateStore:
             needed = {r for r in before if r > resumable}
             needed.update([r for r in before if r <= resumable][-1:])
         header = Header(client, algorithm, run, server_round, before[-1] if before else 0, tuple(fields))
-        rounds, leftovers = beside(path)
+        rounds, leftovers = beside(path, listed(path.parent) if names is None else names)
         for leftover in leftovers:
             with suppress(OSError):
                 leftover.unlink()
@@ -268,8 +294,9 @@ def _check_form(
     for field, wanted in like.items():
         kept = fields.get(field, {})
         for name in sorted(wanted.keys() | kept.keys()):
-            expected, got = _form(wanted.get(name)), _form(kept.get(name))
-            if expected != got:
+            want, have = wanted.get(name), kept.get(name)
+            if want is None or have is None or want.dtype != have.dtype or want.shape != have.shape:
+                expected, got = _form(want), _form(have)
                 what = (
                     f": {field}/{name}: expected {expected}; got {got}: state of another model. The file was "
                     "left as it is. Give the run-config keys that it was made under, or start a new run."
@@ -306,9 +333,9 @@ def _moved_aside(path: Path, client: str, damage: str) -> StateError:
 
 
 def _refuse_what_was_refused(path: Path, client: str) -> None:
-    pattern = re.compile(re.escape(path.stem) + r"\.damaged(\.[0-9]+)?")
-    names = [p.name for p in path.parent.iterdir()] if path.parent.exists() else []
-    if aside := sorted(name for name in names if pattern.fullmatch(name)):
+    begin = f"{path.stem}.damaged"
+    ours = _beginning(listed(path.parent), begin)
+    if aside := [name for name in ours if re.fullmatch(r"(\.[0-9]+)?", name.removeprefix(begin))]:
         raise StateError(
             f"client {client}: kept state was refused before and is at {local(path.with_name(aside[-1]))}. "
             f"Put a backup at {local(path)}, or delete the damaged file to let this client start over."

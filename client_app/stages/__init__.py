@@ -3,6 +3,7 @@
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
+from client_app.stages.canaries import Canaries
 from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
 from client_app.stages.examples import PrivateExamples
@@ -18,6 +19,7 @@ STAGES: dict[str, type[Stage]] = {
     "example-dp": PrivateExamples,
     "loss": Loss,
     "attack": Attack,
+    "canary": Canaries,
     "codec": Coding,
     "codec-with-feedback": Coding,
     "dp": Clipping,

@@ -38,6 +38,7 @@ from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, only
+from task.numerics.held import Base, Held
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.spec.stages import LAST_CODE, residual_of
@@ -55,6 +56,7 @@ class Coding(Stage):
         super().__init__(node, entry, order)
         self.coded = [r for r in entry.up if r.coded]
         self.feedback = LAST_CODE in entry.keeps
+        self._decoded: dict[str, dict[str, Arrays]] = {}  # by client and record, what its code decodes to
 
     @cached_property
     def coder(self) -> Coder:
@@ -89,21 +91,25 @@ class Coding(Stage):
         self, client: str, upload: wire.ClientUpdate, keep: dict[str, Arrays]
     ) -> tuple[wire.ClientUpdate, dict[str, Arrays]]:
         codes: dict[str, bytes] = {}
+        decoded: dict[str, Arrays] = {}
         kept: dict[str, Arrays] = {LAST_CODE.name: {"round": np.array(self.order.round, np.int64)}}
         for r in self.coded:
             try:
-                codes[r.name], x, left = self._within_bound(client, r, upload)
+                codes[r.name], left = self._within_bound(client, r, upload)
             except FieldError:  # `Memory.keep` refuses the upload, and what it keeps stays as it was
                 return upload, keep
-            entries, values = _difference(x, left)
-            kept[residual_of(r).name] = left
+            sent = self.coder.on_wire(r, replace(upload, codes=codes))
+            decoded[r.name] = self.coder.decode(client, r, sent)
+            entries, values = _taken_off(left)
+            kept[residual_of(r).name] = {n: _settled(a) for n, a in left.items()}
             kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": values}
+        self._decoded[client] = decoded
         return replace(upload, codes=codes), keep | kept
 
     def _within_bound(
         self, client: str, record: Record, upload: wire.ClientUpdate
-    ) -> tuple[bytes, Arrays, Arrays]:
-        """Return what `Coder.encode` does; unless the update alone is refused, the code keeps the bound.
+    ) -> tuple[bytes, dict[str, Held]]:
+        """Return a code and what it leaves out; unless the update alone is refused, it keeps the bound.
 
         Raises:
             FieldError: A number is not finite.
@@ -112,19 +118,23 @@ class Coding(Stage):
         code, x, left = self.coder.encode(client, record, arrays, owed)
         excess = self._excess(client, record, upload, code)
         if excess <= 1:
-            return code, x, left
+            return code, left
         alone, own, _ = self.coder.encode(client, record, arrays, {})
         if not owed or self._excess(client, record, upload, alone) > 1:
             owed = owed or {n: np.zeros_like(a) for n, a in own.items()}
-            return alone, owed, owed
+            nothing = np.empty(0, np.int64), np.empty(0, np.float32)
+            return alone, {n: Held(Base(a), *nothing) for n, a in owed.items()}
         scale = 1.0
         while excess > 1:
             scale *= MARGIN / excess
             less = {n: owed[n] + np.float32(scale - 1) * a for n, a in x.items()}
-            code, part, rest = self.coder.encode(client, record, arrays, less)
-            left = {n: a - (part[n] - rest[n]) for n, a in x.items()}
+            code, _, rest = self.coder.encode(client, record, arrays, less)
             excess = self._excess(client, record, upload, code)
-        return code, x, left
+        left = {}
+        for n, a in rest.items():
+            start = Base(x[n])
+            left[n] = Held(start, a.index, start.flat.take(a.index) - (a.start.flat.take(a.index) - a.values))
+        return code, left
 
     def _excess(self, client: str, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
         """Return the norm of a code's update, with the parameters beside it, in units of the bound."""
@@ -158,25 +168,30 @@ class Coding(Stage):
         return changed(outcomes, self._read_back)
 
     def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        codes, coder = dict(upload.codes), self.coder
-        for r in self.coded:
-            if r.name not in codes:
-                codes[r.name] = coder.encode(client, r, upload.arrays[r.name], {})[0]
+        if upload.codes:
+            return replace(upload, arrays={**upload.arrays, **self._decoded.pop(client)})
+        coder = self.coder
+        codes = {r.name: coder.encode(client, r, upload.arrays[r.name], {})[0] for r in self.coded}
         upload = replace(upload, codes=codes)
         decoded = {r.name: coder.decode(client, r, coder.on_wire(r, upload)) for r in self.coded}
         return replace(upload, arrays={**upload.arrays, **decoded})
 
 
-def _difference(x: Arrays, left: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return where x - left is not 0, counted through all arrays in their order, and what it is there."""
+def _taken_off(left: Mapping[str, Held]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where a code takes something off, counted through all arrays in order, and what it takes."""
     entries, values, at = [np.empty(0, np.int64)], [np.empty(0, np.float32)], 0
-    for name, a in x.items():
-        mine, rest = a.reshape(-1), left[name].reshape(-1)
-        here = np.flatnonzero(mine != rest)
-        values.append(mine[here] - rest[here])
-        entries.append(here + at)
+    for a in left.values():
+        values.append(a.start.flat.take(a.index) - a.values)
+        entries.append(a.index + at)
         at += a.size
-    return np.concatenate(entries), np.concatenate(values)
+    index, taken = np.concatenate(entries), np.concatenate(values)
+    return index[taken != 0], taken[taken != 0]
+
+
+def _settled(left: Held) -> np.ndarray:
+    """Return an array as it is after its code, in the place of what it was."""
+    left.base.reshape(-1)[left.index] = left.values
+    return left.base
 
 
 def _flat(arrays: Arrays) -> np.ndarray:

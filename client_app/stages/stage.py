@@ -53,6 +53,10 @@ class Stage:
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
 
+    def makes(self, client: str) -> bool:
+        """Return whether `send` makes the client's upload, so that it does not train."""
+        return False
+
     def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
         """Return the labels [N, ...] that a cohort trains on, client after client, with `sizes` rows each."""
         return y

@@ -1,4 +1,4 @@
-"""The catalogue for people: its rows, the terminal's tables, JSON; `tests.pages` makes the README's of it."""
+"""The catalogue for people: tables of the documents (`tests.pages`) and of the terminal, JSON."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from task.config.effective import reads_only
 from task.config.read import knobs
 from task.errors import ConfigError, choose_from
 from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
+from task.spec.entry import GROUPS, Algorithm
 from task.spec.record import Record, Scalar
 
 
@@ -49,35 +49,36 @@ PRIVATE = {
 }
 
 
-def rows(personal: bool) -> list[list[str]]:
-    """Return the algorithms whose models are the clients' own, or the others.
+def groups() -> dict[str, list[Algorithm]]:
+    """Return the algorithms by what a user wants of them: by the headings of `GROUPS`."""
+    return {title: [a for a in ALGORITHMS.values() if a.group == group] for group, title in GROUPS.items()}
+
+
+def contracts(algorithms: list[Algorithm]) -> list[list[str]]:
+    """Return what each of the algorithms sends, as rows of a table.
 
     Returns:
-        Title, name, paper, down, up, reduction, kept by the client; then at which values it is FedAvg, or, of
-        `personal`, which part of the model never leaves the client and what a new client begins with.
+        Title, name, down, up, reduction, kept by the client; then at which values it is FedAvg, or, of those
+        for personal models, which part never leaves the client and what a new client begins with.
     """
     out = []
-    for a in ALGORITHMS.values():
-        if a.personal != personal:
-            continue
+    for a in algorithms:
         plain = "plain " if a.weight == "uniform" else ""
         reduced = ", ".join(sorted({plain + f.reduce if f.reduce == "mean" else f.reduce for f in a.up}))
         wire = [_fields(a.down, a.down_scalars), _up(a), reduced, _fields(a.keeps, ())]
-        last = [PRIVATE[a.private] or "nothing", a.newcomer] if personal else [_neutral(a)]
-        out.append([a.title, a.name, _paper(a), *wire, *last])
+        last = [PRIVATE[a.private] or "nothing", a.newcomer] if a.personal else [_neutral(a)]
+        out.append([a.title, f"`{a.name}`", *wire, *last])
     return out
 
 
 def terminal_table() -> Group:
     """Return the catalogue as tables for the terminal."""
-    titles = {False: "one global model", True: "the clients' own models, and baselines"}
     tables = []
-    for personal, title in titles.items():
+    for title, algorithms in groups().items():
         table = Table("algorithm", "what it does", "paper", title=title)
         table.columns[0].no_wrap = True
-        for a in ALGORITHMS.values():
-            if a.personal == personal:
-                table.add_row(a.name, a.about, _paper(a))
+        for a in algorithms:
+            table.add_row(a.name, a.about, _paper(a))
         tables.append(table)
     return Group(*tables, "", "Details and knobs of one: bouquet algorithms NAME")
 

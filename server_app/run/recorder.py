@@ -13,6 +13,7 @@ from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
+from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.storage.files import write_safetensors
@@ -24,7 +25,8 @@ class Recorder(Journal):
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
-    the disk what clients on this machine keep. `tell` gets the line of each finished round.
+    the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens
+    a model that is encrypted, if this process can.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class Recorder(Journal):
         card: Mapping[str, str] | None = None,
         kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
+        in_clear: Callable[[Arrays], Arrays] = lambda model: model,
     ) -> None:
-        self._tell = tell
+        self._tell, self._in_clear = tell, in_clear
         self.folder = folder
         self.progress = progress
         self.every = every
@@ -150,7 +153,8 @@ class Recorder(Journal):
         model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
         if (now := self._score(row)) > self.best:
             self.best = now
-            if model:  # else all of it stays at the clients
+            model = self._in_clear(model)
+            if model and not sealed(model):  # else all of it stays at the clients
                 write_safetensors(
                     self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None
                 )

@@ -58,7 +58,7 @@ class Download:
         made = self.codec.decode(code, {n: old[n] for n in names}, wire.ARRAYS)
         model = {**new, **{n: dense(a) for n, a in made.items()}}
         before, self.owner, self.newest = self.id_of(old), self.id_of(model), len(code)
-        self.residual = left
+        self.residual = {n: dense(a) for n, a in left.items()}
         chain = self.steps if self.steps and self.steps[-1].after == before else []  # else the run went back
         self.steps = [*chain, Step(before, self.owner, code)][-MOST_STEPS:]
         return model

@@ -3,16 +3,18 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from flwr.app import Message
 
 from strategies.engine.state import AggregatedReplies
 from task.codecs.sign import Sign
+from task.encryption import ckks
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
+from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, Sum
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import checks, traffic
@@ -153,21 +155,27 @@ class Fold:
     ) -> Callable[[], None]:
         self._check_fields(answer.partials)
         weights = {client: self._folding.weight(row) for client, row in rows.items()}
-        parts, checked = dict(answer.partials), {}
+        steps: list[Callable[[], None]] = []
         for r in contract.up:
+            reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
+            if r.encrypted:  # what is in it, its node has checked
+                checked[r.name] = self._folding.reductions[r.name].check_merge(records, len(weights))
+                continue
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
             if r.coded and r.carry == "each":
-                records = parts[r.name] = {c: _row(self.coder, r, c, row) for c, row in records.items()}
+                records = {c: _row(self.coder, r, c, row) for c, row in records.items()}
             check_partial(r, records, self.like[r.name], weights)
-            if r.carry == "each" and r.reduce != "collect":
-                parts[r.name] = self._folding.reduction(r, records).partial()
-            checked[r.name] = self._folding.reductions[r.name].check_merge(parts[r.name], len(weights))
+            sent = {c: {k: a for k, a in records[c].items() if k} for c in rows} if r.carry == "each" else {}
+            if r.carry == "each" and isinstance(reduction, Sum):
+                steps.append(reduction.adding({c: (a, weights[c]) for c, a in sent.items()}))
+            else:
+                total, known = sum(weights.values()), reduction.check_merge(records, len(weights))
+                steps.append(partial(reduction.merge, records, total, len(weights), known))
             if r.carry == "each":
                 for client, row in rows.items():
-                    sent = {k: a for k, a in records[client].items() if k}
-                    self.bound.of(client).check(r, sent, [row])
+                    self.bound.of(client).check(r, sent[client], [row])
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
@@ -175,10 +183,8 @@ class Fold:
                     check_votes(r, records["high"], low, sum(weights.values()))
 
         def fold() -> None:
-            for name, records in parts.items():
-                self._folding.reductions[name].merge(
-                    records, sum(weights.values()), len(weights), checked[name]
-                )
+            for step in steps:
+                step()
 
         return fold
 
@@ -247,6 +253,9 @@ def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder
     """Return the most bytes that a client's own records can have: arrays have what `like` has."""
     found = 0
     for r in up:
+        if r.encrypted:
+            found += ckks.most_bytes(like[r.name])
+            continue
         coded = coder.bases[r.name] if coder and r.coded else {}
         found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
         found += coder.most_bytes(r) if coder and coded else 0
@@ -316,6 +325,9 @@ def most_bytes(
         if coder and f.coded and f.carry == "each":
             raw = [a.nbytes + 2 * len(n) + 512 for n, a in arrays.items() if n not in coder.bases[f.name]]
             most += clients * (coder.most_bytes(f) + sum(raw) + 2048)
+            continue
+        if f.encrypted:
+            most += ckks.most_bytes(arrays)
             continue
         around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
         # A partial sum is an int64 and an int32 for each number.

@@ -33,6 +33,8 @@ from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
 from task.datasets import spec_of
+from task.encryption import ckks
+from task.encryption.sums import TOTAL
 from task.models.family import ModelFamily, form_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
@@ -148,6 +150,8 @@ class PhaseEngine:
         """Write one message per node; what is for one client goes to its node alone."""
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
+        if phase.contract.encrypted:
+            phase = replace(phase, scalars={**phase.scalars, TOTAL: self._weight(phase)})
         if self.config.server.secagg:
             return self._open_secure(phase)
         requests = self.messages(phase, self.spread(phase)) if phase.to else []
@@ -367,6 +371,12 @@ class PhaseEngine:
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 
+    def _weight(self, phase: Phase) -> float:
+        """Return the weight that the clients of a phase have together, at most."""
+        if phase.contract.weight == "uniform":
+            return float(len(phase.to))
+        return sum(limits[wire.NUM_EXAMPLES] for limits in self._limits(phase.to, phase).values())
+
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
         like = self.like(phase.contract)
@@ -380,4 +390,4 @@ class PhaseEngine:
         if self.family:
             others["sub-model"] = form_of(self.family, self.model)
         clients = len(self.registry.names)
-        return Forms(self.model, self.trainable, clients, self.columns, others).of(contract.up)
+        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, others).of(contract.up)

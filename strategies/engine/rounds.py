@@ -61,7 +61,7 @@ def client_lines(
 
 @dataclass
 class RoundLog:
-    """Gathers a round while it runs. Names and keys of `row` are public, see the README."""
+    """Gathers a round while it runs. Names and keys of `row` are public."""
 
     round: int
     clock: Clock = field(default_factory=Clock)

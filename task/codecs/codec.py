@@ -111,7 +111,7 @@ class Codec(ABC):
         """Whether only some entries travel and the others stay as they are in the base."""
         return False
 
-    def encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[bytes, Arrays]:
+    def encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[bytes, dict[str, Held]]:
         """Return the code of an update, and what that leaves out, if the codec is biased.
 
         Args:
@@ -121,7 +121,8 @@ class Codec(ABC):
             seed: From 0 to below 2^64.
 
         Returns:
-            The code, and by name the update less what the code stands for, float32; {} of other codecs.
+            The code, and by name the update less what the code stands for, as what differs from `x`; {} of
+            unbiased codecs.
         """
         with np.errstate(all="ignore"):  # a decoder refuses what overflows
             bits, body, left = self._encode(x, values, seed)
@@ -176,7 +177,7 @@ class Codec(ABC):
         """Return what no code of tensors of these shapes exceeds."""
 
     @abstractmethod
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, Arrays]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
         """Return the header's bits, what follows the header, and what it leaves out."""
 
     @abstractmethod

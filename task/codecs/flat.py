@@ -16,7 +16,7 @@ from task.numerics.held import Base, Held
 class Flat(Codec):
     """What these have in common: vector and tensors."""
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, Arrays]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
         vector = np.concatenate([np.empty(0, np.float32), *(a.reshape(-1) for a in x.values())])
         return self.bits, self._pack(vector, seed), {}
 

@@ -37,17 +37,15 @@ def most_bits(count: int, size: int) -> float:
 
 def encode(index: np.ndarray, flags: np.ndarray | None, b: int) -> bytes:
     """Return the planes of sorted positions, and of a bool for each of them."""
-    gaps = np.diff(index, prepend=-1)
-    gaps -= 1
+    gaps = _gaps(index)
     tails = gaps >> b
     words = gaps & ((1 << b) - 1)
     if flags is not None:
         words = (words << 1) | flags
     width = b + (flags is not None)
     word = _word(width)
-    low = np.unpackbits(words.astype(word).view(np.uint8).reshape(-1, word.itemsize), axis=1)[
-        :, 8 * word.itemsize - width :
-    ]
+    bits = 8 * word.itemsize
+    low = np.unpackbits(words.astype(word).view(np.uint8)).reshape(-1, bits)[:, bits - width :]
     ends = np.cumsum(tails) + np.arange(index.size)
     unary = np.zeros(int(ends[-1]) + 1 if index.size else 0, np.uint8)
     unary[ends] = 1
@@ -74,20 +72,26 @@ def decode(reader: Reader, count: int, flagged: bool, b: int, size: int) -> tupl
     word = _word(width)
     padded = np.zeros((count, 8 * word.itemsize), np.uint8)
     padded[:, 8 * word.itemsize - width :] = low
-    words = np.packbits(padded, axis=1).view(word).reshape(-1).astype(np.uint32)
+    words = np.packbits(padded.reshape(-1)).view(word).astype(np.uint32)
     rests = words >> flagged
     # In Python's integers: a sum of int64 could overflow.
     last = (int(ends[-1]) + 1 - count << b) + int(rests.sum(dtype=np.int64)) + count - 1
     if last >= size:
         raise reader.refuse(f"positions below {size}", last)
-    index = np.diff(ends, prepend=-1)
-    index -= 1
+    index = _gaps(ends)
     index <<= b
     index += rests
     index += 1
     np.cumsum(index, out=index)
     index -= 1
     return index, (words & 1).astype(bool) if flagged else np.zeros(0, bool)
+
+
+def _gaps(index: np.ndarray) -> np.ndarray:
+    """Return g - 1 of sorted positions, the first counted from -1."""
+    gaps = index.copy()
+    gaps[1:] -= index[:-1] + 1
+    return gaps
 
 
 def _word(width: int) -> np.dtype:

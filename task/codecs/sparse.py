@@ -35,18 +35,17 @@ class _Largest(Codec):
         planes = (rice.most_bits(k, sum(sizes)) + k * self.ternary) / 8 + 2
         return HEADER.size + 8 * len(sizes) + 4 * k * (not self.ternary) + int(planes)
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, Arrays]:
-        kept, at, counts = [], 0, []
-        for a in x.values():
-            index = largest(a.reshape(-1), self.kept(a.size))
-            kept.append(index)
-            counts.append(index.size)
-            at += a.size
-        left = {name: np.array(a, order="C") for name, a in x.items()}
-        table, flags = self._table(kept, x, values, left)
-        starts = np.cumsum([0, *(a.size for a in x.values())])
-        index = np.concatenate([i + s for i, s in zip(kept, starts, strict=False)] or [np.empty(0, np.int64)])
-        b = rice.parameter(index.size, at)
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+        kept = [largest(a.reshape(-1), self.kept(a.size)) for a in x.values()]
+        counts = [index.size for index in kept]
+        table, flags, rest = self._table(kept, x, values)
+        ends = np.cumsum(counts)
+        parts = np.split(rest, ends[:-1]) if kept else []
+        left = {n: Held(Base(x[n]), i, part) for n, i, part in zip(x, kept, parts, strict=True)}
+        sizes = [a.size for a in x.values()]
+        index = np.concatenate(kept or [np.empty(0, np.int64)])
+        index += np.repeat(np.cumsum(sizes, dtype=np.int64) - sizes, counts)
+        b = rice.parameter(index.size, sum(sizes))
         return b, np.array(counts, "<u4").tobytes() + table + rice.encode(index, flags, b), left
 
     def _decode(
@@ -77,9 +76,9 @@ class _Largest(Codec):
 
     @abstractmethod
     def _table(
-        self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays
-    ) -> tuple[bytes, np.ndarray | None]:
-        """Return what follows the counts, and the flags; takes off `left` what is sent."""
+        self, kept: list[np.ndarray], x: Arrays, values: Arrays
+    ) -> tuple[bytes, np.ndarray | None, np.ndarray]:
+        """Return what follows the counts, the flags, and what is left of each entry, given their places."""
 
     @abstractmethod
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
@@ -99,12 +98,9 @@ class TopK(_Largest):
     name, number = "top-k", 4
     ternary = False
 
-    def _table(self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays) -> tuple[bytes, None]:
-        sent = []
-        for index, name in zip(kept, x, strict=True):
-            left[name].reshape(-1)[index] = 0
-            sent.append(values[name].reshape(-1)[index].astype("<f4").tobytes())
-        return b"".join(sent), None
+    def _table(self, kept: list[np.ndarray], x: Arrays, values: Arrays) -> tuple[bytes, None, np.ndarray]:
+        sent = _taken(kept, values)
+        return sent.astype("<f4").tobytes(), None, np.zeros_like(sent)
 
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
         return reader.take("<f4", sum(counts), "values")
@@ -126,16 +122,15 @@ class STC(_Largest):
     reads_values = False
 
     def _table(
-        self, kept: list[np.ndarray], x: Arrays, values: Arrays, left: Arrays
-    ) -> tuple[bytes, np.ndarray]:
-        means, flags = np.zeros(len(kept), "<f4"), []
-        for i, (index, name) in enumerate(zip(kept, x, strict=True)):
-            some = x[name].reshape(-1)[index]
-            flags.append(some < 0)
-            if index.size:
-                means[i] = np.abs(some).mean(dtype=np.float64)
-                left[name].reshape(-1)[index] = some - _signed(np.full(index.size, means[i]), flags[-1])
-        return means.tobytes(), np.concatenate([np.zeros(0, bool), *flags])
+        self, kept: list[np.ndarray], x: Arrays, values: Arrays
+    ) -> tuple[bytes, np.ndarray, np.ndarray]:
+        some, counts = _taken(kept, x), [index.size for index in kept]
+        flags, means, at = some < 0, np.zeros(len(kept), "<f4"), 0
+        for i, count in enumerate(counts):
+            if count:
+                means[i] = np.abs(some[at : at + count]).mean(dtype=np.float64)
+            at += count
+        return means.tobytes(), flags, some - self._sent(means, counts, flags)
 
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
         means = reader.take("<f4", len(counts), "magnitudes")
@@ -145,6 +140,12 @@ class STC(_Largest):
 
     def _sent(self, numbers: np.ndarray, counts: list[int], flags: np.ndarray) -> np.ndarray:
         return _signed(np.repeat(numbers.astype(np.float32), counts), flags)
+
+
+def _taken(kept: list[np.ndarray], x: Arrays) -> np.ndarray:
+    """Return the entries of all tensors at these places, float32."""
+    some = [a.reshape(-1).take(index) for a, index in zip(x.values(), kept, strict=True)]
+    return np.concatenate([np.empty(0, np.float32), *some])
 
 
 def _signed(magnitudes: np.ndarray, negative: np.ndarray) -> np.ndarray:

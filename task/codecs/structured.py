@@ -68,7 +68,7 @@ class _InSpace(Codec):
         """Return the length of every code."""
         return HEADER.size + 4 * sum(map(self.numbers, shapes))
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, Arrays]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
         sent = [self._sent(seed, name, np.ascontiguousarray(a), values[name]) for name, a in x.items()]
         return 0, b"".join(a.astype("<f4").tobytes() for a in sent), {}
 

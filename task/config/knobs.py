@@ -11,6 +11,7 @@ from typing import NamedTuple
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
+    AuditConfig,
     CodecConfig,
     DataConfig,
     DevicesConfig,
@@ -281,7 +282,7 @@ class Config:
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob("mlp", "see `bouquet models`")
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
-    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = those of the task, see the README')
+    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
     initial_model: str = knob(
         "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
     )
@@ -315,6 +316,7 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
@@ -346,7 +348,8 @@ class Config:
         """Share of the clients that evaluate unless the run says otherwise."""
         if self.dp.central:
             return 0.0  # a client's own numbers are not protected
-        return 1.0 if self.train.ala or algorithm_of(self.algorithm).personal else 0.0
+        at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
+        return 1.0 if at_clients else 0.0
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.

@@ -167,6 +167,7 @@ class ServerConfig(Section):
     secagg_threshold: int = knob(
         0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
     )
+    he: bool = knob(False, "homomorphic encryption: the server adds ciphertexts that only nodes can open")
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
@@ -281,6 +282,18 @@ class DPConfig(Section):
     def adaptive(self) -> bool:
         """Whether the bound on the clients' updates follows a quantile of their norms."""
         return self.central and self.clip_quantile > 0
+
+
+class AuditConfig(Section):
+    """Canary clients of `bouquet audit epsilon` (see ``task/privacy/canaries.py``)."""
+
+    canaries: int = knob(
+        0,
+        "clients without data that send random directions, half of them never; 0 = none",
+        low=0,
+        high=100_000,
+    )
+    swap: bool = knob(False, "those canaries send that did not, and the other way round")
 
 
 class AttackConfig(Section):

@@ -99,5 +99,7 @@ def peak(a: np.ndarray | Held) -> float:
     if a.dtype.kind != "f":
         return float(max(-int(flat.min()), int(flat.max()))) if a.size else 0.0
     # min and max carry NaN through and meet every infinity.
+    if 0 < a.size <= BLOCK:
+        return abs(max(-float(flat.min()), float(flat.max())))
     ends = [end for block in blocks(a.size, BLOCK) for end in (flat[block].min(), flat[block].max())]
     return float(np.abs(ends).max()) if ends else 0.0

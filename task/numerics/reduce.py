@@ -27,7 +27,7 @@ sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a no
 as much as two models, whatever the number of its clients.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -91,6 +91,27 @@ class Sum:
                     f"{bound:g} and {total:g}: the model diverged, or the data need scaling",
                 )
         return found
+
+    def adding(self, rows: Mapping[str, tuple[Foldable, int]]) -> Callable[[], None]:
+        """Check several clients, each by name with its arrays and its weight; return what folds them all in.
+
+        Raises:
+            FieldError: A term, or all of them together, do not fit the exact range.
+        """
+        before, found = dict(self._bound), {}
+        try:
+            for client, (arrays, weight) in rows.items():
+                found[client] = self.check(arrays, weight, client)
+                for name, largest in found[client].items():
+                    self._bound[name] += largest * weight
+        finally:
+            self._bound = before
+
+        def add() -> None:
+            for client, (arrays, weight) in rows.items():
+                self.add(arrays, weight, client, found[client])
+
+        return add
 
     def add(
         self, arrays: Foldable, weight: int, client: str, checked: Mapping[str, float] | None = None

@@ -14,6 +14,7 @@ from task.references import is_reference
 from task.resolve.contract import entry_of
 from task.resolve.private import why_not_central, why_not_local
 from task.spec.algorithms import ALGORITHMS
+from task.spec.encryption import why_not_added
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN, MODEL_UP
 from task.spec.selections import SELECTIONS
@@ -42,8 +43,8 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
         got["structured.kind"] = config.structured.kind
-        if self.key == "secagg":
-            return server.secagg
+        if self.key in ("secagg", "he"):
+            return server.secagg if self.key == "secagg" else server.he
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -182,6 +183,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("dp.noise", (SOME,), why_not_central),
     Choice("dp.unit", ("example",), why_not_local),
     Choice("secagg", (True,), _secure),
+    Choice("he", (True,), why_not_added),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -208,6 +210,8 @@ def check_composition(config: Config) -> None:
         _check_parts(config)
     if config.server.secagg:
         _check_secure(config)
+    if config.server.he:
+        _check_encrypted(config)
 
 
 def _check_secure(config: Config) -> None:
@@ -232,6 +236,26 @@ def _check_secure(config: Config) -> None:
          "a sum is opened once all nodes have answered or the time is up"),
     ):  # fmt: skip
         _refuse(on, ("secagg", "true", "false"), key, value, why)
+
+
+def _check_encrypted(config: Config) -> None:
+    """Refuse keys that need single clients' models, or the model in clear, at the server."""
+    server, dp = config.server, config.dp
+    coded = "a ciphertext has every number whole, so that a code saves nothing"
+    columns = "the sums of each client's columns go up in clear"
+    for key, value, on, why in (
+        ("secagg", "true", server.secagg, "either hides single nodes' sums; masks cost less"),
+        ("dp.noise", f"{dp.noise:g}", dp.central, "the server adds noise to integers, and has ciphertexts"),
+        ("dp.unit", dp.unit, dp.local, "it was not verified together"),
+        ("codec.up", config.codec.up, config.codec.up != "none", coded),
+        ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
+        ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
+        ("dropout-width", f"{config.train.dropout_width:g}", config.train.dropout_width < 1,
+         "the server cannot cut parts out of a ciphertext"),
+        ("standardise", "true", config.data.standardise, columns),
+        ("missing", "mean", config.data.missing == "mean", columns),
+    ):  # fmt: skip
+        _refuse(on, ("he", "true", "false"), key, value, why)
 
 
 def _check_parts(config: Config) -> None:

@@ -3,7 +3,7 @@
 An entry names the paper, the server rule (``strategies/``), the client half (``client_app/solvers/``)
 and the contract between them: which array records and scalars go **down** with every training message,
 which come **up**, how each upward record is reduced, and what the client **keeps** between rounds. It is
-the registry, the privacy sheet (nothing else leaves a client), the source of the README's table and the
+the registry, the privacy sheet (nothing else leaves a client), the source of the README's tables and the
 parameter list of the tests.
 
 Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
@@ -89,6 +89,7 @@ _GLOBAL = (
         up=(replace(MODEL_UP, meaning="y_i, x_i after local training", reduce="collect"),),
         weight="uniform",
         evaluation=(_NODE_DOWN,),
+        group="topology",
         neutral={"d-psgd.route": "complete", "fraction-train": 1.0},
         equal_sizes=True,
         biased="at a fixed step the nodes of a sparse graph keep apart, and their gradients differ",
@@ -256,11 +257,13 @@ _GLOBAL = (
             Scalar("training", "(t - 1) kappa_2 + j of edge round j, by which batches are drawn", low=1),
         ),
         repeats=True,
+        group="topology",
         neutral={"hierfavg.kappa2": 1},
         biased="between two means over all, edges drift towards the optima of their own clients",
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
+        group="fair",
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
         solver="qfedavg",
         sgd_only="1 / eta stands for the Lipschitz constant of a gradient step",
@@ -278,6 +281,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
+        group="fair",
         about="As q-FedAvg, with one full gradient a client instead of local training.",
         solver="qfedsgd",
         sgd_only=_NO_STEP,

@@ -9,6 +9,15 @@ from task.spec.papers import Paper, paper
 from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 
 Private = Literal["", "head", "norm", "twin", "all"]
+# What a user wants of an algorithm, and the heading of those that give it.
+GROUPS = {
+    "global": "One global model",
+    "fair": "One global model that is fair to all clients",
+    "robust": "One global model in spite of malicious clients",
+    "topology": "Models that are mixed at edges or on a graph of peers",
+    "own": "A model for each client",
+    "baseline": "Baselines to compare with",
+}
 
 
 MCMAHAN = paper("1602.05629")
@@ -60,6 +69,8 @@ class Algorithm:
     personal: bool = False
     # Whether a client may train several times in a round, each time with batches of its own.
     repeats: bool = False
+    # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
+    group: str = ""
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
@@ -73,8 +84,10 @@ class Algorithm:
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
 
     def __post_init__(self) -> None:
-        """Name the rule, and let nobody change the mappings."""
+        """Name the rule and the group, and let nobody change the mappings."""
+        group = "own" if self.personal else "robust" if self.withstands else "global"
         object.__setattr__(self, "rule", self.rule or self.name)
+        object.__setattr__(self, "group", self.group or group)
         object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
         object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 
@@ -92,6 +105,11 @@ class Algorithm:
     def noised(self) -> bool:
         """Whether the server adds noise to sums of what clients clip (`task.spec.stages`)."""
         return any(r.clipped for r in self.up)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nodes send ciphertexts (`task.spec.encryption`)."""
+        return any(r.encrypted for r in self.up)
 
     @property
     def individual(self) -> bool:

@@ -44,6 +44,7 @@ PERSONAL = (
     ),
     _own(
         "centralised", "Centralised", replace(MCMAHAN, where="section 3, SGD on the pooled data"),
+        group="baseline",
         about="Trains one model on the data of all clients: the baseline that federated learning gives up.",
         pooled="once",
         newcomer="the model of the pooled data",
@@ -60,6 +61,7 @@ PERSONAL = (
     _own(
         "ensemble", "Ensemble of local models",
         paper("1612.01474", "section 2.4, mean of the members' probabilities"),
+        group="baseline",
         about="Each client trains alone, on its own or its site's data; the models vote by mean probability.",
         solver="ensemble",
         down=(),
@@ -154,6 +156,7 @@ PERSONAL = (
     ),
     _own(
         "local-only", "Local training only", paper("1705.10467", "section 5, local models"),
+        group="baseline",
         about="Each client trains alone and sends nothing: the baseline without federated learning.",
         down=(),
         up=(),

@@ -77,6 +77,9 @@ class Record:
     # Whether it travels as integers, the change from its base clipped to a norm (`task.privacy.grid`), which
     # are summed before noise is added; the stage sets it.
     clipped: bool = False
+    # Whether a node sends the sum over its clients as a ciphertext (`task.encryption`), which the server adds
+    # to the others' without opening it.
+    encrypted: bool = False
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
+    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  canary  ->  codec  ->  dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -38,6 +38,11 @@ def _with_loss(entry: Algorithm) -> Algorithm:
 
 def _with_attack(entry: Algorithm) -> Algorithm:
     phases = {n: _added(p, "attack") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, phases=phases)
+
+
+def _with_canary(entry: Algorithm) -> Algorithm:
+    phases = {n: _added(p, "canary") if p.work == "train" else p for n, p in entry.phases.items()}
     return replace(entry, phases=phases)
 
 
@@ -105,6 +110,7 @@ STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "example-dp": _with_example_dp,
     "loss": _with_loss,
     "attack": _with_attack,
+    "canary": _with_canary,
     "codec": _with_codec,
     "codec-with-feedback": _with_feedback,
     "dp": _with_dp,

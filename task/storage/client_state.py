@@ -9,7 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,6 +43,7 @@ class Header:
     fields: tuple[str, ...]
 
 
+@lru_cache(maxsize=64)
 def folder_of(root: Path, run_name: str, run: str) -> Path:
     """Return the folder of a run's kept state."""
     return root / safe_name(run_name) / (safe_name(run[:12]) or NO_RUN)
@@ -53,7 +55,7 @@ def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, dura
     What is not `durable` survives a power cut only once somebody has synced it and its folder.
     """
     arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
-    meta = {"format": FORMAT, **asdict(header)}
+    meta = {"format": FORMAT, **vars(header)}
     text = json.dumps({**meta, "xxh3": _checksum(meta, arrays)})
     write_bytes(path, save(arrays, {"bouquet": text}), durable=durable)
 

@@ -24,7 +24,7 @@ from task.config.knobs import Config
 from task.errors import FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.held import Base
+from task.numerics.held import Base, Held
 from task.spec.entry import Algorithm
 from task.spec.record import SUB_MODEL, Record
 from task.wire.checks import check_arrays
@@ -65,7 +65,7 @@ class Coder:
 
     def encode(
         self, client: str, record: Record, arrays: NamedArrays, residual: NamedArrays
-    ) -> tuple[bytes, Arrays, Arrays]:
+    ) -> tuple[bytes, Arrays, dict[str, Held]]:
         """Return the code of a client's record, the update with the residual, and what the code leaves out.
 
         Raises:
@@ -74,7 +74,7 @@ class Coder:
         base = self._base(client, record)
         mine = {n: arrays[n] for n in base}
         check_arrays(record.name, mine, mine)
-        x = {n: np.asarray(a - base[n].array) for n, a in mine.items()}
+        x = {n: np.asarray(a - base[n].array, order="C") for n, a in mine.items()}
         if residual:
             for n, a in x.items():
                 a += residual[n]

@@ -36,7 +36,7 @@ def secagg(bench: Bench) -> Iterator[Row]:
         server: list[float] = []
         plain: list[float] = []
         for turn in range(passes + 1):
-            spent = _round(n, lost, words, str(turn))
+            spent = one_round(n, lost, words, str(turn))
             began = time.process_time()
             total_high, total_low = np.zeros_like(high), np.zeros_like(low)
             for _ in range(n - lost):
@@ -73,7 +73,7 @@ def secagg(bench: Bench) -> Iterator[Row]:
         yield paired(f"secagg-server-{name}", what, server, plain, None, "ms", detail)
 
 
-def _round(n: int, lost: int, words: tuple[np.ndarray, np.ndarray], attempt: str) -> tuple[float, float]:
+def one_round(n: int, lost: int, words: tuple[np.ndarray, np.ndarray], attempt: str) -> tuple[float, float]:
     """Run a round; return the seconds of one node and of the server."""
     session, rules = Session("bench", 1, "train", attempt), Rules()
     server = Aggregation(session, rules)

@@ -67,6 +67,9 @@ def runs() -> Iterator[Run]:
     for name in ALA_FITS:
         if "ala" not in ALGORITHMS[name].stages:
             yield Run(f"{name}, ala", _keys(name, "ala=true"))
+    for codec in ("stc", "top-k"):
+        keys = f'codec.up="{codec}" codec.down="{codec}" codec.keep=0.05'
+        yield Run(f"fedavg, {codec} both ways, resumed", _keys("fedavg", keys), halt=1)
     yield Run("fedprox, stragglers", _keys("fedprox", "stragglers=0.5 local-epochs=3 fedprox.adaptive=true"))
     yield Run("scaffold, cnn-bn", _keys("scaffold", 'model="cnn-bn" num-clients=4 max-examples=200'))
     for name in RESUMED:

@@ -12,6 +12,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +77,11 @@ class Stack:
 
     compose: tuple[str, ...]
     project: str
+    image: str = IMAGE
 
     def __call__(self, *words: str, timeout_s: float = 300, check: bool = True, **more: str) -> str:
         line = (*self.compose, "-p", self.project, "-f", str(FOLDER / "compose.yaml"), *words)
-        return call(*line, timeout_s=timeout_s, check=check, **({"BOUQUET_IMAGE": IMAGE} | more))
+        return call(*line, timeout_s=timeout_s, check=check, **({"BOUQUET_IMAGE": self.image} | more))
 
     def ids(self) -> dict[str, str]:
         """Return the containers that run as nodes, by the name of the kit that each holds."""
@@ -123,15 +125,15 @@ def image() -> str:
     return IMAGE
 
 
-@pytest.fixture(scope="module")
-def stack(image: str) -> Iterator[Stack]:
-    """The stack, healthy; afterwards nothing of it is left."""
+@contextmanager
+def running(image: str, *nodes: str) -> Iterator[Stack]:
+    """Yield a stack of these nodes, healthy; afterwards nothing of it is left."""
     compose = ("docker", "compose") if succeeds("docker", "compose", "version") else ("docker-compose",)
-    stack = Stack(compose, f"bouquet-test-{uuid.uuid4().hex[:8]}")
+    stack = Stack(compose, f"bouquet-test-{uuid.uuid4().hex[:8]}", image)
     try:
-        stack("up", "-d", "--no-build", timeout_s=600)
+        stack("up", "-d", "--no-build", timeout_s=600, NODES=str(len(nodes)))
         wait_for(lambda: stack.healthy("link"), "the link to be healthy", 600)
-        wait_for(lambda: stack.healthy(*NODES), "the nodes to be healthy", 600)
+        wait_for(lambda: stack.healthy(*nodes), "the nodes to be healthy", 600)
         yield stack
         stack("down", "--volumes", "--timeout", "20")
         for kind in (["ps", "-a"], ["volume", "ls"], ["network", "ls"]):
@@ -141,6 +143,12 @@ def stack(image: str) -> Iterator[Stack]:
             assert not left, f"docker {kind[0]}: {left}"
     finally:
         stack("down", "--volumes", "--timeout", "5", check=False)
+
+
+@pytest.fixture(scope="module")
+def stack(image: str) -> Iterator[Stack]:
+    with running(image, *NODES) as stack:
+        yield stack
 
 
 def simulation(tmp_path: Path, name: str, *keys: str) -> bytes:

@@ -162,6 +162,23 @@ def test_a_sum_out_of_range_is_refused() -> None:
 LARGEST_FLOAT = np.nextafter(np.float32(2.0**31), np.float32(0))
 
 
+def test_clients_that_a_node_forwards_are_folded_all_or_none() -> None:
+    """Each term fits, but not so many; those that do come to what they come to one by one."""
+    total, most = Sum(arrays(0.0)), np.float32(2**31 - 128)
+    with pytest.raises(FieldError, match="sum over the cohort"):
+        total.adding({str(i): (arrays(most), 1) for i in range(2050)})
+    assert total.count == 0
+    rows = {"a": (arrays(0.5), 3), "b": (arrays(2.25), 2)}
+    fold = total.adding(rows)
+    assert total.count == 0
+    fold()
+    one_by_one = Sum(arrays(0.0))
+    for client, (row, weight) in rows.items():
+        one_by_one.add(row, weight, client)
+    assert total.result()["w"].tolist() == one_by_one.result()["w"].tolist() == [6.0]
+    assert (total.count, total.weight) == (2, 5)
+
+
 @pytest.mark.parametrize(("dtype", "value"), [(np.float32, LARGEST_FLOAT), (np.int64, 2**55 - 8)])
 @pytest.mark.parametrize("merged", [False, True])
 def test_nobody_is_refused_for_the_size_of_what_others_sent(dtype: Any, value: Any, merged: bool) -> None:
