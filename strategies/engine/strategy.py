@@ -27,7 +27,7 @@ from strategies.engine.arguments import with_knobs
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.loop import EvaluateFn, Loop
+from strategies.engine.loop import EvaluateFn, Loop, measuring
 from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
@@ -100,6 +100,7 @@ class Strategy(FlowerStrategy):
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
         self._in_start = False
+        self._evaluate_fn: EvaluateFn | None = None
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
         self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
@@ -161,7 +162,8 @@ class Strategy(FlowerStrategy):
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
         registry, trainable = self.registry, self.engine.trainable
-        known = registry.num_examples, registry.most_examples, self.engine.family
+        measure = measuring(self._evaluate_fn, self.config.server, server_round)
+        known = registry.num_examples, measure, registry.most_examples, self.engine.family
         return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
 
     def aggregate_train(
@@ -296,13 +298,11 @@ class Strategy(FlowerStrategy):
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
         self.registry.membership.count_whole_nodes(False)
-        self._in_start = True
+        self._in_start, self._evaluate_fn = True, evaluate_fn
         try:
             learn_columns(engine, self.entry, grid)
-            server = self.config.server
-            loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
-            loop.measures = engine.measures
-            return loop.run()
+            what = engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap, engine.measures
+            return Loop(self, self.config.server, *what).run()
         finally:
             self._in_start = False
 

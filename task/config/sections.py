@@ -208,6 +208,9 @@ class OutputConfig(Section):
 class SelectConfig(Section):
     """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
 
+    order: str = knob(
+        "fixed", "cycle: by name, or shuffled by seed in each round", choices=("fixed", "shuffled")
+    )
     candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
     losses: str = knob("query", "power-of-choice: ask, or last known", choices=("query", "last"))
     deadline: float = knob(180.0, "fedcs: simulated seconds by which a round must end", above=0)

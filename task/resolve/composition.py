@@ -61,6 +61,7 @@ class Choice:
         return got[self.key] in self.values
 
 
+_REPEATS = "its clients train several times in a round"
 OWN = "package.module:name"  # stands for whatever a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
 FILE = "FILE"  # stands for any path
@@ -75,12 +76,17 @@ def _ala(entry: Algorithm) -> str:
 def _own_start(entry: Algorithm) -> str:
     if "ala" in entry.stages:
         return "its clients mix what they get with the model that the seed draws"
-    sent = MODEL_DOWN in entry.down and entry.private != "all"
+    sent = (MODEL_DOWN in entry.down or not entry.personal) and entry.private != "all"
     return "" if sent else "its clients begin with the model that the seed draws, which is never sent"
 
 
 def _nothing_up(entry: Algorithm) -> str:
     return "" if entry.up else "nothing goes up that a client could falsify"
+
+
+def _little(entry: Algorithm) -> str:
+    why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
+    return _nothing_up(entry) or (why if entry.repeats else "")
 
 
 def _no_base(entry: Algorithm) -> str:
@@ -100,12 +106,16 @@ def _structured(entry: Algorithm) -> str:
 
 
 def _ring(entry: Algorithm) -> str:
+    if entry.repeats:
+        return _REPEATS
     one_by_one = entry.phases or entry.individual or any(r.reduce == "collect" for r in entry.up)
     why = "the policy passes one model from client to client, and the rule needs several replies at once"
     return why if one_by_one else ""
 
 
 def _codec(entry: Algorithm) -> str:
+    if entry.repeats:
+        return f"{_REPEATS}, and codes are drawn, and what they leave out is kept, by round"
     if not coded_in(entry):
         return "nothing goes up that a code could stand for"
     return _no_base(entry)
@@ -137,6 +147,8 @@ def _by_examples(entry: Algorithm) -> str:
 def _secure(entry: Algorithm) -> str:
     if entry.pooled:
         return "its clients train on everybody's data, so that there is nothing to hide"
+    if entry.repeats:
+        return "the server would see the sums of single edges, which may have too few nodes"
     for contract in (entry, *entry.phases.values()):
         if single := [r.name for r in contract.up if r.reduce == "collect"]:
             return f"the rule needs each client's {single[0]!r}, and the server learns sums only"
@@ -184,7 +196,7 @@ CHOICES: tuple[Choice, ...] = (
     ),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
-    Choice("attack.kind", ("little-is-enough",), _nothing_up),
+    Choice("attack.kind", ("little-is-enough",), _little),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),

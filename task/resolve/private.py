@@ -18,6 +18,8 @@ def why_not_central(entry: Algorithm) -> str:
     """Return why noise on sums cannot protect the clients of an algorithm; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
+    if entry.repeats:
+        return "its clients train several times in a round, and a round is accounted for once"
     if not entry.up:
         return "nothing goes up that noise could protect"
     contracts = [entry, *(p for p in entry.phases.values() if p.work == "train")]
@@ -45,6 +47,8 @@ def why_not_local(entry: Algorithm) -> str:
     """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
+    if entry.repeats:
+        return "its clients train several times in a round, and a round is accounted for once"
     if entry.phases or entry.solver not in STEPS_ALONE:
         return "its clients use their examples in other ways than in steps along the gradients of batches"
     if entry.private == "norm":

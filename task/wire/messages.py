@@ -40,6 +40,7 @@ from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged
 from task.wire.layouts import Forms
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
+TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
