@@ -238,7 +238,9 @@ class FedAMPConfig(Section):
 class DPSGDConfig(Section):
     """D-PSGD, Lian et al. 2017: whose models are mixed."""
 
-    route: str = knob("ring", "the graph; one-peer = another exponential link each round", choices=ROUTES)
+    route: str = knob(
+        "ring", "the graph; in one-peer each sends to one, another in each round", choices=ROUTES
+    )
     degree: int = knob(3, "regular: neighbours of each client", low=1)
     order: str = knob(
         "adapt-then-combine",
