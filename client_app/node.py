@@ -152,8 +152,10 @@ class Node:
         if self.config.train.dropout_width < 1:
             self.local_model()  # which the run's model may not have
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
+        # Of a party's columns the others see embeddings only.
+        shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
-            names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
+            names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
             code=code_of(references_in(as_run_config(self.config))),
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
-from strategies.engine.rule_round import RuleRound, attempt
+from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
@@ -242,9 +242,10 @@ class Strategy(FlowerStrategy):
         rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
-        phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)
-        self._opened = self.engine.open(phase)
-        return self._opened.requests
+        context = replace(self._context(server_round), cohort=tuple(clients))
+        phase = run_until(EVALUATE, self.rule.evaluation(self._sync(arrays), context), self.engine, grid)
+        self._opened = self.engine.open(phase) if phase else None
+        return self._opened.requests if self._opened else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
@@ -312,10 +313,10 @@ class Strategy(FlowerStrategy):
         self._in_start = True
         try:
             learn_columns(engine, self.entry, grid)
-            server = self.config.server
-            loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
-            loop.measures = engine.measures
-            return loop.run()
+            open_rule(self.rule, self._context, engine, grid)
+            server, journal = self.config.server, engine.journal
+            more = evaluate_fn, overlap, engine.measures
+            return Loop(self, server, journal, grid, num_rounds, *configs, *more).run()
         finally:
             self._in_start = False
 

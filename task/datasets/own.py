@@ -74,6 +74,8 @@ def assemble(
     classes: tuple[str, ...],
     where: str,
     columns: tuple[str, ...] = (),
+    ids: npt.NDArray[np.str_] | None = None,
+    labelled: bool = True,
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
@@ -111,6 +113,8 @@ def assemble(
         std=(0.5,) * shape[0] if image else (1.0,),
         classes=classes,
         columns=columns,
+        ids=None if ids is None else ids[order],
+        labelled=labelled,
         owners=_owners(labels, num_train) if len(labels) else None,
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
         + (f", {missing} values missing" if missing else ""),
@@ -133,6 +137,8 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         classes=whole.classes,
         where=whole.source,
         columns=whole.columns,
+        ids=whole.ids,
+        labelled=whole.labelled,
     )
 
 

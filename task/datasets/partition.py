@@ -46,6 +46,10 @@ PARTITIONS: dict[str, PartitionSpec] = {
         "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
         deals.classes_unbalanced, ("classes_per_client",),
     ),
+    "columns": PartitionSpec(
+        "all rows, and of their columns as many as `columns` says: parties of a vertical algorithm",
+        deals.whole, ("columns",),
+    ),
     "dirichlet": PartitionSpec(
         "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
         deals.dirichlet, ("dirichlet_alpha",),
@@ -263,7 +267,9 @@ def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arr
     num_test = 0  # of the rows of the training pool
     if not tests:
         drawn = zip(parts, names, strict=True)
-        masks = [local_test(len(part), config.local_test_fraction, seed, name) for part, name in drawn]
+        # Parties have one test set, of their common rows.
+        fraction = 0.0 if config.partition == "columns" else config.local_test_fraction
+        masks = [local_test(len(part), fraction, seed, name) for part, name in drawn]
         tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
         parts = [part[~mask] for part, mask in zip(parts, masks, strict=True)]
         num_test = sum(map(len, tests))
@@ -300,7 +306,8 @@ def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[
         "size_gini": float(((2 * rank - len(sizes) - 1) * sizes).sum() / (len(sizes) * sizes.sum())),
         "classes_mean": classes / len(sizes),
         "label_tv_mean": distance / len(sizes),
-        "coverage": float((sizes.sum() + num_test) / dataset.num_train),
+        # Parties have the same rows.
+        "coverage": float(min((sizes.sum() + num_test) / dataset.num_train, 1.0)),
     }
 
 

@@ -61,6 +61,11 @@ def iid(deal: Deal) -> list[Rows]:
     return np.array_split(deal.rng().permutation(deal.size), deal.config.num_clients)
 
 
+def whole(deal: Deal) -> list[Rows]:
+    """Give all rows to each client, whose columns differ."""
+    return [np.arange(deal.size)] * deal.config.num_clients
+
+
 def shards(deal: Deal) -> list[Rows]:
     """Sort by class, cut into s K shards, give each client s of them at random (McMahan et al. 2017).
 

@@ -21,6 +21,9 @@ from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
 
 
+_PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
+
+
 @dataclass(frozen=True)
 class Choice:
     """Values of a run-config key that add something to an algorithm."""
@@ -29,6 +32,11 @@ class Choice:
     values: tuple[bool | str, ...]  # which are alike in what they need
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
+
+    def __post_init__(self) -> None:
+        """Refuse whatever stands around local training where none of one model takes place."""
+        check = self.why_not
+        object.__setattr__(self, "why_not", lambda entry: _PARTIES if entry.vertical else check(entry))
 
     def __str__(self) -> str:
         if self.values in ((SOME,), (BELOW_ONE,)):

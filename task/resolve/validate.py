@@ -10,6 +10,7 @@ from task.models import MODELS
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
+from task.spec.algorithms import ALGORITHMS
 from task.spec.brought import algorithm_of
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
@@ -49,6 +50,7 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
+    _check_columns(config)
     check_private(config)
     for name in {config.codec.up, config.codec.down} - {"none"}:
         codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
@@ -95,6 +97,23 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_columns(config: Config) -> None:
+    """Refuse columns dealt to clients of another kind than parties, and parties that hold other rows."""
+    partition, vertical = config.data.partition, algorithm_of(config.algorithm).vertical
+    if vertical and partition != "columns":
+        raise ConfigError(
+            f'run-config key "partition": the clients of "{config.algorithm}" have the same rows and other '
+            f'columns; expected "columns", or the key left out; got "{partition}"'
+        )
+    if partition == "columns" and not vertical:
+        fits = [name for name, entry in ALGORITHMS.items() if entry.vertical]
+        raise ConfigError(
+            f'run-config key "partition": "columns" gives clients the same rows and other columns, which '
+            f'"{config.algorithm}" cannot train on; expected another partition, or algorithm = '
+            f"{', '.join(fits)}"
+        )
 
 
 def _check_structured(config: Config) -> None:

@@ -10,6 +10,9 @@ from task.numerics.moments import columns_like
 from task.spec.record import Layout, Record
 
 
+ROWS = "rows"  # name of the one array of a record with a phase's rows
+
+
 @dataclass(frozen=True)
 class Forms:
     """What records look like under one model."""
@@ -18,6 +21,8 @@ class Forms:
     parameters: tuple[str, ...]  # names of its parameters, in the model's order
     clients: int = 0  # number of clients that are online
     columns: int = 0  # number of columns of a table, as a model reads them
+    # Of the records that have a row for each of a phase's rows: how many and how wide, by name.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
 
@@ -25,7 +30,7 @@ class Forms:
         """Return arrays of the names, shapes and dtypes of a layout.
 
         Raises:
-            KeyError: The layout is free, or a part that is unknown here.
+            KeyError: The layout is free, has a phase's rows, or is a part that is unknown here.
         """
         if layout.kind == "table":
             return columns_like(layout.of, self.columns)
@@ -49,9 +54,12 @@ class Forms:
 
     def of(self, records: Iterable[Record]) -> dict[str, Arrays]:
         """Return the arrays of several records by name; those of a free layout are left out."""
-        return {r.name: self._of(r) for r in records if r.layout.kind != "free"}
+        return {r.name: self.of_record(r) for r in records if r.layout.kind != "free"}
 
-    def _of(self, record: Record) -> Arrays:
+    def of_record(self, record: Record) -> Arrays:
+        """Return the arrays of a record; raises what `like` does."""
+        if record.layout.kind == "rows":
+            return {ROWS: np.broadcast_to(np.zeros((), record.layout.of), self.rows[record.name])}
         like = self.like(record.layout)
         return {n: as_integers(a, np.int32) for n, a in like.items()} if record.clipped else like
 
