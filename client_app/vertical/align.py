@@ -7,7 +7,7 @@ import numpy as np
 from client_app.memory.memory import Memory
 from client_app.node import Node
 from client_app.stages.stage import Outcome
-from client_app.vertical.party import Party
+from client_app.vertical.party import AlignedParty, Party
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
@@ -74,9 +74,10 @@ class Alignment:
             rows = rows[rows >= 0]
             ids = party.ids
             rows = rows[in_common_order([ids[i] for i in rows], self.node.config.seeds.data)]
+            found = AlignedParty(party, rows).kept()
         else:  # the message has come before
-            rows = kept["aligned"]["rows"]
-        keep: Kept = {"secret": {"session": np.array(self.session)}, "aligned": {"rows": rows}}
+            found = kept["aligned"]
+        keep: Kept = {"secret": {"session": np.array(self.session)}, "aligned": found}
         return wire.ClientUpdate({}, {wire.NUM_EXAMPLES: len(party.ids)}), keep
 
     def _of_this_start(self, held: Arrays) -> bool:

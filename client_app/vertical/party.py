@@ -17,7 +17,7 @@ from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.column_split import columns_of
 from task.errors import StateError
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import moments_of, sums_of
 from task.vertical.rows import Rows, epoch_order, num_tests
 
@@ -68,6 +68,8 @@ class AlignedParty:
 
     party: Party
     rows: Rows  # numbers of its rows
+    # Mean and deviation of its columns over the rows that are trained on, float64; None = not yet known.
+    scale: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @property
     def config(self) -> Config:
@@ -83,6 +85,13 @@ class AlignedParty:
         """Return the rows that are trained on, in the order of a round."""
         train = self.rows[num_tests(len(self.rows), self.config) :]
         return train[epoch_order(len(train), self.config, server_round)]
+
+    def kept(self) -> Arrays:
+        """Return what `aligned` reads back."""
+        x = self.x(np.sort(self.rows[num_tests(len(self.rows), self.config) :])).double()
+        spread = x.std(0, correction=0)
+        std = torch.where(spread > 0, spread, torch.ones_like(spread))
+        return {"rows": self.rows, "mean": x.mean(0).cpu().numpy(), "std": std.cpu().numpy()}
 
     @cached_property
     def _dataset(self) -> Dataset:
@@ -100,7 +109,11 @@ class AlignedParty:
     def x(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """Return the party's columns of some rows."""
         node = self.party.node
-        return self._dataset.inputs(rows)[..., self.party.columns].contiguous().to(node.device)
+        x = self._dataset.inputs(rows)[..., self.party.columns]
+        if self.scale is not None and self.config.vertical.standardise:
+            mean, std = (torch.from_numpy(a) for a in self.scale)
+            x = ((x.double() - mean) / std).float()
+        return x.contiguous().to(node.device)
 
     def y(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         """Return the targets of some rows, at the party that has them."""
@@ -121,4 +134,4 @@ def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
             f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run, which matches "
             "them again"
         )
-    return AlignedParty(party, rows)
+    return AlignedParty(party, rows, (kept["mean"], kept["std"]))

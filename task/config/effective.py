@@ -84,7 +84,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
-    "standardise": (_TABLE,),
+    "standardise": (_TABLE, _AVERAGED),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),
