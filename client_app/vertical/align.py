@@ -52,7 +52,8 @@ class Alignment:
             points, numbers = psi.own_points(ids, size, self.salt, made)
             secret = np.frombuffer(made, np.uint8)
         keep = {"exponent": secret, "numbers": numbers, "points": points, "session": np.array(self.session)}
-        scalars = {wire.NUM_EXAMPLES: len(ids), "labels": int(party.labelled), "columns": party.inputs}
+        about = {"labels": float(party.labelled), "columns": float(party.inputs)}
+        scalars = {wire.NUM_EXAMPLES: float(len(ids)), **about}
         return wire.ClientUpdate({"points": {ROWS: points}}, scalars), {"secret": keep}
 
     def mask(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
@@ -60,7 +61,7 @@ class Alignment:
         held = self._held(client, kept)
         given = self.order.per_client["points"][client][client][ROWS]
         made = psi.masked((row.tobytes() for row in given), held["exponent"].tobytes())
-        numbers = {wire.NUM_EXAMPLES: len(Party(self.node, client).ids)}
+        numbers = {wire.NUM_EXAMPLES: float(len(Party(self.node, client).ids))}
         return wire.ClientUpdate({"points": {ROWS: made}}, numbers), {"secret": held}
 
     def match(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
@@ -87,8 +88,8 @@ class Alignment:
         held = kept.get("secret", {})
         if not self._of_this_start(held):
             raise StateError(
-                f"client {client}: expected the secret of the alignment that is under way; got none, as the node's "
-                "state folder was changed. Resume the run, which aligns the rows again"
+                f"client {client}: expected the secret of the alignment that is under way; got none, as the "
+                "node's state folder was changed. Resume the run, which aligns the rows again"
             )
         return held
 

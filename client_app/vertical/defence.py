@@ -46,4 +46,5 @@ def dcor(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
 
     one, two = centred(x), centred(a)
     both, own, other = (one * two).mean(), one.square().mean(), two.square().mean()
-    return (both.clamp_min(0) / (own * other).sqrt().clamp_min(1e-12)).clamp_min(1e-12).sqrt()
+    found: torch.Tensor = (both.clamp_min(0) / (own * other).sqrt().clamp_min(1e-12)).clamp_min(1e-12).sqrt()
+    return found

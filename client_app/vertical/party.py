@@ -53,7 +53,9 @@ class Party:
     def labelled(self) -> bool:
         """Whether it has the labels."""
         node = self.node
-        return node.dataset.labelled and (isinstance(node.clients, OneClient) or not node.clients.index(self.name))
+        return node.dataset.labelled and (
+            isinstance(node.clients, OneClient) or not node.clients.index(self.name)
+        )
 
     @property
     def ids(self) -> Sequence[str]:
@@ -131,7 +133,7 @@ def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
     if not len(rows) or int(rows.max()) >= len(node.dataset.y):
         raise StateError(
             f"client {client}: expected the common rows, as they were matched when the run started; got "
-            f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run, which matches "
-            "them again"
+            f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run, which "
+            "matches them again"
         )
     return AlignedParty(party, rows, (kept["mean"], kept["std"]))

@@ -20,7 +20,7 @@ from client_app.memory.memory import Memory
 from client_app.node import Node
 from client_app.stages.stage import Outcome, measured
 from client_app.training.local_optimizer import SGD
-from client_app.vertical.defence import defended, dcor
+from client_app.vertical.defence import dcor, defended
 from client_app.vertical.party import AlignedParty, aligned
 from task.config.knobs import Config
 from task.errors import StateError, WireError
@@ -159,6 +159,7 @@ class PartyWork:
 
     @property
     def config(self) -> Config:
+        """The run."""
         return self.node.config
 
     def span(self, data: AlignedParty, window: int) -> tuple[np.ndarray, list[slice]]:
@@ -191,7 +192,7 @@ class PartyWork:
                 found = held.part.bottom(data.x(data.tests)).cpu().numpy()
         elif count:
             found = self.forward(held, client)
-        numbers = {wire.NUM_EXAMPLES: len(data.rows)}
+        numbers = {wire.NUM_EXAMPLES: float(len(data.rows))}
         return wire.ClientUpdate({"embeddings": {ROWS: found}, "digest": held.digest()}, numbers), keep
 
     def forward(self, held: _Trained, client: str) -> np.ndarray:

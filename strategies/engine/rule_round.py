@@ -62,9 +62,7 @@ def run_until(name: str, phases: Phases, engine: PhaseEngine, grid: Grid) -> Pha
         return None
 
 
-def open_rule(
-    rule: Rule, context_of: Callable[[int], RoundContext], engine: PhaseEngine, grid: Grid
-) -> None:
+def open_rule(rule: Rule, context_of: Callable[[int], RoundContext], engine: PhaseEngine, grid: Grid) -> None:
     """Run the phases of a rule that come before the first round, if it has any, with all that are online.
 
     Raises:

@@ -314,9 +314,8 @@ class Strategy(FlowerStrategy):
         try:
             learn_columns(engine, self.entry, grid)
             open_rule(self.rule, self._context, engine, grid)
-            server, journal = self.config.server, engine.journal
-            more = evaluate_fn, overlap, engine.measures
-            return Loop(self, server, journal, grid, num_rounds, *configs, *more).run()
+            rounds = self, self.config.server, engine.journal, grid, num_rounds
+            return Loop(*rounds, *configs, evaluate_fn, overlap, engine.measures).run()
         finally:
             self._in_start = False
 

@@ -11,7 +11,7 @@ round is an epoch over the m common rows, cut into windows of S batches. For eac
                                                                                       up, then down to k
 3  every party k but L   a step along G_k on each batch, Q times over, the forward pass done again
 
-and step 3 of a window goes with step 1 of the next one, so that an epoch of W windows takes 2 W + 1 exchanges.
+and step 3 of a window goes with step 1 of the next one: an epoch of W windows takes 2 W + 1 exchanges.
 S = Q = 1 is back-propagation through the whole model, as if the columns lay in one place.
 
 =========  ===========================  ==================================================  =============
@@ -27,7 +27,8 @@ m          `SplitNN.train`              common rows that are trained on         
 The server relays; its state has, by party, the SHA-256 of that party's part, so that equal runs have equal
 ``model.safetensors``. Before round 1 the parties find their common rows (`task.vertical.psi`).
 
->>> replies = AggregatedReplies({"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}, ("bank",), np.array([3]))
+>>> digests = {"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}
+>>> replies = AggregatedReplies(digests, ("bank",), np.array([3]))
 >>> server_update(ServerState({}), replies, Config())[0].arrays
 {'bank': array([7, 9], dtype=uint8)}
 """
@@ -39,10 +40,19 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import (
+    EVALUATE,
+    TRAIN,
+    Phase,
+    Phases,
+    Round,
+    RoundContext,
+    Rule,
+    TooFewRepliesError,
+)
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
-from task.errors import AbsentError, ConfigError, DataError, NodesError
+from task.errors import AbsentError, DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.spec.entry import Algorithm, evaluation_of
@@ -93,7 +103,9 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         sets = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
         for hop in range(1, len(parties)):
             to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
-            replies = yield from ask("mask", parties, {"points": {p: sets[to[p]] for p in parties}}, rows=points)
+            replies = yield from ask(
+                "mask", parties, {"points": {p: sets[to[p]] for p in parties}}, rows=points
+            )
             found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
             sets |= {to[party]: found[party] for party in parties}
         places = psi.common_places([sets[party] for party in parties])
@@ -106,8 +118,9 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         named = tuple(sorted(listed(self.config.vertical.parties)))
         if missing := [name for name in named if name not in online]:
             raise AbsentError(
-                f'run-config key "vertical.parties": expected {some(missing)} among the clients that are online; '
-                f"got {some(online)}. Start the nodes of {some(missing)}, with min-nodes for all, and resume the run."
+                f'run-config key "vertical.parties": expected {some(missing)} among the clients that are '
+                f"online; got {some(online)}. Start the nodes of {some(missing)}, and the run again with "
+                "min-nodes for all of them."
             )
         return named or tuple(sorted(online))
 
@@ -115,9 +128,9 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         """Return the party with the labels."""
         owners = [c for c, has in zip(replies.clients, replies.scalars["labels"], strict=True) if has]
         if len(owners) != 1:
+            got = some(owners) if owners else f"none of {some(replies.clients)}"
             raise DataError(
-                "labels: expected them at exactly one party; got them at "
-                f"{some(owners) if owners else f'none of {some(replies.clients)}'}. Let one file have a column "
+                f"labels: expected them at exactly one party; got them at {got}. Let one file have a column "
                 "called label or typed NAME:target, and type it NAME:ignore in all others."
             )
         return owners[0]
@@ -177,7 +190,9 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         w = len(windows(self.train, self.config))
         none = np.zeros((0, self.config.vertical.cut * len(self.others)), np.float32)
         joint = yield from self._embedded(ask, w, none, self.tests, tests=1)
-        yield from ask(EVALUATE, (self.label,), records={"embeddings": joint}, rows={"embeddings": joint.shape}, window=w)
+        yield from ask(
+            EVALUATE, (self.label,), records={"embeddings": joint}, rows={"embeddings": joint.shape}, window=w
+        )
 
     def _embedded(
         self, ask: "_Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0
@@ -196,7 +211,9 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         own = {p: gradients[:, k * width : (k + 1) * width] for k, p in enumerate(self.others)}
         rows = {"gradients": (len(gradients), width), "embeddings": (size, width), "digest": (1, psi.BYTES)}
         return (
-            yield from ask("embed", self.others, {"gradients": own}, rows=rows, books=books, window=w, tests=tests)
+            yield from ask(
+                "embed", self.others, {"gradients": own}, rows=rows, books=books, window=w, tests=tests
+            )
         )
 
 
@@ -244,6 +261,6 @@ class _Questions:
         except TooFewRepliesError as err:
             why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
             raise NodesError(
-                f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. Correct "
-                "the cause and resume the run; it does the round again."
+                f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
+                "Correct the cause and resume the run; it does the round again."
             ) from None

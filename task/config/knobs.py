@@ -252,7 +252,7 @@ class VerticalConfig(Section):
         0, "S, batches of one exchange; 0 = all of an epoch, 1 with vertical.local=1 = centralised", low=0
     )
     local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
-    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, over its own rows")
+    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, at the party")
     parties: str = knob("", 'names of the clients that take part, "bank,shop"; "" = all that are online')
     defence: str = knob(
         "none",

@@ -64,7 +64,8 @@ class DataConfig(Section):
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
     columns: str = knob(
-        "even", 'columns of each party with partition=columns: even, or how many, "10,20"; of images, of pixels'
+        "even",
+        'columns of each party, with partition=columns: even, or how many, "10,20"; of images, pixels',
     )
     min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
     local_test_fraction: float = knob(

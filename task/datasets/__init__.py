@@ -171,7 +171,7 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
     if parties and dataset.ids is None and spec_of(config.dataset).own:
         raise DataError(
             f"{local(dataset.source)}: expected a column of ids, by which the parties' rows are matched; got "
-            'none. Type it in the header of a csv file, as in patient:id'
+            "none. Type it in the header of a csv file, as in patient:id"
         )
     if not parties and not dataset.labelled:
         raise DataError(

@@ -26,7 +26,8 @@ def columns_of(dataset: Decoded, columns: str, parties: int) -> list[slice]:
         parts = [part.strip() for part in columns.split(",")]
         if not all(part.isdecimal() for part in parts) or len(parts) != parties:
             raise ConfigError(
-                f'run-config key "columns": expected "even", or a number for each party, as in "10,20"; got {got}'
+                f'run-config key "columns": expected "even", or a number for each party, as in "10,20"; '
+                f"got {got}"
             )
         sizes = [int(part) for part in parts]
     if sum(sizes) != width or 0 in sizes[1:]:

@@ -48,7 +48,7 @@ def decode_breast_cancer(request: Request, source: Source) -> Decoded:
         kind="features",
         classes=tuple(str(name) for name in found.target_names),
         columns=(*map(str, found.feature_names), "diagnosis"),
-        description=f"{num_train} training and {len(rows) - num_train} test rows of {found.data.shape[1]} columns",
+        description=f"{num_train} training and {len(rows) - num_train} test rows of 30 columns",
         source="scikit-learn",
     )
 

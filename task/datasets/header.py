@@ -84,7 +84,9 @@ def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
     """Refuse several columns of ids, and what says otherwise than they do which rows are for the test."""
     ids = [c.name for c in columns if c.type == "id"]
     if len(ids) > 1:
-        raise DataError(f"{local(path)}, line 1: expected one column of ids; got {local(ids)}. Ignore the others.")
+        raise DataError(
+            f"{local(path)}, line 1: expected one column of ids; got {local(ids)}. Ignore the others."
+        )
     if ids and "split" in (c.name for c in columns):
         raise DataError(
             f'{local(path)}, line 1: expected no column "split" with a column of ids, from which it follows '

@@ -119,7 +119,9 @@ class _Table:
         for column in self.columns:
             if column.type == "id":
                 if row[column.name].lower() in MISSING:
-                    raise self._refused(path, line, column, "an id; the cell is empty. Fill it in or remove the line.")
+                    raise self._refused(
+                        path, line, column, "an id; the cell is empty. Fill it in or remove the line."
+                    )
                 self._ids.append(unicodedata.normalize("NFC", row[column.name]))
         if "" in labels:
             todo = "a label; the cell is empty. Fill it in or remove the line."

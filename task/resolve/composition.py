@@ -20,7 +20,6 @@ from task.spec.selections import SELECTIONS
 from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
 
-
 _PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
 
 

@@ -22,8 +22,8 @@ class Layout:
     """Which arrays a record has."""
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
-    # something; ``table``, integers for each column of a table; ``rows``, a row of numbers for each of the
-    # phase's rows, how many and how wide is for the phase to say; ``free``, arrays that only the client knows.
+    # something; ``table``, integers for each column of a table; ``rows``, numbers for each of the phase's
+    # rows, how many and how wide is for the phase to say; ``free``, arrays that only the client knows.
     kind: Literal["part", "vector", "table", "rows", "free"]
     # The part of the model; what the vector has a number for; what the integers are; or the rows' dtype.
     of: str = ""

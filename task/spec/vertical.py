@@ -24,7 +24,7 @@ PART = Record("part", FREE, "theta_k, the party's bottom model; where the labels
 VELOCITY = Record("velocity", FREE, "momentum of its parameters")
 STEP = Record("step", FREE, "the round, and how many of its windows the part has trained on")
 ANSWER = Record("answer", FREE, "the gradients of the last window, for a message that comes twice")
-SECRET = Record("secret", FREE, "the secret exponent and the order of the points, until the rows are known", scope="start")
+SECRET = Record("secret", FREE, "the exponent and the points' order, until the rows are known", scope="start")
 ALIGNED = Record("aligned", FREE, "the party's rows that all have, in the common order", scope="start")
 
 _SESSION = Scalar("session", "which start of the run this is")
@@ -36,7 +36,7 @@ def _step(title: str, **fields: object) -> Algorithm:
     return Algorithm("splitnn", title, _SPLITNN, weight="uniform", vertical=True, **fields)  # type: ignore[arg-type]
 
 
-_LABELS = Scalar("labels", "1 if the party has the labels, else 0", low=0, high=1, whole=True, reduce="collect")
+_LABELS = Scalar("labels", "1 if the party has them, else 0", low=0, high=1, whole=True, reduce="collect")
 _COLUMNS = Scalar(
     "columns", "p_k, inputs of the party's bottom model", low=0, high=2.0**31, whole=True, reduce="collect"
 )

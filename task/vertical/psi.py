@@ -10,9 +10,9 @@ Every set passes through all parties, K - 1 hops, and whoever compares the fully
 coincide, and no id. A set is shuffled by its owner, and filled up to the size of the largest by points of
 no id.
 
-Meadows 1986 and Huberman, Franklin and Hogg 1999 describe it for two parties. The hash is by trial: the digest
-is taken for a u-coordinate until it lies on the curve (2.1 tries on average). A digest taken as it comes lies
-on the curve's twist half of the time, and masking keeps it there: one bit of each id would show.
+The hash is by trial: a digest is taken for a u-coordinate if it lies on the curve, else the next one is tried
+(2.1 tries on average). A digest taken as it comes lies on the curve's twist half of the time, and masking
+keeps it there: one bit of each id would show.
 """
 
 import hashlib
@@ -89,6 +89,4 @@ def common_places(sets: Sequence[Points]) -> list[npt.NDArray[np.int32]]:
     """Return, for each fully masked set, the places of the points that all sets have, ascending."""
     as_bytes = [[row.tobytes() for row in np.ascontiguousarray(points)] for points in sets]
     shared = set(as_bytes[0]).intersection(*as_bytes[1:]) if as_bytes else set()
-    return [
-        np.array([i for i, row in enumerate(rows) if row in shared], np.int32) for rows in as_bytes
-    ]
+    return [np.array([i for i, row in enumerate(rows) if row in shared], np.int32) for rows in as_bytes]

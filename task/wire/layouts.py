@@ -9,7 +9,6 @@ from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
 from task.spec.record import Layout, Record
 
-
 ROWS = "rows"  # name of the one array of a record with a phase's rows
 
 
