@@ -134,6 +134,13 @@ class PartyWork:
                 f"client {client}: expected its part of the model after {window - 1} windows of round "
                 f"{order.round}; got it after {done}. Resume the run, which does the round again"
             )
+        step = kept.get("step", {"round": np.array(0)})
+        if int(step["round"]) < order.round - 1:
+            got = f"one of round {int(step['round'])}" if "part" in kept else "none"
+            raise StateError(
+                f"client {client}: expected its part of the model of round {order.round - 1}; got {got}. Put the "
+                "state folder of its node back and resume the run, or start another run"
+            )
         data = aligned(self.node, client, kept.get("aligned", {}))
         part = self._part(data, top)
         if "part" in kept:
