@@ -138,8 +138,8 @@ class PartyWork:
         if int(step["round"]) < order.round - 1:
             got = f"one of round {int(step['round'])}" if "part" in kept else "none"
             raise StateError(
-                f"client {client}: expected its part of the model of round {order.round - 1}; got {got}. Put the "
-                "state folder of its node back and resume the run, or start another run"
+                f"client {client}: expected its part of the model of round {order.round - 1}; got {got}. Put "
+                "the state folder of its node back and resume the run, or start another run"
             )
         data = aligned(self.node, client, kept.get("aligned", {}))
         part = self._part(data, top)

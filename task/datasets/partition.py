@@ -17,6 +17,7 @@ from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
 from task.datasets import partitioners as deals
 from task.datasets.base import Owners, Rows
+from task.datasets.column_split import columns_of
 from task.datasets.own import Mask, local_test
 from task.datasets.partitioners import Deal
 from task.errors import ConfigError, DataError, choose_from
@@ -237,6 +238,8 @@ def _check(dataset: Dataset, config: DataConfig) -> None:
             'run-config key "num-clients": 0 (as many as the data set has owners) needs '
             f'partition = "natural"; got "{config.partition}". Say how many clients there are.'
         )
+    if config.partition == "columns":
+        columns_of(dataset, config.columns, config.num_clients)
     if config.partition == "bootstrap" and config.examples_per_client > dataset.num_train:
         raise ConfigError(
             f'run-config key "examples-per-client": expected at most the {dataset.num_train} training '

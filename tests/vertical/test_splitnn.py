@@ -166,7 +166,7 @@ def test_a_round_that_breaks_off_is_done_again_to_the_same_model(tmp_path: Path,
     def tamper(node: int, reply: Message) -> Message:
         if reply.metadata.message_type == broken:
             seen[0] += 1
-            if seen[0] == {"train": 7, "train.embed": 15}[broken]:  # within the second round
+            if seen[0] == {"train": 4, "train.embed": 12}[broken]:  # within the second round
                 reply.content.clear()
         return reply
 
