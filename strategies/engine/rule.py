@@ -26,6 +26,7 @@ from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
+from task.text import logger
 
 if TYPE_CHECKING:  # it imports Flower, which a rule does not know
     from task.wire.messages import RejectedReply
@@ -85,6 +86,7 @@ class RoundContext:
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
+    remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
 
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False

@@ -56,7 +56,6 @@ from task.errors import AbsentError, DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.spec.entry import Algorithm, evaluation_of
-from task.text import logger
 from task.vertical import psi
 from task.vertical.rows import num_tests, windows
 
@@ -99,7 +98,7 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
         points = {"points": (size, psi.BYTES)}
         replies = yield from ask("points", parties, rows=points)
         self.label = self._labelled(replies)
-        self._warn(replies)
+        self._warn(replies, context)
         sets = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
         for hop in range(1, len(parties)):
             to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
@@ -109,7 +108,7 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
             found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
             sets |= {to[party]: found[party] for party in parties}
         places = psi.common_places([sets[party] for party in parties])
-        self._split(len(places[0]), examples)
+        self._split(len(places[0]), examples, context)
         columns = {party: found[:, None] for party, found in zip(parties, places, strict=True)}
         yield from ask("match", parties, {"positions": columns}, rows={"positions": (len(places[0]), 1)})
 
@@ -135,29 +134,28 @@ class SplitNN(Rule, algorithm="splitnn", update=server_update):
             )
         return owners[0]
 
-    def _warn(self, replies: AggregatedReplies) -> None:
+    def _warn(self, replies: AggregatedReplies, context: RoundContext) -> None:
         """Say what is not private, unless the run says what is done about it."""
         vertical = self.config.vertical
         if len(self.parties) > 1 and vertical.defence == "none":
-            logger.warning(
-                "the gradients that go to %s give away labels of %s, the more surely the rarer a class is "
-                '(docs/vertical.md); vertical.defence = "max-norm" or "gaussian" makes it harder',
-                some(self.others), self.label,
-            )  # fmt: skip
+            context.remark(
+                f"warning: the gradients that go to {some(self.others)} give away labels of {self.label}, "
+                'the more surely the rarer a class is (docs/vertical.md); vertical.defence = "max-norm" or '
+                '"gaussian" makes it harder'
+            )
         wide = zip(replies.clients, replies.scalars["columns"], strict=True)
         if wide_ones := [c for c, p in wide if 0 < p <= vertical.cut and c != self.label]:
-            logger.warning(
-                "vertical.cut = %d is not less than the columns of %s: what leaves there may be turned back "
-                "into the columns; choose a smaller vertical.cut",
-                vertical.cut, some(wide_ones),
-            )  # fmt: skip
+            context.remark(
+                f"warning: vertical.cut = {vertical.cut} is not less than the columns of {some(wide_ones)}: "
+                "what leaves there may be turned back into the columns; choose a smaller vertical.cut"
+            )
 
-    def _split(self, common: int, examples: Mapping[str, int]) -> None:
+    def _split(self, common: int, examples: Mapping[str, int], context: RoundContext) -> None:
         """Take over the number of common rows, and report who loses how many."""
         self.tests = num_tests(common, self.config)
         self.train = common - self.tests
         lost = ", ".join(f"{party} uses {common} of {n}" for party, n in sorted(examples.items()))
-        logger.info("common rows: %d, of which %d are for the test: %s", common, self.tests, lost)
+        context.remark(f"common rows: {common}, of which {self.tests} are for the test; {lost}")
         if not self.train or not self.tests:
             raise DataError(
                 "ids: expected at least two rows that all parties have, one of them to be tested on; got "
