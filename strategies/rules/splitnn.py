@@ -60,6 +60,7 @@ from task.vertical import psi
 from task.vertical.rows import num_tests, windows
 
 ROWS = "rows"  # the one array of a record of rows
+POLICY = "policy: "  # in the error of a node whose owner forbids what it was asked
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
@@ -236,6 +237,7 @@ class _Questions:
         Raises:
             AbsentError: A party is not online.
             NodesError: A party gave no usable reply.
+            ConfigError: The owner of a party's node does not allow one.
         """
         entry, t = self.context.entry, self.context.round
         contracts: dict[str, Algorithm] = {TRAIN: entry, EVALUATE: evaluation_of(entry), **entry.phases}
@@ -258,6 +260,11 @@ class _Questions:
             return (yield phase)
         except TooFewRepliesError as err:
             why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
+            if any(POLICY in line.got for line in err.rejected):
+                raise ConfigError(
+                    f"round {t}: every party is needed, and a site's owner does not allow what leaves it, records "
+                    f"of single rows: {why}. The owner allows it with min-examples = 1 in [policy] of its kit.toml"
+                ) from None
             raise NodesError(
                 f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
                 "Correct the cause and resume the run; it does the round again."
