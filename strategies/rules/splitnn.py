@@ -52,7 +52,7 @@ from strategies.engine.rule import (
 )
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
-from task.errors import AbsentError, DataError, NodesError
+from task.errors import AbsentError, ConfigError, DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.spec.entry import Algorithm, evaluation_of
@@ -262,8 +262,9 @@ class _Questions:
             why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
             if any(POLICY in line.got for line in err.rejected):
                 raise ConfigError(
-                    f"round {t}: every party is needed, and a site's owner does not allow what leaves it, records "
-                    f"of single rows: {why}. The owner allows it with min-examples = 1 in [policy] of its kit.toml"
+                    f"round {t}: every party is needed, and a site's owner does not allow what leaves it, "
+                    f"numbers of single rows: {why}. The owner allows it with min-examples = 1 in [policy] "
+                    "of its kit.toml"
                 ) from None
             raise NodesError(
                 f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "

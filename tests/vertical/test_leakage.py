@@ -28,7 +28,7 @@ def attacked(tmp_path: Path, defence: str) -> tuple[float, float]:
     """Return the AUC of the norm and the direction attack on the gradients of an epoch, 6 % positive."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(500, 6)).astype(np.float32)
-    score = x @ rng.normal(size=6) + rng.normal(size=500)
+    score = x @ rng.normal(size=6) + 6 * rng.normal(size=500)  # hard to learn, as rare classes are
     y = (score > np.quantile(score, 0.94)).astype(np.int64)
     ids = [str(i) for i in range(500)]
     path, seen = parties.write(tmp_path / "rare.csv", ids, x, y), []
@@ -40,7 +40,7 @@ def attacked(tmp_path: Path, defence: str) -> tuple[float, float]:
 
     keys = parties.config(
         data_path=str(path), num_clients=2, num_classes=2, batch_size=125, vertical__defence=defence,
-        num_server_rounds=12, client_evaluate_every=12, vertical__cut=8,
+        num_server_rounds=6, client_evaluate_every=6, vertical__cut=8,
     )  # fmt: skip
     play(keys, nodes=1, tamper=tamper)
     config = read_config(keys)
@@ -55,16 +55,15 @@ def attacked(tmp_path: Path, defence: str) -> tuple[float, float]:
             known, rest = np.flatnonzero(positive)[0], np.ones(len(g), bool)
             rest[known] = False
             cosines.append(auc((unit @ unit[known])[rest], positive[rest]))
-    print("NORMS", [round(v, 2) for v in norms], [round(v, 2) for v in cosines])
-    return float(np.mean(norms[-6:])), float(np.mean(cosines[-6:]))  # of the last two epochs
+    return float(np.mean(norms[3:])), float(np.mean(cosines[3:]))  # from the second epoch on
 
 
 @pytest.mark.parametrize(
     ("defence", "norm", "direction"),
     [
-        ("none", (0.97, 1.0), (0.99, 1.0)),
-        ("max-norm", (0.0, 0.65), (0.55, 1.0)),
-        ("gaussian", (0.3, 0.68), (0.3, 0.68)),
+        ("none", (0.97, 1.0), (0.93, 1.0)),
+        ("max-norm", (0.3, 0.72), (0.5, 0.93)),
+        ("gaussian", (0.3, 0.7), (0.3, 0.7)),
     ],
 )
 def test_gradients_give_labels_away_unless_they_are_defended(
