@@ -66,8 +66,7 @@ _STEPS = When("algorithm", _ONE_GRADIENT, but=True)
 _SGD = When("optimizer", ("sgd",))
 # What parties of one model have no use for: all of them take part in every step.
 _NOT_VERTICAL = (
-    "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stack",
-    "stragglers",
+    "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
 )  # fmt: skip
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Names, Owners, Request, Rows
 from task.datasets.columns import layout_of
+from task.datasets.shares import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
 
@@ -51,17 +52,6 @@ def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
     if size := local_test_size(count, fraction):
         test[seeds.rng_for(seed, seeds.SPLIT, client=client).permutation(count)[:size]] = True
     return test
-
-
-def local_test_size(count: int, fraction: float) -> int:
-    """Return how many of a client's examples are its own test set.
-
-    The share is rounded, but it is at least one (if fraction > 0 and there are two examples), and one
-    always remains for training.
-    """
-    if fraction <= 0 or count < 2:
-        return 0
-    return min(max(round(fraction * count), 1), count - 1)
 
 
 def assemble(

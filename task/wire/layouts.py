@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from task.errors import WireError
 from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
 from task.spec.record import Layout, Record
+from task.wire.checks import short
 
 ROWS = "rows"  # name of the one array of a record with a phase's rows
 
@@ -61,6 +63,28 @@ class Forms:
             return {ROWS: np.broadcast_to(np.zeros((), record.layout.of), self.rows[record.name])}
         like = self.like(record.layout)
         return {n: as_integers(a, np.int32) for n, a in like.items()} if record.clipped else like
+
+
+def row_entries(rows: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    """Return what a message says of `Forms.rows`."""
+    return {f"{ROWS}:{name}": list(size) for name, size in rows.items()}
+
+
+def rows_in(config: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """Return what `row_entries` made, from all entries of a message.
+
+    Raises:
+        WireError: It is not two whole numbers.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for key, size in config.items():
+        head, _, name = key.partition(":")
+        if head != ROWS:
+            continue
+        if not isinstance(size, list) or len(size) != 2 or not all(type(n) is int and n >= 0 for n in size):
+            raise WireError(f"training message: expected rows and width of {name!r}; got {short(size)}", name)
+        found[name] = size[0], size[1]
+    return found
 
 
 def as_integers(a: np.ndarray, dtype: type) -> np.ndarray:

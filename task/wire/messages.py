@@ -37,7 +37,7 @@ from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
-from task.wire.layouts import ROWS, Forms
+from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
@@ -95,8 +95,7 @@ class TrainOrder:
     # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
     # entry, the node's.
     whole: bool = False
-    # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
-    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as of `Forms.rows`
 
     def received(self, client: str) -> Mapping[str, Arrays]:
         """Return a client's downward records by field: those that all get, and the one of its own name."""
@@ -173,14 +172,13 @@ def train_content(
     stand for the order's own, packed once: what several get under one name is one record, and travels once.
     `extra` are further config entries, as given to Flower's ``start(train_config=...)``.
     """
-    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
+    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars, **row_entries(order.rows)})
     if order.run:
         config["run"] = order.run
     if order.population:
         config["population"] = list(order.population)
     if order.void:
         config["void-rounds"] = list(order.void)
-    config.update({f"{ROWS}:{name}": list(size) for name, size in order.rows.items()})
     for name, by_client in (per_client or {}).items():
         for client, records in by_client.items():
             config[f"{name}:{client}"] = list(records)
@@ -205,8 +203,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     """
     config, records = _config(content), records_of(content, ArrayRecord)
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
-    rows = _rows(config)
-    forms = replace(forms, clients=len(population), rows=rows)
+    forms = replace(forms, clients=len(population), rows=rows_in(config))
 
     def read(f: Record, name: str) -> Arrays:
         if name not in records:
@@ -234,19 +231,8 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     lost: dict[str, list[int]] = {}
     for client, lost_round in zip(names, rounds, strict=True):
         lost.setdefault(client, []).append(int(lost_round))
-    rest = each, population, void, lost, bool(config.get(WHOLE, False)), rows
+    rest = each, population, void, lost, bool(config.get(WHOLE, False)), forms.rows
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, *rest)
-
-
-def _rows(config: ConfigRecord) -> dict[str, tuple[int, int]]:
-    """Return by record the rows of a phase and how wide they are; of a record that is not of rows nothing."""
-    sizes = {k.partition(":")[2]: v for k, v in config.items() if k.startswith(f"{ROWS}:")}
-    found = {}
-    for name, size in sizes.items():
-        if not isinstance(size, list) or len(size) != 2 or not all(type(n) is int and n >= 0 for n in size):
-            raise WireError(f"training message: expected rows and width of {name!r}; got {short(size)}", name)
-        found[name] = cast(int, size[0]), cast(int, size[1])
-    return found
 
 
 def read_columns(content: RecordDict, columns: int) -> Arrays | None:
