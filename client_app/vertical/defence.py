@@ -29,7 +29,8 @@ def defended(gradients: torch.Tensor, config: VerticalConfig) -> torch.Tensor:
     largest = norms.max()
     if config.defence == "gaussian":
         deviation = config.noise * largest / gradients.shape[1] ** 0.5
-        return gradients + deviation * torch.empty_like(gradients).normal_(generator=generator)
+        noise: torch.Tensor = torch.empty_like(gradients).normal_(generator=generator)
+        return gradients + deviation * noise
     ratio = torch.where(norms > 0, largest / norms, torch.ones_like(norms))
     sigma = (ratio.square() - 1).clamp_min(0).sqrt()
     return gradients * (1 + sigma * torch.empty_like(norms).normal_(generator=generator))
