@@ -33,7 +33,8 @@ def defended(gradients: torch.Tensor, config: VerticalConfig) -> torch.Tensor:
         return gradients + deviation * noise
     ratio = torch.where(norms > 0, largest / norms, torch.ones_like(norms))
     sigma = (ratio.square() - 1).clamp_min(0).sqrt()
-    return gradients * (1 + sigma * torch.empty_like(norms).normal_(generator=generator))
+    drawn: torch.Tensor = torch.empty_like(norms).normal_(generator=generator)
+    return gradients * (1 + sigma * drawn)
 
 
 def dcor(x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

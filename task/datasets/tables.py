@@ -100,10 +100,10 @@ class _Table:
         for row, value in zip(self.rows, self._ids, strict=True):
             if value in lines:
                 path, line = lines[value]
-                where = f"in line {line}" if path == row.path else f"in {local(path)}, line {line}"
                 raise DataError(
                     f"{local(row.path)}, line {row.line}: expected an id that no other row has; got "
-                    f"{local(repr(value))} again, which is {where} too. Keep one row for each."
+                    f"{local(repr(value))} again, which is in {local(path)}, line {line}, too. Keep one row for "
+                    "each."
                 )
             lines[value] = row.path, row.line
         return np.array(self._ids, dtype=np.str_)

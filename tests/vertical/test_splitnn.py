@@ -297,7 +297,11 @@ def test_some_parties_alone_can_be_named(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("Zoë 7,", ",", "line 9, column 1.*expected an id; the cell is empty"),
-        ("Zoë 7,", "Zoë 6,", "line 9: expected an id that no other row has; got 'Zoë 6' again, .*line 8"),
+        (
+            "Zoë 7,",
+            "Zoë 6,",
+            "line 9: expected an id that no other row has; got 'Zoë 6' again, .*line 8, too",
+        ),
         ("who:id", "who:ignore", "expected a column of ids"),
         ("who:id,x0", "who:id,x0:id", "expected one column of ids"),
         ("who:id,x0", "who:id,split", 'expected no column "split" with a column of ids'),
