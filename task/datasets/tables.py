@@ -102,8 +102,8 @@ class _Table:
                 path, line = lines[value]
                 raise DataError(
                     f"{local(row.path)}, line {row.line}: expected an id that no other row has; got "
-                    f"{local(repr(value))} again, which is in {local(path)}, line {line}, too. Keep one row for "
-                    "each."
+                    f"{local(repr(value))} again, which is in {local(path)}, line {line}, too. Keep one row "
+                    "for each."
                 )
             lines[value] = row.path, row.line
         return np.array(self._ids, dtype=np.str_)
