@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,7 +167,7 @@ class PhaseEngine:
         requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self.like(phase.contract), clients, self._coder(phase))
+        most = most_bytes(phase.contract, self.like(phase.contract, phase.rows), clients, self._coder(phase))
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
         opened = Opened(phase, requests, terms, evidence=evidence)
 
@@ -203,7 +204,7 @@ class PhaseEngine:
             order = wire.TrainOrder(
                 self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
                 population=names, void=void, lost=lost,
-                whole=self.registry.membership.claims[node].registration.whole,
+                whole=self.registry.membership.claims[node].registration.whole, rows=phase.rows,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
@@ -286,7 +287,7 @@ class PhaseEngine:
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
         bound = bound_of(phase.contract, phase.scalars) or bound
-        like = self.like(phase.contract)
+        like = self.like(phase.contract, phase.rows)
         coder = self._coder(phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models,
@@ -397,15 +398,22 @@ class PhaseEngine:
 
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
-        like = self.like(phase.contract)
+        like = self.like(phase.contract, phase.rows)
         models = phase.models
         own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
         return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
-    def like(self, contract: Algorithm) -> Mapping[str, Arrays]:
-        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
+    def like(
+        self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    ) -> Mapping[str, Arrays]:
+        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have.
+
+        `rows` are as of `Phase`.
+        """
         others = {"sums": self.measures.like if self.measures else {}}
         if self.family:
             others["sub-model"] = form_of(self.family, self.model)
         clients = len(self.registry.names)
-        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, others).of(contract.up)
+        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, rows, others).of(
+            contract.up
+        )

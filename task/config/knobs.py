@@ -269,6 +269,28 @@ class EnsembleConfig(Section):
     )
 
 
+class VerticalConfig(Section):
+    """Parties with other columns of the same people: SplitNN, Vepakomma et al. 2018, in windows."""
+
+    cut: int = knob(16, "c, outputs of each party's bottom model, which travel", low=1)
+    hidden: int = knob(32, "hidden ReLU units of the top model, where the labels are; 0 = none", low=0)
+    window: int = knob(
+        0, "S, batches of one exchange; 0 = all of an epoch, 1 with vertical.local=1 = centralised", low=0
+    )
+    local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
+    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, at the party")
+    parties: str = knob("", 'names of the clients that take part, "bank,shop"; "" = all that are online')
+    defence: str = knob(
+        "none",
+        "noise on the gradients that leave the party with the labels",
+        choices=("none", "max-norm", "gaussian"),
+    )
+    noise: float = knob(3.0, "defence=gaussian: deviation over a batch's largest row gradient norm", above=0)
+    nopeek: float = knob(
+        0.0, "alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none", low=0
+    )
+
+
 class Seeds(NamedTuple):
     """The seeds of a run by what their random numbers decide (`task.numerics.seeds` has the roles)."""
 
@@ -333,6 +355,7 @@ class Config:
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    vertical: VerticalConfig = field(default_factory=VerticalConfig)
 
     @property
     def seeds(self) -> Seeds:

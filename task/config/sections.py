@@ -63,6 +63,10 @@ class DataConfig(Section):
     shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
+    columns: str = knob(
+        "even",
+        'columns of each party, with partition=columns: even, or how many, "10,20"; of images, pixels',
+    )
     min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
     local_test_fraction: float = knob(
         0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9

@@ -7,7 +7,8 @@ the registry, the privacy sheet (nothing else leaves a client), the source of th
 parameter list of the tests.
 
 Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
-algorithms and their baselines in `task.spec.personalised`. `task.spec.entry` says what an entry consists of;
+algorithms and their baselines in `task.spec.personalised`, those whose clients hold other columns of the same
+people in `task.spec.vertical`. `task.spec.entry` says what an entry consists of;
 its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
@@ -25,6 +26,7 @@ from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
+from task.spec.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -340,4 +342,4 @@ _GLOBAL = (
     ),
 )  # fmt: skip
 
-ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL)}
+ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL, *VERTICAL)}
