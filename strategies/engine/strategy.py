@@ -173,9 +173,9 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        registry, trainable = self.registry, self.engine.trainable
-        known = registry.num_examples, registry.most_examples, self.engine.family
-        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
+        engine, registry = self.engine, self.registry
+        known = registry.names, engine.trainable, registry.num_examples, registry.most_examples, engine.family
+        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, engine.journal.remark)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

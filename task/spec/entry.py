@@ -78,6 +78,8 @@ class Algorithm:
     evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
+    # Why what its paper calls private is not; "" = it claims nothing. It goes with nothing that protects.
+    disproved: str = ""
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
 
     def __post_init__(self) -> None:
