@@ -85,11 +85,11 @@ class RoundContext:
     # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
+    remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
-    remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
 
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False

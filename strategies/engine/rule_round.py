@@ -70,7 +70,7 @@ def open_rule(rule: Rule, context_of: Callable[[int], RoundContext], engine: Pha
     """
     if type(rule).opening is not Rule.opening:
         engine.register(grid, 0, engine.config.server.min_replies)
-        context = replace(context_of(0), remark=engine.journal.remark)
+        context = context_of(0)
         run_until("", rule.opening(context), engine, grid)
         engine.registry.needed = rule.needs()
 

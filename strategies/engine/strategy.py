@@ -161,10 +161,11 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        registry, trainable = self.registry, self.engine.trainable
+        engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
-        known = registry.num_examples, measure, registry.most_examples, self.engine.family
-        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
+        known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
+        more = engine.family, engine.journal.remark
+        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

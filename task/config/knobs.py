@@ -124,6 +124,16 @@ class FedDynConfig(Section):
     alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
 
 
+class NbAFLConfig(Section):
+    """NbAFL as published, Wei et al. 2020: no protection, see docs/privacy.md."""
+
+    clip: float = knob(15.0, "C, largest norm of a local model, all parameters together", above=0, high=1e9)
+    epsilon: float = knob(100.0, "the paper's epsilon, which does not hold", above=0, high=1e100)
+    delta: float = knob(0.01, "the paper's delta, of c = sqrt(2 ln(1.25 / delta))", above=0, below=1)
+    exposures: int = knob(1, "L, uploads of a client that the paper's epsilon counts", low=1)
+    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
+
+
 class FedExPConfig(Section):
     """FedExP, Jhunjhunwala et al. 2023."""
 
@@ -333,6 +343,7 @@ class Config:
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
     fedexp: FedExPConfig = field(default_factory=FedExPConfig)
+    nbafl: NbAFLConfig = field(default_factory=NbAFLConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
     fedopt: FedOptConfig = field(default_factory=FedOptConfig)
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)

@@ -180,6 +180,11 @@ def _summed(entry: Algorithm) -> str:
     return ""
 
 
+def _protecting(check: Callable[[Algorithm], str]) -> Callable[[Algorithm], str]:
+    """Return a check of what protects clients, which goes with nothing that only claims to."""
+    return lambda entry: entry.disproved or check(entry)
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -208,11 +213,11 @@ CHOICES: tuple[Choice, ...] = (
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
-    Choice("dp.noise", (SOME,), why_not_central),
-    Choice("dp.unit", ("example",), why_not_local),
-    Choice("secagg-bits", (64, 32), _rounded),
-    Choice("secagg", (True,), _secure),
-    Choice("he", (True,), why_not_added),
+    Choice("dp.noise", (SOME,), _protecting(why_not_central)),
+    Choice("dp.unit", ("example",), _protecting(why_not_local)),
+    Choice("secagg-bits", (64, 32), _protecting(_rounded)),
+    Choice("secagg", (True,), _protecting(_secure)),
+    Choice("he", (True,), _protecting(why_not_added)),
     Choice("transcript", ("sums",), _summed),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )

@@ -264,6 +264,15 @@ _GLOBAL = (
         biased="between two means over all, edges drift towards the optima of their own clients",
     ),
     Algorithm(
+        "nbafl", "NbAFL", paper("1911.00222", "Algorithm 1"),
+        about="Clients clip their models and add noise, as published: it protects nobody (docs/privacy.md).",
+        solver="nbafl",
+        down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
+        neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},
+        disproved="its noise follows from the run's seed and from a sensitivity that was disproved, and must "
+        "not pass for protection",
+    ),
+    Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         group="fair",
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",

@@ -86,6 +86,8 @@ class Algorithm:
     evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
+    # Why what its paper calls private is not; "" = it claims nothing. It goes with nothing that protects.
+    disproved: str = ""
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
     # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
     vertical: bool = False

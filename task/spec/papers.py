@@ -90,6 +90,8 @@ _PAPERS = """
     Federated Evaluation of On-device Personalization
 1804.05271 2019 Wang, Tuor, Salonidis, Leung, Makaya, He, Chan
     Adaptive Federated Learning in Resource Constrained Edge Computing Systems
+1911.00222 2020 Wei, Li, Ding, Ma, Yang, Farokhi, Jin, Quek, Poor
+    Federated Learning with Differential Privacy: Algorithms and Performance Analysis
 1803.01498 2018 Yin, Chen, Ramchandran, Bartlett
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan
