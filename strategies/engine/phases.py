@@ -28,6 +28,7 @@ from strategies.engine.lost_replies import LostReplies
 from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
+from strategies.engine.routes import packed_route
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
@@ -183,8 +184,7 @@ class PhaseEngine:
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
-        requests = secure.begin()
-        return Opened(phase, requests, Terms(self.registry.membership, self.round), secure=secure)
+        return Opened(phase, secure.begin(), Terms(self.registry.membership, self.round), secure=secure)
 
     def messages(
         self, phase: Phase, by_node: Mapping[int, Sequence[str]], evidence: Evidence | None = None
@@ -197,7 +197,7 @@ class PhaseEngine:
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route = self._packed_route(phase)
+        route = packed_route(phase)
         requests = []
         for node, clients in by_node.items():
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
@@ -208,8 +208,7 @@ class PhaseEngine:
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
-            more = {**self.extra, **extra, **signed}
-            content = wire.train_content(order, {**records, **sent}, more, theirs)
+            content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
             requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
         return requests
 
@@ -239,24 +238,6 @@ class PhaseEngine:
         counts = self.registry.num_examples(phase.to)
         cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
         return self.registry.assign(cost, cost, self._served if phase.session else None)
-
-    @staticmethod
-    def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
-        """Return what differs by client as records; what several get is packed once."""
-        packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
-
-        def pack(arrays: Arrays) -> ArrayRecord:
-            if id(arrays) not in packed:
-                packed[id(arrays)] = wire.pack_arrays(arrays)
-            return packed[id(arrays)]
-
-        route = {
-            f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
-            for f, by_client in phase.route.items()
-        }
-        if phase.models:
-            route[wire.ARRAYS] = {c: {c: wire.pack_arrays(phase.models.received(c))} for c in phase.to}
-        return route
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come.
