@@ -114,8 +114,8 @@ def shadow_keys(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
             "--shadows: expected a run of classification with its usual loss, which LiRA takes probabilities "
             f"from; got task {taken.card.task!r}, loss {config.loss!r}"
         )
-    own = {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}
-    own |= {"max-examples": config.data.max_examples or data.num_train // 2}
+    own: dict[str, Any] = {"max-examples": config.data.max_examples or data.num_train // 2}
+    own |= {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}
     first = config.seeds.data + 1
     return [
         {**keys_of_run(run)[0], **own, "run-name": f"shadow-{i}", "data-seed": first + i}
