@@ -4,7 +4,10 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -268,16 +271,27 @@ def membership(
     runs: Annotated[
         list[Path], typer.Argument(help="Result folders, or names of runs below runs/.", metavar="RUN...")
     ],
+    shadows: Annotated[
+        int, typer.Option(help="Also train so many runs of the same keys on other examples, for LiRA.", min=0)
+    ] = 0,
 ) -> None:
     """Tell the clients' training examples from test examples by the loss of a finished run's model.
 
-    AUC 0.5 is guessing. Each run's folder gets an audit.json with the same for each client.
+    AUC 0.5 is guessing. With --shadows also by LiRA, the stronger attack. Each run's folder gets an
+    audit.json with the same for each client.
     """
     with importing():
-        from server_app.audit.membership import attack
+        from server_app.audit.membership import attack, shadow_keys
+        from server_app.engines.simulate import simulate
+    if shadows == 1:
+        raise ConfigError("--shadows: expected at least 2, whose spread says what is usual; got 1")
     table = Table("run", "AUC", "found at 1 % false alarms", "at 0.1 %", "worst client", "loss", "test loss")
     for run in runs:
-        found = attack(run)
+        with TemporaryDirectory() as folder:
+            planned = shadow_keys(run, shadows, Path(folder)) if shadows else []
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # each run's own summary
+                trained = [simulate(keys).path for keys in planned]
+            found = attack(run, trained)
         _write(Path(found["run"]), {"audit": "membership", "command": _command(), **found})
         worst = found["worst_client"]
         table.add_row(
@@ -289,6 +303,9 @@ def membership(
             f"{found['member_loss']:.4f}",
             f"{found['other_loss']:.4f}",
         )
+        if lira := found.get("lira"):
+            rates = (f"{lira[f'tpr_at_{rate}']:.2%}" for rate in ("0.01", "0.001"))
+            table.add_row(f"  LiRA, {shadows} shadows", f"{lira['auc']:.3f}", *rates)
     console().print(table)
     typer.echo(f"Results: {AUDIT} in the folder of each run")
 

@@ -24,7 +24,7 @@ from server_app.audit.inversion import (
     pixels,
     psnr,
 )
-from server_app.audit.membership import told
+from server_app.audit.membership import confidence, likelihood, told
 from server_app.audit.wire import Tap, changes_heard
 from server_app.cli.main import app
 from task.config.read import read_config
@@ -166,6 +166,20 @@ def test_membership_by_hand() -> None:
     assert told(others, others).rates == pytest.approx((0.01, 0.001))
 
 
+def test_the_likelihood_ratio_by_hand() -> None:
+    """p = 1/2 and 4/5 are log-odds 0 and ln 4, however small or large the loss.
+
+    Shadows without the first example say 1 and 3, of the second the one without says 5, and both had the
+    third: means 2, 5 and (1 + 3 + 5) / 3, variance ((1 - 2)^2 + (3 - 2)^2 + 0) / (3 - 2) = 2.
+    """
+    losses = np.array([math.log(2), math.log(5 / 4), 1e-9, 800.0])
+    assert confidence(losses) == pytest.approx([0.0, math.log(4), 9 * math.log(10), -800.0])
+    shadows = np.array([[1.0, 5.0, 9.0], [3.0, 9.0, 9.0]])
+    without = np.array([[True, True, False], [True, False, False]])
+    found = likelihood(np.array([4.0, 4.0, 4.0]), shadows, without)
+    assert found == pytest.approx([2 / math.sqrt(2), -1 / math.sqrt(2), 1 / math.sqrt(2)])
+
+
 def test_a_run_that_remembers_gives_its_members_away(tmp_path: Path) -> None:
     """A command's whole way: two runs, of which the longer one knows its few examples by heart."""
     runner = CliRunner()
@@ -183,3 +197,8 @@ def test_a_run_that_remembers_gives_its_members_away(tmp_path: Path) -> None:
     assert long["members"] == 90
     assert long["worst_client"]["auc"] == max(long["clients"].values()) >= long["auc"]
     assert set(long["clients"]) == {"client-0", "client-1"}
+    done = runner.invoke(app, ["audit", "membership", str(tmp_path / "long"), "--shadows", "4"])
+    assert done.exit_code == 0, done.output
+    lira = json.loads((tmp_path / "long" / "audit.json").read_text())["lira"]
+    assert lira["shadows"] == 4
+    assert lira["auc"] > long["auc"] + 0.05
