@@ -181,14 +181,14 @@ def answer(
     contract = coder.forwarding(len(order.clients)) if coder and named else entry
     if masking:
         contract, coder = secure.as_summed(entry), None
-    merged = _Merge(contract, like, bound, node.owner, coder)
+    merged = _Merge(contract, like, bound, node.owner, coder, forms.part)
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
     if entry.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
         raise WireError(
             "training message: expected 'arrays' for each client, a part of the model (run-config key "
-            '"dropout-width"); got none',
+            f'"{node.config.width_key}"); got none',
             wire.ARRAYS,
         )
     check_bounds(node, entry, order)
@@ -226,9 +226,10 @@ class _Merge:
         bound: NormBound | None = None,
         owner: Owner = SIMULATION,
         coder: Coder | None = None,
+        part: Callable[[str], Arrays] | None = None,
     ) -> None:
         self.entry, self.owner, self.coder = entry, owner, coder
-        self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True)
+        self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True, part=part)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []

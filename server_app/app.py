@@ -13,7 +13,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
-from server_app.run.evaluate import global_model
+from server_app.run.evaluate import by_level, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
@@ -165,6 +165,16 @@ def _run(
     if opened.dataset is not None and opened.entry.personal:
         summary["global_model"] = global_model(
             opened.entry, opened.model, opened.dataset, opened.task, result.arrays
+        )
+    if opened.family:
+        summary["levels"] = by_level(
+            opened.family,
+            opened.model,
+            opened.dataset,
+            opened.task,
+            wire.read_arrays(result.arrays),
+            summary.get("rounds", 0),
+            opened.strategy.registry.names,
         )
     folder.finish(summary, wire.read_arrays(result.arrays), opened.card)
     _report(path)

@@ -33,7 +33,7 @@ from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
 from task.datasets import spec_of
-from task.models.family import ModelFamily, form_of
+from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
 from task.privacy.grid import bound_of
@@ -329,9 +329,10 @@ class PhaseEngine:
         sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
         if phase.records.get(wire.ARRAYS) is self.model:
             sizes[wire.ARRAYS] = self.download.bytes_of(self.model, self.trainable)
-        if phase.models:
-            sizes["part"] = sum(a.nbytes for a in form_of(phase.models.family, self.model).values())
         found = dict.fromkeys(phase.to, sum(sizes.values()))
+        if phase.models:
+            for client in found:
+                found[client] += sum(a.nbytes for a in phase.models.form(client).values())
         for by_client in phase.route.values():
             for client in found.keys() & by_client.keys():
                 found[client] += sum(
@@ -377,7 +378,6 @@ class PhaseEngine:
     def like(self, contract: Algorithm) -> Mapping[str, Arrays]:
         """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
         others = {"sums": self.measures.like if self.measures else {}}
-        if self.family:
-            others["sub-model"] = form_of(self.family, self.model)
+        part = SubModels(self.family, self.round, self.model).form if self.family else None
         clients = len(self.registry.names)
-        return Forms(self.model, self.trainable, clients, self.columns, others).of(contract.up)
+        return Forms(self.model, self.trainable, clients, self.columns, others, part).of(contract.up)

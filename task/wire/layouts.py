@@ -1,13 +1,13 @@
 """The arrays of a record under a run's model: their form, and what they are relative to."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
-from task.spec.record import Layout, Record
+from task.spec.record import SUB_MODEL, Layout, Record
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,11 @@ class Forms:
     columns: int = 0  # number of columns of a table, as a model reads them
     # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
+    # Returns the form of a client's part of the model; "" = of the largest.
+    part: Callable[[str], Arrays] | None = None
 
-    def like(self, layout: Layout) -> Arrays:
-        """Return arrays of the names, shapes and dtypes of a layout.
+    def like(self, layout: Layout, client: str = "") -> Arrays:
+        """Return arrays of the names, shapes and dtypes of a layout; of this client's, where they differ.
 
         Raises:
             KeyError: The layout is free, or a part that is unknown here.
@@ -40,6 +42,8 @@ class Forms:
         if layout.of == "buffers":
             parameters = frozenset(self.parameters)
             return {n: a for n, a in self.shared.items() if n not in parameters}
+        if layout == SUB_MODEL and self.part:
+            return self.part(client)
         return self.others[layout.of]
 
     def _columns(self) -> int | None:
