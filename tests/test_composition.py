@@ -37,7 +37,7 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     if choice.key in ("dp.noise", "dp.unit"):
         # Clients' losses are not protected, and mu must not follow them.
         extra = {"dp.noise": 0.4, **extra, "dp.delta": 0.01, "fedprox.adaptive": False}
-    if choice.key == "dropout-width":
+    if choice.key in ("dropout-width", "width.levels"):
         extra |= {"model": "mlp"}  # which has units to leave out
     return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
 
