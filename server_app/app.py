@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
+from server_app.run.encryption import check_key, in_clear
 from server_app.run.evaluate import by_level, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
@@ -29,6 +31,7 @@ from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.partition import load_partition
+from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
 from task.privacy.accounting import accountant
@@ -70,6 +73,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     check_trackers(config)
     if config.dp.noise:
         accountant()
+    check_key(config)
     folder_of_run(config)
     if is_reference(config.model):
         find_maker(config.model)
@@ -143,6 +147,7 @@ def _run(
             card=opened.card,
             kept=KeptSync(folder_of(state_root(config), config.run_name, str(folder.config()["id"]))),
             tell=trackers.round,
+            in_clear=partial(in_clear, config),
         )
         try:
             result = opened.strategy.start(
@@ -162,9 +167,10 @@ def _run(
             raise
         recorder.close()
     summary = _summary(folder, opened.keys)
-    if opened.dataset is not None and opened.entry.personal:
+    arrays = in_clear(config, wire.read_arrays(result.arrays))
+    if opened.dataset is not None and opened.entry.personal and not ckks.sealed(arrays):
         summary["global_model"] = global_model(
-            opened.entry, opened.model, opened.dataset, opened.task, result.arrays
+            opened.entry, opened.model, opened.dataset, opened.task, wire.pack_arrays(arrays)
         )
     if opened.family:
         summary["levels"] = by_level(
@@ -172,11 +178,11 @@ def _run(
             opened.model,
             opened.dataset,
             opened.task,
-            wire.read_arrays(result.arrays),
+            arrays,
             summary.get("rounds", 0),
             opened.strategy.registry.names,
         )
-    folder.finish(summary, wire.read_arrays(result.arrays), opened.card)
+    folder.finish(summary, arrays, opened.card)
     _report(path)
     trackers.finish(summary, path)
     closing_table(summary, path.resolve())
@@ -215,6 +221,11 @@ def check_measured(config: Config) -> None:
     """
     if config.dp.central:  # numbers of single clients stay there
         return
+    if config.server.he and config.server.fraction_evaluate == 0:
+        raise ConfigError(
+            'run-config key "fraction-evaluate": the server cannot open the model (he = true), so that '
+            "clients measure it; expected > 0, such as 1.0, or the key left out; got 0"
+        )
     if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '

@@ -3,10 +3,12 @@
 from client_app.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
+from client_app.stages.canaries import Canaries
 from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
 from client_app.stages.examples import PrivateExamples
 from client_app.stages.loss import Loss
+from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
 from task.spec.entry import Algorithm
@@ -18,8 +20,10 @@ STAGES: dict[str, type[Stage]] = {
     "example-dp": PrivateExamples,
     "loss": Loss,
     "attack": Attack,
+    "canary": Canaries,
     "codec": Coding,
     "codec-with-feedback": Coding,
+    "grid": Rounding,
     "dp": Clipping,
     "adaptive-dp": Clipping,
 }

@@ -99,7 +99,7 @@ def sweep(
             typer.echo(plain(f"sweep: {remark}"), err=True)
         try:
             with sigterm_is_ctrl_c():
-                _work(queue, jobs, warm_up if median_stop else None)
+                work(queue, jobs, warm_up if median_stop else None)
         except KeyboardInterrupt:
             done = sum(queue.run(entry).finished() for entry in queue.entries)
             again = shlex.join(["bouquet", "sweep", "--name", name, "--runs-dir", runs_dir])
@@ -120,7 +120,7 @@ def _list(planned: Plan | None, folder: Path) -> None:
         typer.echo(f"  ... and {rest} more") if rest > 0 else None
 
 
-def _work(queue: SweepQueue, jobs: int, warm_up: int | None) -> None:
+def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
     """Run what waits; the imports, which take seconds, only if something does."""
     from server_app.sweep.queue import WAITING
 

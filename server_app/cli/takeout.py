@@ -152,3 +152,18 @@ def export(
     path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
     for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
         typer.echo(plain(line), err=True)
+
+
+@app.command(epilog="Example: [bold]bouquet decrypt runs/he --kit kits/ward-1[/bold]")
+def decrypt(
+    run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
+    kit: Annotated[Path, typer.Option("--kit", help="A node's start kit, which has the key.")],
+) -> None:
+    """Open the model of a run with he = true: write its model.safetensors.
+
+    Keep that file from whoever runs the link: with it and what the link has, the key can be found out.
+    """
+    from server_app.deploy.kits.kit import read_node_kit
+    from server_app.takeout.decrypt import decrypt as open_model
+
+    typer.echo(str(open_model(run, read_node_kit(kit).he_key)))

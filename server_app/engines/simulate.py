@@ -7,11 +7,12 @@ This module imports all that a run needs, torch included.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
+from flwr.serverapp import Grid
 
 from client_app.app import make_app
 from server_app.app import prepare, run
@@ -22,7 +23,13 @@ from task.errors import ConfigError
 from task.flower.simulation import engine
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0, *, fresh: bool = False) -> RunResult:
+def simulate(
+    run_config: Mapping[str, Any],
+    nodes: int = 0,
+    *,
+    fresh: bool = False,
+    watched: Callable[[Grid], Grid] = lambda grid: grid,
+) -> RunResult:
     """Run the ServerApp and virtual nodes; return the run's result when it is over.
 
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
@@ -31,6 +38,7 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0, *, fresh: bool = Fal
     With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and as many as secure
     aggregation asks for. `fresh` says that this
     process has computed nothing in torch yet; otherwise workers of several threads are not forked from it.
+    `watched` returns the grid that the ServerApp uses, around the engine's.
 
     Raises:
         ConfigError: They are too few for secure aggregation.
@@ -54,7 +62,7 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0, *, fresh: bool = Fal
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         with engine(app_fn, workers, nodes) as (grid, stop):
             # The workers have all cores, and a concurrent evaluation costs what it saves.
-            return RunResult(run(grid, checked, rounds_over=stop, overlap=False, stop_is_end=True))
+            return RunResult(run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True))
     finally:
         logger.setLevel(level)
         torch.set_num_threads(threads)

@@ -64,6 +64,8 @@ _STEPS = When("algorithm", _ONE_GRADIENT, but=True)
 _SGD = When("optimizer", ("sgd",))
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
+_CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
+
 READ_WHEN: dict[str, tuple[When, ...]] = {
     # whole sections, whose name ends in a dot
     "synthetic.": (When("dataset", ("synthetic",)),),
@@ -95,13 +97,19 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "adaptive-tau.step-cost": (_MODEL_COST,),
     "adaptive-tau.round-cost": (_MODEL_COST,),
     **dict.fromkeys(("dp.clip", "dp.delta", "dp.max-epsilon", "dp.unit"), (When("dp.noise"),)),
-    "dp.clip-quantile": (When("dp.noise"), When("dp.unit", ("client",))),
+    "dp.clip-quantile": _CENTRAL,
+    "dp.noise-by": _CENTRAL,
+    "dp.colluding": (When("dp.noise"), When("dp.noise-by", ("nodes",))),
+    "audit.canaries": _CENTRAL,
+    "audit.swap": (*_CENTRAL, When("audit.canaries")),
     "codec.keep": (_codec(*SPARSE),),
     "codec.bits": (_codec("eden", "rand-k"),),
     "codec.block": (_codec("eden", "rand-k"),),
     "codec.rotate": (_codec("rand-k"), When("codec.bits")),
+    "secagg-bits": (When("secagg"),),
     "secagg-min-nodes": (When("secagg"),),
     "secagg-threshold": (When("secagg"),),
+    "evaluate-every": (When("he", (False,)),),
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
@@ -119,6 +127,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "robust.nu": (_MEDIAN,),
     "robust.iterations": (_MEDIAN,),
     "robust.weighted": (_MEDIAN,),
+    "d-psgd.degree": (When("d-psgd.route", ("regular",)),),
+    "hierfavg.edges": (When("hierfavg.pattern", ("",)),),
+    "select.order": (_selection("cycle"),),
     "select.candidates": (_selection("power-of-choice"),),
     "select.losses": (_selection("power-of-choice"),),
     "select.deadline": (_selection("fedcs"),),

@@ -14,6 +14,8 @@ import numpy as np
 
 MODEL: Final = "model"  # initial parameters
 SELECTION: Final = "selection"  # which clients train in a round
+CYCLE: Final = "cycle"  # the order in which the model goes through the clients of a round
+GRAPH: Final = "graph"  # which clients a random regular graph links
 EVALUATION: Final = "evaluation"  # which clients evaluate in a round
 STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
 PARTITION: Final = "partition"  # who owns which examples
@@ -30,6 +32,7 @@ DEVICES: Final = "devices"  # a client's simulated speed
 TIES: Final = "ties"  # who comes first among clients of equal loss
 VOTES: Final = "votes"  # the vote of a client on a number whose gradient is 0
 ATTACK: Final = "attack"  # who is malicious, and the noise that a malicious client sends
+CANARY: Final = "canary"  # the canaries of an audit: who is in, and their directions
 CODEC: Final = "codec"  # the random draws of a client's code
 DOWNLOAD: Final = "download"  # the random draws of the model's code
 SYNTHETIC: Final = "synthetic"  # the generated data set

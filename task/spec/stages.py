@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  codec  ->  dp
+    ala -> structured -> example-dp -> training -> loss -> attack -> canary -> codec -> grid | dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -41,6 +41,11 @@ def _with_attack(entry: Algorithm) -> Algorithm:
     return replace(entry, phases=phases)
 
 
+def _with_canary(entry: Algorithm) -> Algorithm:
+    phases = {n: _added(p, "canary") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, phases=phases)
+
+
 def coded_in(entry: Algorithm) -> tuple[Record, ...]:
     """Return the upward records whose parameters a codec may replace by a code."""
     return tuple(r for r in entry.up if r.layout in (SHARED, PARAMETERS) and not (r.exact or r.code))
@@ -64,6 +69,12 @@ def _with_feedback(entry: Algorithm) -> Algorithm:
     coded = _with_codec(entry)
     residuals = tuple(residual_of(r) for r in coded.up if r.coded)
     return replace(coded, keeps=(*coded.keeps, *residuals, LAST_CODE))
+
+
+def _with_grid(entry: Algorithm) -> Algorithm:
+    """Let clients send what they change, by their weights, as integers of a declared grid."""
+    phases = {n: _added(p, "grid") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, up=tuple(replace(r, rounded=True) for r in entry.up), phases=phases)
 
 
 # Of adaptive clipping, Andrew et al. 2021, arXiv 1905.03871: b_k - 1/2, b_k = 1 if |Delta_k| <= C, else 0.
@@ -105,8 +116,10 @@ STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "example-dp": _with_example_dp,
     "loss": _with_loss,
     "attack": _with_attack,
+    "canary": _with_canary,
     "codec": _with_codec,
     "codec-with-feedback": _with_feedback,
+    "grid": _with_grid,
     "dp": _with_dp,
     "adaptive-dp": _with_adaptive_dp,
 }

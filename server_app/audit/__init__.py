@@ -1,0 +1,1 @@
+"""Attacks on what a run gives away, to see whether it keeps its promise."""
