@@ -192,14 +192,15 @@ def answer(
     contract = coder.forwarding(len(order.clients)) if coder and named else entry
     if masking:
         contract, coder = secure.as_summed(entry), None
-    merged = _Merge(contract, like, bound, node.owner, coder, ciphertexts_of(node, entry, order))
+    ciphertexts = ciphertexts_of(node, entry, order)
+    merged = _Merge(contract, like, bound, node.owner, coder, ciphertexts, forms.part)
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
     if entry.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
         raise WireError(
             "training message: expected 'arrays' for each client, a part of the model (run-config key "
-            '"dropout-width"); got none',
+            f'"{node.config.width_key}"); got none',
             wire.ARRAYS,
         )
     check_bounds(node, entry, order)
@@ -238,10 +239,11 @@ class _Merge:
         owner: Owner = SIMULATION,
         coder: Coder | None = None,
         ciphertexts: Encrypted = Ciphertexts,
+        part: Callable[[str], Arrays] | None = None,
     ) -> None:
         self.entry, self.owner, self.coder = entry, owner, coder
         bound = bound or NormBound(0.0, {}, frozenset())
-        self.folding = Folding(entry, like, bound, carries=True, ciphertexts=ciphertexts)
+        self.folding = Folding(entry, like, bound, carries=True, ciphertexts=ciphertexts, part=part)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []

@@ -29,6 +29,7 @@ from task.datasets.base import Owners
 from task.datasets.partition import Partition, load_partition
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError
+from task.models.family import SubModels, Widths
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
@@ -73,6 +74,7 @@ class Node:
     share: tuple[int, int]
     device: torch.device
     owner: Owner = SIMULATION
+    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run deals it
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.
@@ -108,12 +110,20 @@ class Node:
         """Return this process's instance of the run's model; each use loads its arrays first."""
         return _model(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device)
 
-    def local_model(self) -> torch.nn.Module:
-        """Return this process's instance of what clients train: the run's model, or of the size of a part."""
-        size = self.dataset.input_shape, self.dataset.num_classes
-        return (
-            _smaller(self.config, *size, self.device) if self.config.train.dropout_width < 1 else self.model()
-        )
+    @property
+    def family(self) -> Widths | None:
+        """Which part of the model each client trains; None = all train the whole."""
+        return _family(self.config, self.dataset.input_shape, self.dataset.num_classes, self.width)
+
+    def local_model(self, client: str = "") -> torch.nn.Module:
+        """Return this process's instance of what a client trains: the run's model, or one of its size.
+
+        Without a name it is of the largest size that clients have.
+        """
+        if (family := self.family) is None:
+            return self.model()
+        width = family.levels.of(client) if client else family.levels.widths[0]
+        return _smaller(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device, width)
 
     @cached_property
     def _initial(self) -> tuple[Arrays, Parts]:
@@ -138,10 +148,10 @@ class Node:
         whole, parts = self.initial(), self.parts()
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
-        if self.config.train.dropout_width < 1:
-            others["sub-model"] = state_of(self.local_model())
         columns = math.prod(self.dataset.input_shape)
-        return Forms(only(whole, parts.shared), parts.trainable, others=others, columns=columns)
+        shared = only(whole, parts.shared)
+        part = SubModels(self.family, 0, shared).form if self.family else None
+        return Forms(shared, parts.trainable, others=others, columns=columns, part=part)
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
@@ -168,8 +178,9 @@ class Node:
         entry = contract_of(self.config)
         for part in (entry, *(p for p in entry.phases.values() if p.work == "train")):
             solver_of(part.solver)  # a user's own may be none
-        if self.config.train.dropout_width < 1:
+        if self.config.parted:
             self.local_model()  # which the run's model may not have
+        self._check_width()
         code = code_of(references_in(as_run_config(self.config)))
         if self.config.server.he:
             code[KEY_FILE] = self.key().id
@@ -186,8 +197,22 @@ class Node:
         shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
-            code=code,
+            code=code, width=self.width,
         )  # fmt: skip
+
+    def _check_width(self) -> None:
+        """Refuse a width that the run does not have.
+
+        Raises:
+            ConfigError: Naming the widths that it has.
+        """
+        levels = [r for r, _ in self.config.widths]
+        if self.width and self.width not in levels:
+            has = ", ".join(f"{r:g}" for r in levels)
+            raise ConfigError(
+                f'node config "width": expected one of the run\'s levels, {has} (run-config key '
+                f'"{self.config.width_key}"); got {self.width:g}'
+            )
 
 
 def open_node(
@@ -198,7 +223,7 @@ def open_node(
     The config has this node's paths; without an `owner` the node is a simulation's.
 
     Raises:
-        ConfigError: Only one of ``client-name`` and ``data-path`` is given.
+        ConfigError: Only one of ``client-name`` and ``data-path`` is given, or ``width`` without them.
         DataError: The data cannot be used.
     """
     own = {k: str(node_config[k]) for k in ("client-name", "data-path") if node_config.get(k)}
@@ -207,7 +232,14 @@ def open_node(
             f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
         )
     share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
-    return replace(_open(config, own.get("client-name", ""), own.get("data-path", ""), share), owner=owner)
+    width = float(node_config.get("width", 0.0))
+    if width and not own:
+        raise ConfigError(
+            f"node config: expected width with data of the node's own (client-name and data-path), as others "
+            f"may stand in for this node's clients otherwise; got {width:g} alone"
+        )
+    node = _open(config, own.get("client-name", ""), own.get("data-path", ""), share)
+    return replace(node, owner=owner, width=width)
 
 
 @lru_cache(maxsize=4)
@@ -234,10 +266,18 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.d
 
 
 @lru_cache(maxsize=4)
-def _smaller(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
-    model = model_of(config, shape, classes)
-    family = family_of(model, config, shape)
-    return (smaller(model, family.first()) if family else model).to(device)
+def _family(config: Config, shape: tuple[int, ...], classes: int, width: float) -> Widths | None:
+    if not config.parted:
+        return None
+    return family_of(model_of(config, shape, classes), config, shape, lambda client: width)
+
+
+@lru_cache(maxsize=16)
+def _smaller(
+    config: Config, shape: tuple[int, ...], classes: int, device: torch.device, width: float
+) -> torch.nn.Module:
+    family, model = _family(config, shape, classes, 0.0), model_of(config, shape, classes)
+    return (smaller(model, family.sized(width)) if family else model).to(device)
 
 
 @lru_cache(maxsize=4)

@@ -130,12 +130,16 @@ class Training:
                 yield client, err
         alone = not self.entry.batched or is_reference(self.config.optimizer)
         most = 1 if alone else self.config.stack
-        program, size = program_of(self.node.local_model(), most, self.node.task)
-        if self.node.config.dp.local:
-            program = private_program(self.node.local_model(), program)
-        self.program = in_precision(program, self.config.precision)
-        for cohort in _cohorts({c: len(r) for c, r in self.rows.items()}, self.epochs, self.config, size):
-            yield from self._outcomes(cohort)
+        alike: dict[torch.nn.Module, dict[str, int]] = {}  # examples of the clients of one size of model
+        for client, rows in self.rows.items():
+            alike.setdefault(self.node.local_model(client), {})[client] = len(rows)
+        for model, sizes in alike.items():
+            program, size = program_of(model, most, self.node.task)
+            if self.node.config.dp.local:
+                program = private_program(model, program)
+            self.program = in_precision(program, self.config.precision)
+            for cohort in _cohorts(sizes, self.epochs, self.config, size):
+                yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together; if that fails, each alone, to find the one whose failure it is."""

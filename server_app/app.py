@@ -15,7 +15,7 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
-from server_app.run.evaluate import global_model
+from server_app.run.evaluate import by_level, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
@@ -175,6 +175,16 @@ def _run(
         )
     if opened.entry.vertical:
         summary["model_holds"] = DIGESTS
+    if opened.family:
+        summary["levels"] = by_level(
+            opened.family,
+            opened.model,
+            opened.dataset,
+            opened.task,
+            arrays,
+            summary.get("rounds", 0),
+            opened.strategy.registry.names,
+        )
     folder.finish(summary, arrays, opened.card)
     _report(path)
     trackers.finish(summary, path)

@@ -39,7 +39,7 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
         extra = {"dp.noise": 0.4, **extra, "dp.delta": 0.01, "fedprox.adaptive": False}
     if choice.key == "secagg-bits":
         extra |= {"secagg": True, "max-update-norm": 100.0}
-    if choice.key == "dropout-width":
+    if choice.key in ("dropout-width", "width.levels"):
         extra |= {"model": "mlp"}  # which has units to leave out
     return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
 

@@ -6,7 +6,9 @@ client that trains alone (K = 1) and for the cohort that trains as one program. 
 `Layers` and the faster `Perceptron` take chains of known layers.
 
 On one CPU thread a perceptron's client gets the same bytes whatever K is and whoever else is in the stack; a
-test holds it to that. A convolution in groups is rounded otherwise for another K, by some 1e-7.
+test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: of others each client but the
+first lies at an address that MKL's kernels round otherwise for, so these train one by one. A convolution in
+groups is rounded otherwise for another K, by some 1e-7.
 """
 
 from abc import ABC, abstractmethod
@@ -361,6 +363,7 @@ class Perceptron(Layers):
 # convolution in groups is slower there than one client after another (``make bench``, "stack").
 STACK_CPU = {Perceptron: 8, Layers: 1}
 STACK_GPU = 128
+ALIGNED = 4  # numbers of 4 bytes in 16
 
 
 def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tuple[Program, int]:
@@ -375,4 +378,7 @@ def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tup
         return Single(model, task), 1
     on_gpu = next(model.parameters()).device.type == "cuda"
     size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
+    hidden = [m.out_features for m in model if isinstance(m, nn.Linear)][:-1]
+    if kind is Perceptron and size > 1 and not on_gpu and any(units % ALIGNED for units in hidden):
+        return kind(model, task), 1
     return (kind(model, task), size) if size > 1 else (Single(model, task), 1)

@@ -128,6 +128,10 @@ def node(
             help="The kit's link speaks HTTP: a stock SuperLink, or a link's fleet-http.",
         ),
     ] = False,
+    width: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Width of this node's model, a level of width.levels; 0 = dealt."),
+    ] = 0.0,
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_node_kit
@@ -143,6 +147,7 @@ def node(
         read_rate(bandwidth) if bandwidth else 0.0,
         str(Path(may_train).resolve()) if may_train else "",
         http,
+        width,
     )
     with sigterm_is_ctrl_c():
         try:

@@ -1,12 +1,16 @@
 """Central evaluation: the global model on the global test set."""
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
+from task.models.family import Widths
+from task.models.units import smaller
+from task.numerics.arrays import Arrays
 from task.numerics.evaluate import measure
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN
@@ -59,3 +63,34 @@ def global_model(
     evaluate_fn = central_evaluation(model, dataset, torch.device("cpu"), task)
     found = evaluate_fn(0, arrays) if evaluate_fn else None
     return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+
+
+def by_level(
+    family: Widths,
+    model: torch.nn.Module,
+    dataset: Dataset | None,
+    task: Task,
+    arrays: Arrays,
+    server_round: int,
+    clients: Iterable[str],
+) -> list[dict[str, float | int | None]]:
+    """Return, for each width of the clients' models, how the part of it does on the global test set.
+
+    The part is the one that a client has in the next round. Each row has "width", "parameters", "clients" (of
+    those given), "accuracy" and "loss", which are None without such a set or such a measure.
+    """
+    counts = Counter(map(family.levels.of, clients))
+    parameters = {name for name, _ in model.named_parameters()}
+    rows = dataset.test_rows if dataset else slice(0, 0)
+    levels: list[dict[str, float | int | None]] = []
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(arrays[name]))
+    data = (dataset.inputs(rows), task.targets(dataset, rows)) if dataset and rows.stop > rows.start else None
+    for width in family.levels.widths:
+        small = smaller(model, family.part(width, server_round + 1))
+        found = measure(small, *data, task=task)[0] if data else {}
+        size = sum(a.numel() for name, a in small.state_dict().items() if name in parameters)
+        row = {"width": width, "parameters": size, "clients": counts[width]}
+        levels.append({**row, "accuracy": found.get("accuracy"), "loss": found.get("loss")})
+    return levels

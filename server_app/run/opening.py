@@ -23,6 +23,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.models.family import Widths
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
@@ -46,6 +47,7 @@ class OpenedRun:
     task: Task
     model: torch.nn.Module
     parts: Parts
+    family: Widths | None  # which part of the model each client trains; None = the whole
     shared: Arrays  # what the clients share of the initial model, by name
     record: dict[str, Any]  # what config.json is to say
     card: dict[str, str]  # metadata of the model's file
@@ -87,7 +89,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    strategy.engine.family = family_of(model, config, shape)
+    strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
     if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
     record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
@@ -117,6 +119,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         task=task,
         model=model,
         parts=parts,
+        family=family,
         shared=shared,
         record=record,
         card=card_of(config, shape, classes, dataset, moments).metadata(),

@@ -37,10 +37,10 @@ class Folded:
     up: dict[str, float] = field(default_factory=dict)  # by client, its share of those bytes
     down: dict[str, float] = field(default_factory=dict)  # by client, its share of the messages to its node
     # By client, the bytes of the arrays, or codes, that it gets and, with a good reply, of those that it
-    # sends, as if it were its node's only one; then the most that one sends.
+    # sends, as if it were its node's only one; then the most that one sends, on average.
     own_down: dict[str, int] = field(default_factory=dict)
     own_up: dict[str, int] = field(default_factory=dict)
-    most_up: int = 0
+    most_up: float = 0
     evidence: Evidence | None = None  # of what anyone can check the sums by
 
 
@@ -172,7 +172,7 @@ class Fold:
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
             if r.coded and r.carry == "each":
                 records = {c: _row(self.coder, r, c, row) for c, row in records.items()}
-            check_partial(r, records, self.like[r.name], weights)
+            check_partial(r, records, self.like[r.name], weights, partial(self._folding.form, r))
             sent = {c: {k: a for k, a in records[c].items() if k} for c in rows} if r.carry == "each" else {}
             if r.carry == "each" and isinstance(reduction, Sum):
                 steps.append(reduction.adding({c: (a, weights[c]) for c, a in sent.items()}))
@@ -206,6 +206,13 @@ class Fold:
         got = wire.one_line(got)
         self.quarantined += [RejectedReply(c, self.server_round, field_name, expected, got) for c in clients]
 
+    def _most_up(self) -> float:
+        if self.models is None:
+            return own_most(self.entry.up, self.like, self.coder)
+        clients = [c for named in self.asked.values() for c in named]
+        forms = ({r.name: self._folding.form(r, c) for r in self.entry.up} for c in clients)
+        return sum(own_most(self.entry.up, form, self.coder) for form in forms) / max(len(clients), 1)
+
     def sums(self) -> Arrays:
         """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
         found: Arrays = {}
@@ -226,7 +233,7 @@ class Fold:
         self._open.clear()
         self.quarantined.sort(key=lambda q: (q.client, q.field))
         clients = tuple(sorted(self.metrics))
-        most_up = own_most(self.entry.up, self.like, self.coder)
+        most_up = self._most_up()
         if not clients:
             return Folded(None, self.quarantined, {}, self.bytes_up, self.up, most_up=most_up)
         names = sorted({k for row in self.metrics.values() for k in row} - {wire.NUM_EXAMPLES})
@@ -273,23 +280,28 @@ def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder
             continue
         coded = coder.bases[r.name] if coder and r.coded else {}
         found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
-        found += coder.most_bytes(r) if coder and coded else 0
+        found += coder.most_bytes(r, like[r.name]) if coder and coded else 0
     return found
 
 
 def check_partial(
-    record: Record, records: Mapping[str, Arrays], like: NamedArrays, weights: Mapping[str, int]
+    record: Record,
+    records: Mapping[str, Arrays],
+    like: NamedArrays,
+    weights: Mapping[str, int],
+    form: Callable[[str], NamedArrays] | None = None,
 ) -> None:
     """Refuse a node's merged reduction whose records are not what `Folding.partials` writes.
 
-    `weights` are those of the answer's clients, as their example counts say.
+    `weights` are those of the answer's clients, as their example counts say; `form` returns what a client's
+    own arrays are like, where that is not `like`.
 
     Raises:
         FieldError: Naming record and array.
     """
     name, each = record.name, record.carry == "each"
     if each:
-        want = {c: {**like, "": np.array(0, np.int64)} for c in weights}
+        want = {c: {**(form(c) if form else like), "": np.array(0, np.int64)} for c in weights}
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
         got = records.get("high", {})

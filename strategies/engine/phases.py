@@ -39,7 +39,7 @@ from task.config.knobs import Config
 from task.datasets import spec_of
 from task.encryption import ckks
 from task.encryption.sums import TOTAL
-from task.models.family import ModelFamily, form_of
+from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
 from task.privacy.grid import bound_of
@@ -333,9 +333,10 @@ class PhaseEngine:
         sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
         if phase.records.get(wire.ARRAYS) is self.model:
             sizes[wire.ARRAYS] = self.download.bytes_of(self.model, self.trainable)
-        if phase.models:
-            sizes["part"] = sum(a.nbytes for a in form_of(phase.models.family, self.model).values())
         found = dict.fromkeys(phase.to, sum(sizes.values()))
+        if phase.models:
+            for client in found:
+                found[client] += sum(a.nbytes for a in phase.models.form(client).values())
         for by_client in phase.route.values():
             for client in found.keys() & by_client.keys():
                 found[client] += sum(
@@ -392,9 +393,7 @@ class PhaseEngine:
         `rows` are as of `Phase`.
         """
         others = {"sums": self.measures.like if self.measures else {}}
-        if self.family:
-            others["sub-model"] = form_of(self.family, self.model)
+        part = SubModels(self.family, self.round, self.model).form if self.family else None
         clients = len(self.registry.names)
-        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, rows, others).of(
-            contract.up
-        )
+        shared = ckks.form_of(self.model)
+        return Forms(shared, self.trainable, clients, self.columns, rows, others, part).of(contract.up)

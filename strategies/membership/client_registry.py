@@ -66,6 +66,7 @@ class ClientRegistry:
         self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
+        self._widths: dict[str, float] = {}
 
     @property
     def started(self) -> bool:
@@ -99,6 +100,7 @@ class ClientRegistry:
         The names of a partition stay a pattern, so that no memory is needed for each of a million.
         """
         self._pools = {}
+        self._widths = {a.clients[0]: a.width for a in self._answers.values() if a.width}
         groups: dict[Sequence[str], list[int]] = {}
         for node, answer in sorted(self._answers.items()):
             self._pools.setdefault(answer.pool, []).append(node)
@@ -167,6 +169,10 @@ class ClientRegistry:
             for name, i in group.among(counts):
                 counts[name] = int(registered[i])
         return counts
+
+    def width(self, client: str) -> float:
+        """Return the width of its model that a client's node registered; 0 = it did not say."""
+        return self._widths.get(client, 0.0)
 
     def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
         """Return by client the most training examples that a node registered for it; none if no node did."""

@@ -24,7 +24,7 @@ from strategies.selection.devices import (
 )
 from strategies.selection.policies import SELECTORS, Pool
 from task.config.knobs import Config
-from task.models.family import form_of
+from task.models.family import SubModels
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm
@@ -138,7 +138,7 @@ class Cohorts:
             moved = _moved(group, trained)
             total += self._seconds(self._times(group, state, context, plan.epochs, moved=moved, often=often))
         if trained and plan.cohort:
-            planned = self._traffic(self.entry, state, context)
+            planned = [float(np.mean(way)) for way in self._traffic(self.entry, state, context, plan.cohort)]
             means = [float(np.mean(way)) for way in _moved(plan.cohort, trained, most=True)]
             down, up = (mean / most if most else 1.0 for mean, most in zip(means, planned, strict=True))
             self._packed = down, up
@@ -184,13 +184,21 @@ class Cohorts:
             for c, n in pairs
         ]
         if moved is None:
-            down, up = self._traffic(entry, state, context)
+            down, up = self._traffic(entry, state, context, names)
             moved = down * self._packed[0], up * self._packed[1]
         return self.devices.times(names, work, *moved)
 
-    def _traffic(self, entry: Algorithm, state: ServerState, context: RoundContext) -> tuple[int, int]:
-        part = form_of(context.family, state.arrays) if context.family else None
-        return traffic(entry, state.arrays, context.trainable, self.rule.routed_per_client(state), part)
+    def _traffic(
+        self, entry: Algorithm, state: ServerState, context: RoundContext, names: Sequence[str]
+    ) -> Moved:
+        """Return the bytes that are to go down and up, of each client alike or, in its order, of these."""
+        given, trainable = self.rule.routed_per_client(state), context.trainable
+        if context.family is None:
+            return traffic(entry, state.arrays, trainable, given)
+        models = SubModels(context.family, context.round, state.arrays)
+        found = [traffic(entry, state.arrays, trainable, given, models.form(c)) for c in names]
+        down, up = np.array(found, np.float64).reshape(-1, 2).T
+        return down, up
 
     def _seconds(self, times: Times) -> float:
         return round_seconds(times, self.config.devices.uplink == "shared")

@@ -23,6 +23,7 @@ from task.config.sections import (
     StructuredConfig,
     SyntheticConfig,
     TrainConfig,
+    WidthConfig,
     knob,
 )
 from task.numerics.graphs import ROUTES
@@ -332,6 +333,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    width: WidthConfig = field(default_factory=WidthConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
     adam: AdamConfig = field(default_factory=AdamConfig)
@@ -373,6 +375,21 @@ class Config:
         """The run's seeds by role."""
         given = (self.model_seed, self.data_seed, self.train_seed)
         return Seeds(*(self.seed if seed < 0 else seed for seed in given))
+
+    @property
+    def widths(self) -> tuple[tuple[float, float], ...]:
+        """Width r and share of the clients by level, widest first; ``dropout-width`` is a level of all."""
+        return self.width.by_level() or ((self.train.dropout_width, 1.0),)
+
+    @property
+    def parted(self) -> bool:
+        """Whether clients train parts of the model."""
+        return any(r < 1 for r, _ in self.widths)
+
+    @property
+    def width_key(self) -> str:
+        """The key that says how wide the clients' models are."""
+        return "width.levels" if self.width.levels else "dropout-width"
 
     @property
     def run_name(self) -> str:

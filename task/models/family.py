@@ -1,21 +1,34 @@
-"""Model families: which part of the model a client trains; here the random parts of federated dropout.
+"""Model families: which part of the model a client trains, as its width says.
 
 A model's hidden *units* (outputs of dense layers, filters of convolutions) come in groups, one for each
 layer. A sub-model keeps some units of each group; its arrays are slices of the model's, with all that a unit
 has: its row of weights and its bias, its parameters and statistics in a normalisation, and the columns that
 read it. A family says which units a client keeps in a round. `task.models.units` finds a module's groups.
 
-Federated dropout: Caldas, Konecny, McMahan, Talwalkar 2018, arXiv 1812.07210. Each client keeps
-u = max(1, floor(r U)) of the U units of each group, drawn without replacement for each client and round.
+A client has a *level*, whose width r is the share of each group's U units that it keeps. Which ones, says the
+scheme:
+
+=========  =======================================================  ==================  ======================
+scheme     units of a group in round t                              how many            source
+=========  =======================================================  ==================  ======================
+nested     0, ..., u - 1                                            u = ceil(r U)       HeteroFL, Diao et al.
+                                                                                        2021, arXiv 2010.01264
+rolling    (t - 1 + i) mod U for i = 0, ..., u - 1                  u = ceil(r U)       FedRolex, Alam et al.
+                                                                                        2022, arXiv 2212.01548
+random     drawn without replacement for each client and round      u = floor(r U),     federated dropout,
+                                                                    at least 1          Caldas et al. 2018,
+                                                                                        arXiv 1812.07210
+=========  =======================================================  ==================  ======================
 
 ========  =====================  ==========================================
 symbol    variable               meaning
 ========  =====================  ==========================================
-r         ``dropout-width``      share of the units that are kept
+r         `Levels.widths`        share of the units that are kept
 U, u      `UnitGroup.size`, `count`  units of a group, and how many are kept
 ========  =====================  ==========================================
 
-The draw needs no wire: it follows from (train seed, round, client name).
+None of it needs the wire: it follows from seeds, round, client name and, where a client's node says its width
+itself, its registration.
 
 >>> units = Units((UnitGroup(3),), {"0.weight": (Axis(0), None), "2.weight": (None, Axis(0))})
 >>> part = SubModel(units, (np.array([0, 2]),))
@@ -25,8 +38,9 @@ The draw needs no wire: it follows from (train seed, round, client name).
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,10 +60,11 @@ class UnitGroup:
     # As many of each block of consecutive units are kept: a group normalisation's groups stay alike.
     blocks: int = 1
 
-    def count(self, width: float) -> int:
-        """Return u for a share `width` of the units."""
-        # 0.29 * 100 is below 29 in floating point.
-        return self.blocks * max(1, math.floor(width * (self.size // self.blocks) + 1e-9))
+    def count(self, width: float, *, up: bool = False) -> int:
+        """Return u for a share `width` of the units, rounded `up` or down."""
+        share = width * (self.size // self.blocks)
+        # 0.29 * 100 is below 29 in floating point, and 0.07 * 100 above 7.
+        return self.blocks * max(1, math.ceil(share - 1e-9) if up else math.floor(share + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -97,37 +112,84 @@ class ModelFamily(Protocol):
     def of(self, server_round: int, client: str) -> SubModel:
         """Return a client's part in a round."""
 
-    def first(self) -> SubModel:
-        """Return a part of the size that clients train."""
+    def first(self, client: str = "") -> SubModel:
+        """Return a part of the size that a client trains; without a name, of the largest size there is."""
+
+
+Given = Callable[[str], float]  # returns the width that a client's node said; 0 = none
 
 
 @dataclass(frozen=True)
-class FederatedDropout:
-    """Parts of one size, drawn for each client and round."""
+class Levels:
+    """Who has which width: what a client's node said, else dealt by its name."""
+
+    widths: tuple[float, ...]  # r by level, widest first
+    shares: tuple[float, ...] = (1.0,)  # of the clients, by level; they add up to 1
+    seed: int = 0  # the run's for data
+    given: Given = lambda client: 0.0
+
+    def of(self, client: str) -> float:
+        """Return a client's r."""
+        if (said := self.given(client)) in self.widths:
+            return said
+        if len(self.widths) == 1:
+            return self.widths[0]
+        below = np.cumsum(self.shares)[:-1]
+        return self.widths[int(np.searchsorted(below, _draw(self.seed, client), side="right"))]
+
+
+@lru_cache(maxsize=1 << 16)  # a round asks several times
+def _draw(seed: int, client: str) -> float:
+    return float(seeds.rng_for(seed, seeds.WIDTHS, 0, client).random())
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Parts of a model that have a share of the units of each group."""
 
     units: Units
-    width: float  # r
-    seed: int  # the run's for training
+    levels: Levels
+    scheme: str  # nested, rolling or random
+    seed: int = 0  # the run's for training
 
     def of(self, server_round: int, client: str) -> SubModel:
-        """Draw a client's part in a round."""
-        rng = seeds.rng_for(self.seed, seeds.DROPOUT, server_round, client)
-        return SubModel(self.units, tuple(self._draw(rng, group) for group in self.units.groups))
+        """Return a client's part in a round."""
+        return self.part(self.levels.of(client), server_round, client)
 
-    def _draw(self, rng: np.random.Generator, group: UnitGroup) -> Indices:
-        size, count = group.size // group.blocks, group.count(self.width) // group.blocks
+    def part(self, width: float, server_round: int, client: str = "") -> SubModel:
+        """Return the part of a width that a client, or one without a name, has in a round."""
+        if self.scheme == "random":
+            rng = seeds.rng_for(self.seed, seeds.DROPOUT, server_round, client)
+            return SubModel(self.units, tuple(self._draw(rng, g, width) for g in self.units.groups))
+        start = server_round - 1 if self.scheme == "rolling" else 0
+        return SubModel(self.units, tuple(self._window(start, g, width) for g in self.units.groups))
+
+    def _count(self, group: UnitGroup, width: float) -> int:
+        return group.count(width, up=self.scheme != "random")
+
+    def _draw(self, rng: np.random.Generator, group: UnitGroup, width: float) -> Indices:
+        size, count = group.size // group.blocks, self._count(group, width) // group.blocks
         drawn = [b * size + rng.choice(size, count, replace=False) for b in range(group.blocks)]
         return np.sort(np.concatenate(drawn))
 
-    def first(self) -> SubModel:
+    def _window(self, start: int, group: UnitGroup, width: float) -> Indices:
+        size, count = group.size // group.blocks, self._count(group, width) // group.blocks
+        kept = np.sort((start + np.arange(count)) % size)
+        return np.concatenate([b * size + kept for b in range(group.blocks)])
+
+    def first(self, client: str = "") -> SubModel:
         """Return the part of the first units of each group."""
-        return SubModel(self.units, tuple(np.arange(g.count(self.width)) for g in self.units.groups))
+        return self.sized(self.levels.of(client) if client else self.levels.widths[0])
+
+    def sized(self, width: float) -> SubModel:
+        """Return the part of a width that has the first units of each group."""
+        kept = tuple(np.arange(self._count(g, width)) for g in self.units.groups)
+        return SubModel(self.units, kept)
 
 
-def form_of(family: ModelFamily, model: NamedArrays) -> Arrays:
-    """Return arrays of the names, shapes and dtypes of the clients' parts, which take no memory."""
-    parts = family.first().take({n: _form(a) for n, a in model.items()})
-    return {n: _form(a) for n, a in parts.items()}
+def form_of(part: SubModel, model: NamedArrays) -> Arrays:
+    """Return arrays of the names, shapes and dtypes of a part of a model, which take no memory."""
+    return {n: _form(a) for n, a in part.take({n: _form(a) for n, a in model.items()}).items()}
 
 
 def _form(a: np.ndarray) -> np.ndarray:
@@ -141,6 +203,7 @@ class SubModels:
     family: ModelFamily
     round: int
     model: Arrays  # w^t
+    _forms: dict[tuple[int, ...], Arrays] = field(default_factory=dict, compare=False)  # by size
 
     def of(self, client: str) -> SubModel:
         """Return a client's part."""
@@ -149,3 +212,11 @@ class SubModels:
     def received(self, client: str) -> Arrays:
         """Return what a client receives."""
         return self.of(client).take(self.model)
+
+    def form(self, client: str = "") -> Arrays:
+        """Return arrays of the form of a client's part, which take no memory; see `ModelFamily.first`."""
+        part = self.family.first(client)
+        size = tuple(map(len, part.kept))
+        if size not in self._forms:
+            self._forms[size] = form_of(part, self.model)
+        return self._forms[size]

@@ -1,4 +1,4 @@
-"""The units of a module that federated dropout can leave out, and modules with fewer of them.
+"""The units of a module that a part of it can leave out, and modules with fewer of them.
 
 They are read from an ``nn.Sequential``, perhaps of others. The outputs of a dense layer and the filters of a
 convolution form a group if the next layer with weights reads them unit by unit, with nothing but element-wise
@@ -42,16 +42,19 @@ class _Open:
         self.tensors = dict.fromkeys(tensors, 1)  # by tensor, whose first axis they are, positions for each
 
 
-def units_of(model: nn.Module, shape: tuple[int, ...]) -> Units:
+def units_of(model: nn.Module, shape: tuple[int, ...], key: str = "dropout-width") -> Units:
     """Return the units of a model that can be left out; `shape` is that of one example.
+
+    `key` is the run-config key that asks for parts of it.
 
     Raises:
         ConfigError: The model is no chain of layers, or has no such units.
     """
     if type(model) is not nn.Sequential:
         raise _refused(
+            key,
             "a model that is a chain of layers (nn.Sequential), as another may add or share the outputs of "
-            f"several layers, whose units would have to be left out together; got {type(model).__name__}"
+            f"several layers, whose units would have to be left out together; got {type(model).__name__}",
         )
     groups: list[UnitGroup] = []
     axes: defaultdict[str, dict[int, Axis]] = defaultdict(dict)  # by tensor and number of the axis
@@ -82,8 +85,9 @@ def units_of(model: nn.Module, shape: tuple[int, ...]) -> Units:
             found, flat = None, False
     if not groups:
         raise _refused(
+            key,
             "a model with hidden layers, dense or convolutional, whose units can be left out; got none that "
-            "the next layer reads unit by unit"
+            "the next layer reads unit by unit",
         )
     return Units(
         tuple(groups), {n: tuple(own.get(i) for i in range(max(own) + 1)) for n, own in axes.items()}
@@ -145,7 +149,5 @@ def _fits(norm: nn.GroupNorm, found: _Open) -> bool:
     return norm.num_channels == found.size and norm.affine and (own or found.blocks in (1, norm.num_groups))
 
 
-def _refused(expected: str) -> ConfigError:
-    return ConfigError(
-        f'run-config key "dropout-width": expected {expected}. Set it to 1, or choose another "model"'
-    )
+def _refused(key: str, expected: str) -> ConfigError:
+    return ConfigError(f'run-config key "{key}": expected {expected}. Set it to 1, or choose another "model"')

@@ -7,7 +7,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -181,6 +181,40 @@ class Collect:
             return self._mapped()
         rows = [self._held[c] for c in self.clients]
         return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+class CollectParts(Collect):
+    """Clients' arrays that differ in shape, as parts of a model do: a `Collect` for each shape."""
+
+    def __init__(self, form: Callable[[str], NamedArrays]) -> None:
+        super().__init__({})
+        self._form = form  # returns the form of a client's arrays
+        self._alike: dict[tuple[tuple[int, ...], ...], Collect] = {}
+
+    def _of(self, client: str) -> Collect:
+        like = self._form(client)
+        shapes = tuple(a.shape for a in like.values())
+        if shapes not in self._alike:
+            self._alike[shapes] = Collect(like)
+        return self._alike[shapes]
+
+    def check(
+        self, arrays: Foldable, weight: int, client: str, peaks: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """Return what `Collect.check` does, and raise it."""
+        return self._of(client).check(arrays, weight, client, peaks)
+
+    def add(
+        self, arrays: Foldable, weight: int, client: str, checked: Mapping[str, float] | None = None
+    ) -> None:
+        """Keep one client's arrays; raises what `Collect.add` does."""
+        self._of(client).add(arrays, weight, client, checked)
+        self._weights[client] = weight
+        self.weight += weight
+
+    def partial(self) -> dict[str, Arrays]:
+        """Return one record per client, as `Collect.partial` does."""
+        return {c: row for collect in self._alike.values() for c, row in collect.partial().items()}
 
 
 def release(array: np.ndarray) -> None:

@@ -16,7 +16,8 @@ sum n_k            ``_coverage``                  int64, exact
 =================  =============================  ==========================================
 
 Both sums are of integers, so that neither order nor nodes change a bit; if all clients hold everything, the
-result is `Mean`'s to the bit. The coverage needs no wire: who holds what follows from the seed.
+result is `Mean`'s to the bit. The coverage needs no wire: who holds what follows from seeds,
+names and registered widths.
 """
 
 from __future__ import annotations

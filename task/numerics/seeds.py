@@ -4,7 +4,7 @@ There is no global generator. Two calls with the same arguments give the same st
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
 The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's, PARTITION, SPLIT,
-VALIDATION, SYNTHETIC and HELDOUT have the data's, and all others the training's.
+VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the training's.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ ALA: Final = "ala"  # the examples that a client's aggregation weights are learn
 VALIDATION: Final = "validation"  # the examples that a client compares others' models on
 PEERS: Final = "peers"  # whose models a client gets besides those it has affinity to
 TORCH: Final = "torch"  # dropout and the like during local training
+WIDTHS: Final = "widths"  # the width of a client's model
 DROPOUT: Final = "dropout"  # the units of the model that a client trains in a round
 NOISE: Final = "noise"  # noise that an algorithm adds to models in a round; never what protects
 DEVICES: Final = "devices"  # a client's simulated speed

@@ -61,8 +61,10 @@ class Choice:
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
             return config.dp.central if self.key == "dp.noise" else config.dp.local
-        if self.key in ("dropout-width", "heldout-clients"):
-            return train.dropout_width < 1 if self.key == "dropout-width" else server.heldout_clients > 0
+        if self.key in ("dropout-width", "width.levels"):
+            return config.parted and config.width_key == self.key
+        if self.key == "heldout-clients":
+            return server.heldout_clients > 0
         if self.key == "optimizer":
             return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
         return got[self.key] in self.values
@@ -72,6 +74,7 @@ _REPEATS = "its clients train several times in a round"
 OWN = "package.module:name"  # stands for whatever a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
 FILE = "FILE"  # stands for any path
+LEVELS = "1,0.5"
 
 
 def _ala(entry: Algorithm) -> str:
@@ -200,6 +203,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
     Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
     Choice("dropout-width", (BELOW_ONE,), why_whole),
+    Choice("width.levels", (LEVELS,), why_whole),
     Choice("initial-model", (FILE,), _own_start),
     Choice(
         "heldout-clients",
@@ -241,7 +245,7 @@ def check_composition(config: Config) -> None:
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )
-    if config.train.dropout_width < 1:
+    if config.parted:
         _check_parts(config)
     if config.server.secagg:
         _check_secure(config)
@@ -261,7 +265,7 @@ def _check_secure(config: Config) -> None:
         ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
         ("codec.up", config.codec.up, config.codec.up != "none", whole),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
-        ("dropout-width", f"{config.train.dropout_width:g}", config.train.dropout_width < 1,
+        (config.width_key, _width(config), config.parted,
          "which numbers a client sends would show which part it trained"),
         ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
          "they are measured one by one"),
@@ -294,7 +298,7 @@ def _check_encrypted(config: Config) -> None:
         ("codec.up", config.codec.up, config.codec.up != "none", coded),
         ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
-        ("dropout-width", f"{config.train.dropout_width:g}", config.train.dropout_width < 1,
+        (config.width_key, _width(config), config.parted,
          "the server cannot cut parts out of a ciphertext"),
         ("standardise", "true", config.data.standardise, columns),
         ("missing", "mean", config.data.missing == "mean", columns),
@@ -339,7 +343,11 @@ def _check_parts(config: Config) -> None:
         ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
-        _refuse(on, ("dropout-width", f"{config.train.dropout_width:g}", "1"), key, value, why)
+        _refuse(on, (config.width_key, _width(config), "1"), key, value, why)
+
+
+def _width(config: Config) -> str:
+    return config.width.levels or f"{config.train.dropout_width:g}"
 
 
 def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:

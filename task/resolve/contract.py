@@ -11,7 +11,7 @@ from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import ConfigError
 from task.models import build_model
-from task.models.family import FederatedDropout, ModelFamily
+from task.models.family import Given, Levels, Widths
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
@@ -45,7 +45,7 @@ def contract_of(config: Config) -> Algorithm:
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))
-    if config.train.dropout_width < 1:
+    if config.parted:
         entry = with_sub_models(entry)
     if config.server.he:
         entry = with_encryption(entry)
@@ -109,19 +109,24 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 
 
-def family_of(model: nn.Module, config: Config, shape: tuple[int, ...]) -> ModelFamily | None:
+def family_of(
+    model: nn.Module, config: Config, shape: tuple[int, ...], given: Given = lambda client: 0.0
+) -> Widths | None:
     """Return which parts of a run's model the clients train; None = all train the whole.
 
-    `shape` is that of one example.
+    `shape` is that of one example; `given` returns the width that a client's node said, 0 = none.
 
     Raises:
         ConfigError: The model has no such parts.
     """
-    if config.train.dropout_width == 1:
+    if not config.parted:
         return None
     from task.models.units import units_of
 
-    return FederatedDropout(units_of(model, shape), config.train.dropout_width, config.seeds.train)
+    widths, shares = zip(*config.widths, strict=True)
+    scheme = config.width.scheme if config.width.levels else "random"
+    levels = Levels(widths, shares, config.seeds.data, given)
+    return Widths(units_of(model, shape, config.width_key), levels, scheme, config.seeds.train)
 
 
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:

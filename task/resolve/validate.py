@@ -44,6 +44,7 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
+    config.width.by_level()
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
     _check_graph(config)

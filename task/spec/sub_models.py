@@ -1,4 +1,4 @@
-"""What training on parts of the model (``dropout-width``) adds to a contract, and which ones refuse it."""
+"""What training on parts of the model adds to a contract, and which contracts refuse it."""
 
 from dataclasses import replace
 

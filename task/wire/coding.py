@@ -107,9 +107,10 @@ class Coder:
         code = np.frombuffer(upload.codes[record.name], np.uint8)
         return {CODE: code, **{n: a for n, a in arrays.items() if n not in base}}
 
-    def most_bytes(self, record: Record) -> int:
-        """Return the bytes that one client's code of a record has at most."""
-        return self.codec.most_bytes([b.array.shape for b in self.bases[record.name].values()])
+    def most_bytes(self, record: Record, like: NamedArrays | None = None) -> int:
+        """Return the bytes that one client's code of a record has at most; `like` is its form, if known."""
+        form = like or self.like[record.name]
+        return self.codec.most_bytes([form[name].shape for name in self.bases[record.name]])
 
     def forwarding(self, clients: int) -> Algorithm:
         """Return the contract of a message for so many clients, whose node sends the smaller.

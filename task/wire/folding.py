@@ -8,7 +8,7 @@ import numpy as np
 from task.encryption.sums import Ciphertexts, Sealing
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.collect import Collect
+from task.numerics.collect import Collect, CollectParts
 from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
@@ -27,8 +27,9 @@ class Folding:
     `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
     client's update. If the result `carries` on as `partials`, records that a node carries one by one are
     collected instead of reduced, and those that it forwards as codes are only checked. `models` are the parts
-    of the model that clients have, where they differ and this side knows them. `ciphertexts` makes the
-    reduction of an encrypted record: a node's own, which has a key, or the server's.
+    of the model that clients have, where they differ and this side knows them; `part` returns the form of a
+    client's part. `ciphertexts` makes the reduction of an encrypted record: a node's own, which has a key, or
+    the server's.
     """
 
     def __init__(
@@ -40,14 +41,15 @@ class Folding:
         carries: bool = False,
         models: SubModels | None = None,
         ciphertexts: Encrypted = Ciphertexts,
+        part: Callable[[str], NamedArrays] | None = None,
     ) -> None:
         self.entry, self.like, self.bound, self.models = entry, like, bound, models
-        self.ciphertexts = ciphertexts
+        self.ciphertexts, self.part = ciphertexts, models.form if models else part
         each = {r.name for r in entry.up if carries and r.carry == "each"}
         codes = {r.name for r in entry.up if r.name in each and r.coded}
         collects = {r.name for r in entry.up if r.name in each and r.reduce != "collect"}
         self.reductions: dict[str, Reduction | Ciphertexts] = {
-            r.name: Collect(like[r.name]) if r.name in collects else self.reduction(r)
+            r.name: self._collect(r) if r.name in collects else self.reduction(r)
             for r in entry.up
             if r.name not in codes
         }
@@ -73,6 +75,15 @@ class Folding:
             made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
         return made
 
+    def _collect(self, record: Record) -> Collect:
+        own = record.layout == SUB_MODEL and self.part
+        return CollectParts(own) if own else Collect(self.like[record.name])
+
+    def form(self, record: Record, client: str) -> NamedArrays:
+        """Return arrays of the names, shapes and dtypes that a client's record must have."""
+        own = record.layout == SUB_MODEL and self.part
+        return own(client) if own else self.like[record.name]
+
     def weight(self, row: Mapping[str, float]) -> int:
         """Return the weight of a client with these scalars."""
         return int(row[NUM_EXAMPLES]) if self.entry.weight == "examples" else 1
@@ -90,7 +101,7 @@ class Folding:
         found, weights = {}, {r.name: 1 if r.integers else self.weight(row) for r in self.entry.up}
         for r in self.entry.up:
             weight = weights[r.name]
-            peaks = check_arrays(r.name, arrays[r.name], self.like[r.name])
+            peaks = check_arrays(r.name, arrays[r.name], self.form(r, client))
             if r.name in self.reductions:
                 found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
             if r.name in self._later:

@@ -1,6 +1,6 @@
 """The arrays of a record under a run's model: their form, and what they are relative to."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from task.errors import WireError
 from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
-from task.spec.record import Layout, Record
+from task.spec.record import SUB_MODEL, Layout, Record
 from task.wire.checks import short
 
 ROWS = "rows"  # name of the one array of a record with a phase's rows
@@ -26,9 +26,11 @@ class Forms:
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
+    # Returns the form of a client's part of the model; "" = of the largest.
+    part: Callable[[str], Arrays] | None = None
 
-    def like(self, layout: Layout) -> Arrays:
-        """Return arrays of the names, shapes and dtypes of a layout.
+    def like(self, layout: Layout, client: str = "") -> Arrays:
+        """Return arrays of the names, shapes and dtypes of a layout; of this client's, where they differ.
 
         Raises:
             KeyError: The layout is free, has a phase's rows, or is a part that is unknown here.
@@ -46,6 +48,8 @@ class Forms:
         if layout.of == "buffers":
             parameters = frozenset(self.parameters)
             return {n: a for n, a in self.shared.items() if n not in parameters}
+        if layout == SUB_MODEL and self.part:
+            return self.part(client)
         return self.others[layout.of]
 
     def _columns(self) -> int | None:
@@ -57,11 +61,11 @@ class Forms:
         """Return the arrays of several records by name; those of a free layout are left out."""
         return {r.name: self.of_record(r) for r in records if r.layout.kind != "free"}
 
-    def of_record(self, record: Record) -> Arrays:
-        """Return the arrays of a record; raises what `like` does."""
+    def of_record(self, record: Record, client: str = "") -> Arrays:
+        """Return the arrays of a record, of this client's; raises what `like` does."""
         if record.layout.kind == "rows":
             return {ROWS: np.broadcast_to(np.zeros((), record.layout.of), self.rows[record.name])}
-        like = self.like(record.layout)
+        like = self.like(record.layout, client)
         if not record.integers:
             return like
         return {n: as_integers(a, np.int32 if record.clipped else np.int64) for n, a in like.items()}

@@ -206,10 +206,10 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
     forms = replace(forms, clients=len(population), rows=rows_in(config))
 
-    def read(f: Record, name: str) -> Arrays:
+    def read(f: Record, name: str, client: str = "") -> Arrays:
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
-        expected = forms.of_record(f)
+        expected = forms.of_record(f, client)
         arrays = as_ours(read_arrays(records[name]), expected)
         check_arrays(name, arrays, expected)
         return arrays
@@ -225,7 +225,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     each: dict[str, dict[str, dict[str, Arrays]]] = {}
     for f in (f for f in entry.down if f.to == "each"):
         wanted = {c: cast(list[str], config.get(f"{f.name}:{c}", [])) for c in clients}
-        named = {n: read(f, f"{f.name}.{n}") for n in sorted({n for w in wanted.values() for n in w})}
+        named = {n: read(f, f"{f.name}.{n}", n) for n in sorted({n for w in wanted.values() for n in w})}
         each[f.name] = {c: {n: named[n] for n in w} for c, w in wanted.items()}
     void = tuple(int(r) for r in cast(list[int], config.get("void-rounds", [])))
     names, rounds = (cast("list[str]", config.get(f"lost-{k}", [])) for k in ("clients", "rounds"))

@@ -38,6 +38,7 @@ class Registration:
     foreign: bool = False  # whether the node's app is not Bouquet's and cannot register
     whole: bool = False  # whether its share of the clients counts as one client
     code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
+    width: float = 0.0  # of its one client's model; 0 = as the run deals it
 
     @property
     def data(self) -> Data | None:
@@ -57,6 +58,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "shape": list(answer.shape),
             "classes": answer.classes,
             "code": [f"{package}={digest}" for package, digest in answer.code.items()],
+            "width": answer.width,
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
@@ -91,10 +93,14 @@ def read_registration(content: RecordDict) -> Registration:
         raise WireError(f"registration: expected a share below its number; got {share}, {shape}", "share")
     (classes,) = _integers([config.get("classes")], "classes", 2**31)
     pool, version = (one_line(str(config.get(k, ""))[:LONGEST_LINE], "") for k in ("pool", "version"))
+    width = config.get("width", 0.0)
+    if not isinstance(width, float) or not 0 <= width <= 1 or (width and len(clients) != 1):
+        got = f"{short(width)} of {len(clients)} clients"
+        raise WireError(f"registration: expected a width from 0 to 1 of one client, or 0; got {got}", "width")
     counts = np.broadcast_to(counts, len(clients))
     return Registration(
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
-        code=_code(config.get("code", [])),
+        code=_code(config.get("code", [])), width=width,
     )  # fmt: skip
 
 

@@ -416,6 +416,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "codec.up": {"codec.up": "top-k"},
     "structured.kind": {"structured.kind": "mask"},
     "dropout-width": {"dropout-width": 0.5},
+    "width.levels": {"width.levels": "1,0.5"},
     "fedprox.adaptive": {"algorithm": "fedprox", "fedprox.adaptive": True},
     "dp.delta": {"num-clients": 100, "dp.delta": 0.01, "partition": "iid"},
     "dp.noise": {"dp.noise": 1e-4},

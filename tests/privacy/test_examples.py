@@ -253,6 +253,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "selection": {"selection": "oort"},
     "heldout-clients": {"heldout-clients": 0.2, "local-test-fraction": 0.2},
     "dropout-width": {"dropout-width": 0.5, "model": "mlp"},
+    "width.levels": {"width.levels": "1,0.5", "model": "mlp"},
     "precision": {"precision": "bfloat16"},
     "fedprox.adaptive": {"algorithm": "fedprox", "fedprox.adaptive": True},
     "scaffold.option": {"algorithm": "scaffold", "scaffold.option": "I"},

@@ -18,10 +18,9 @@ from task.config.knobs import Config
 from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, WireError
-from task.models.family import FederatedDropout, ModelFamily
+from task.models.family import ModelFamily
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256
-from task.resolve import contract
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.reference import dropout, mlp
@@ -96,14 +95,10 @@ def test_a_stack_and_clients_one_by_one_agree(owners: Path) -> None:
 @pytest.mark.parametrize(
     "keys", [{}, {"model": "mlp-bn"}, {"algorithm": "fedprox", "fedprox__mu": 0.5}], ids=str
 )
-def test_parts_that_are_the_whole_are_the_algorithm_itself(
-    keys: dict[str, Any], owners: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_are_the_whole_are_the_algorithm_itself(keys: dict[str, Any], owners: Path) -> None:
     plain = play(config(owners, dropout_width=1.0, **keys))
-    monkeypatch.setattr(
-        contract, "FederatedDropout", lambda units, width, seed: FederatedDropout(units, 1.0, seed)
-    )
-    parted = play(config(owners, dropout_width=0.999, **keys))
+    all_whole = {"dropout_width": 1.0, "width__levels": "1,0.5", "width__shares": "1,0"}
+    parted = play(config(owners, **all_whole, **keys))
     assert parted.strategy.entry.parted
     assert sha256(parted.arrays(4)) == sha256(plain.arrays(4))
 

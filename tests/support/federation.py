@@ -157,7 +157,7 @@ def play(
     shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    strategy.engine.family = family_of(model, config, shape)
+    strategy.engine.family = family_of(model, config, shape, strategy.registry.width)
     keep = journal or Keep()
     strategy.start(
         grid,

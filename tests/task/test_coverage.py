@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from task.errors import FieldError
-from task.models.family import Axis, SubModel, SubModels, UnitGroup, Units
+from task.models.family import Axis, Levels, SubModel, SubModels, UnitGroup, Units, Widths
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import Mean
@@ -30,7 +30,7 @@ class Table:
     def of(self, server_round: int, client: str) -> SubModel:
         return SubModel(self.units, (np.array(self.kept[client]),))
 
-    def first(self) -> SubModel:
+    def first(self, client: str = "") -> SubModel:
         raise NotImplementedError
 
 
@@ -95,3 +95,27 @@ def test_a_term_beyond_the_exact_range_is_refused_and_leaves_no_coverage() -> No
     with pytest.raises(FieldError, match="diverged"):
         mean.add(upload("a", 2.0**30), 4, "a")
     assert mean.result()["in"].tolist() == [1, 1, 3]
+
+
+def test_nested_widths_by_hand() -> None:
+    """Of four units a wide client has all, a middle one the first two, a narrow one the first."""
+    units = Units((UnitGroup(4),), {"in": (Axis(0),), "out": (None, Axis(0))})
+    model = {"in": np.array([1, 2, 3, 4], np.float32), "out": np.array([[5, 6, 7, 8]], np.float32)}
+    width = {"wide": 1.0, "middle": 0.5, "narrow": 0.25}
+    parts = SubModels(Widths(units, Levels((1.0, 0.5, 0.25), given=width.__getitem__), "nested"), 1, model)
+    sent = {
+        "wide": {"in": [10, 20, 30, 40], "out": [[1, 2, 3, 4]]},
+        "middle": {"in": [13, 26], "out": [[4, 8]]},
+        "narrow": {"in": [16], "out": [[7]]},
+    }
+
+    def mean(clients: dict[str, int]) -> dict[str, list[float]]:
+        made = CoverageMean(parts)
+        for client, n in clients.items():
+            made.add({k: np.array(v, np.float32) for k, v in sent[client].items()}, n, client)
+        return {name: a.tolist() for name, a in made.result().items()}
+
+    # (10 + 2 * 13 + 3 * 16) / 6 = 14, (20 + 2 * 26) / 3 = 24; of the last two units the wide one's
+    assert mean({"wide": 1, "middle": 2, "narrow": 3}) == {"in": [14, 24, 30, 40], "out": [[5, 6, 3, 4]]}
+    # without the wide client the last two units stay
+    assert mean({"middle": 1, "narrow": 1}) == {"in": [14.5, 26, 3, 4], "out": [[5.5, 8, 7, 8]]}

@@ -10,12 +10,16 @@ from torch import nn
 from client_app.training.programs import Perceptron, program_of
 from task.errors import ConfigError
 from task.models import MODELS, build_model
-from task.models.family import Axis, FederatedDropout, SubModel, UnitGroup, Units, form_of
+from task.models.family import Axis, Levels, SubModel, UnitGroup, Units, Widths, form_of
 from task.models.units import smaller, units_of
 from task.numerics.arrays import Arrays, state_of
 
 SHAPES = {"char-lstm": (8,)}
 DROPPABLE = sorted(MODELS.keys() - {"char-lstm", "logistic"})
+
+
+def dropout(units: Units, width: float, seed: int) -> Widths:
+    return Widths(units, Levels((width,)), "random", seed)
 
 
 def part_of(units: Units, *kept: list[int]) -> SubModel:
@@ -73,7 +77,7 @@ def test_group_normalisation_keeps_as_many_of_each_of_its_groups() -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
     units = units_of(model, (1, 1, 1))
     assert units.groups == (UnitGroup(8, blocks=2),)
-    family = FederatedDropout(units, 0.5, 1)
+    family = dropout(units, 0.5, 1)
     for client in "abcdefgh":
         (kept,) = family.of(1, client).kept
         assert sorted(kept) == kept.tolist()
@@ -135,13 +139,13 @@ def test_a_model_without_such_units_is_refused(model: nn.Module, why: str) -> No
 
 def test_the_draw_is_a_fixed_number_and_depends_on_seed_round_and_client_alone() -> None:
     units = Units((UnitGroup(10), UnitGroup(7), UnitGroup(1)), {})
-    family = FederatedDropout(units, 0.5, 3)
+    family = dropout(units, 0.5, 3)
     kept = family.of(2, "anna").kept
     assert [len(k) for k in kept] == [5, 3, 1]  # floor(3.5) = 3; never none
     assert all((np.diff(k) > 0).all() for k in kept)
-    same = FederatedDropout(units, 0.5, 3).of(2, "anna").kept
+    same = dropout(units, 0.5, 3).of(2, "anna").kept
     assert all((a == b).all() for a, b in zip(kept, same, strict=True))
-    others = family.of(3, "anna"), family.of(2, "ben"), FederatedDropout(units, 0.5, 4).of(2, "anna")
+    others = family.of(3, "anna"), family.of(2, "ben"), dropout(units, 0.5, 4).of(2, "anna")
     for other in others:
         assert any((a != b).any() for a, b in zip(kept, other.kept, strict=True))
 
@@ -154,7 +158,7 @@ def test_the_count_is_the_floor_of_the_exact_product(width: float, size: int, co
 
 
 def test_every_unit_is_kept_equally_often() -> None:
-    family = FederatedDropout(Units((UnitGroup(8),), {}), 0.25, 1)
+    family = dropout(Units((UnitGroup(8),), {}), 0.25, 1)
     drawn = np.concatenate([family.of(t, "anna").kept[0] for t in range(1, 4001)])
     counts = np.bincount(drawn, minlength=8)  # 1000 of 4000 each, standard deviation 27
     assert np.abs(counts - 1000).max() < 5 * 27.4
@@ -171,9 +175,9 @@ def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 @pytest.mark.parametrize("name", DROPPABLE)
 def test_a_smaller_model_has_the_form_of_its_arrays(name: str) -> None:
     model, shape = built(name)
-    family = FederatedDropout(units_of(model, shape), 0.6, 1)
+    family = dropout(units_of(model, shape), 0.6, 1)
     arrays, small = state_of(model), state_of(smaller(model, family.first()))
-    for form in (family.of(1, "anna").take(arrays), form_of(family, arrays)):
+    for form in (family.of(1, "anna").take(arrays), form_of(family.first(), arrays)):
         assert {n: (a.shape, a.dtype) for n, a in form.items()} == {
             n: (a.shape, a.dtype) for n, a in small.items()
         }
@@ -185,7 +189,7 @@ def test_it_computes_what_the_whole_one_does_without_the_other_units(name: str) 
     """Units are cut off the whole model by zeros in the columns that read them."""
     model, shape = built(name)
     model.eval()
-    family = FederatedDropout(units_of(model, shape), 0.6, 1)
+    family = dropout(units_of(model, shape), 0.6, 1)
     part, arrays = family.of(1, "anna"), state_of(model)
     small = smaller(model, part)
     cut = {n: a.copy() for n, a in arrays.items()}
@@ -204,15 +208,60 @@ def test_it_computes_what_the_whole_one_does_without_the_other_units(name: str) 
 
 def test_a_smaller_perceptron_trains_as_a_stack() -> None:
     model, shape = built("2nn")
-    small = smaller(model, FederatedDropout(units_of(model, shape), 0.75, 1).first())
+    small = smaller(model, dropout(units_of(model, shape), 0.5, 1).first())
     program, size = program_of(small, 0)
     assert isinstance(program, Perceptron)
     assert size > 1
     assert [tuple(p.shape) for p in small.parameters()] == [
-        (150, 784),
-        (150,),
-        (150, 150),
-        (150,),
-        (10, 150),
+        (100, 784),
+        (100,),
+        (100, 100),
+        (100,),
+        (10, 100),
         (10,),
     ]
+    odd = smaller(model, dropout(units_of(model, shape), 0.75, 1).first())  # 150 units: no multiple of 4
+    assert [type(program_of(odd, 0)[0]), program_of(odd, 0)[1]] == [Perceptron, 1]
+
+
+# ------------------------------------------------------------------------------------------- widths
+
+
+def of_width(units: Units, scheme: str, *widths: float) -> Widths:
+    return Widths(units, Levels(widths, (1 / len(widths),) * len(widths)), scheme)
+
+
+def test_nested_units_are_the_first_and_rolling_ones_move_on_by_one_a_round() -> None:
+    units = Units((UnitGroup(5), UnitGroup(8, blocks=2)), {})
+    nested, rolling = of_width(units, "nested", 0.5), of_width(units, "rolling", 0.5)
+    assert [k.tolist() for k in nested.of(7, "anna").kept] == [[0, 1, 2], [0, 1, 4, 5]]  # ceil(2.5) = 3
+    assert [k.tolist() for k in rolling.of(1, "anna").kept] == [[0, 1, 2], [0, 1, 4, 5]]
+    assert [k.tolist() for k in rolling.of(2, "ben").kept] == [[1, 2, 3], [1, 2, 5, 6]]
+    assert [k.tolist() for k in rolling.of(5, "ben").kept] == [[0, 1, 4], [0, 1, 4, 5]]
+
+
+def test_the_parameters_of_heterofls_levels() -> None:
+    """Widths 200, 100, 50, 25 and 13 of both hidden layers: 784 u + u + u^2 + u + 10 u + 10."""
+    model, shape = built("2nn")
+    family = of_width(units_of(model, shape), "nested", 1.0, 0.5, 0.25, 0.125, 0.0625)
+    sizes = [
+        sum(p.numel() for p in smaller(model, family.sized(r)).parameters()) for r in family.levels.widths
+    ]
+    assert sizes == [199_210, 89_610, 42_310, 20_535, 10_527]
+
+
+def test_levels_are_dealt_by_name_and_seed_in_their_shares() -> None:
+    names = [f"client-{i}" for i in range(4000)]
+    levels = Levels((1.0, 0.5, 0.25), (0.2, 0.3, 0.5), 1)
+    dealt = [levels.of(name) for name in names]
+    for width, share in zip(levels.widths, levels.shares, strict=True):
+        assert abs(dealt.count(width) / 4000 - share) < 0.04  # five standard deviations of 0.5
+    assert dealt == [levels.of(name) for name in names]
+    assert dealt != [Levels(levels.widths, levels.shares, 2).of(name) for name in names]
+    assert {Levels((1.0, 0.5), (0.0, 1.0), 1).of(name) for name in names[:99]} == {0.5}
+
+
+def test_what_a_node_says_goes_first_if_the_run_has_it() -> None:
+    said = {"anna": 0.5, "ben": 0.3, "cleo": 0.0}
+    levels = Levels((1.0, 0.5), (1.0, 0.0), 1, said.__getitem__)
+    assert [levels.of(name) for name in said] == [0.5, 1.0, 1.0]

@@ -49,6 +49,8 @@ class Options:
         may_train: Program that is asked before each training task.
         http: Whether the Fleet API is HTTP: that of a stock SuperLink (Flower 1.40 or later), or of a
             link's key fleet-http.
+        width: Share of each hidden layer's units that its model has, one of a run's width.levels; 0 = the run
+            says.
     """
 
     data: Path | None = None
@@ -58,6 +60,7 @@ class Options:
     bandwidth: float = 0.0
     may_train: str = ""
     http: bool = False
+    width: float = 0.0
 
 
 def check(options: Options) -> None:
@@ -76,6 +79,8 @@ def check(options: Options) -> None:
             raise ConfigError(
                 f"--data: expected something that this user (uid {os.getuid()}) can read; got {options.data}"
             )
+    if options.width and options.data is None:
+        raise ConfigError("--width: expected with --data; without, other nodes may train this one's clients")
     if options.partition is not None and not 0 <= options.partition[0] < options.partition[1]:
         raise ConfigError(
             "--partition: expected I/N with I from 0 to N - 1; got {}/{}".format(*options.partition)
@@ -268,15 +273,16 @@ def site(kit: NodeKit, options: Options) -> Site:
 
 def node_config(
     name: str, options: Options, policy: Policy, models: Path | None = None, key: Path | None = None
-) -> dict[str, str | int | bool]:
+) -> dict[str, str | int | float | bool]:
     """Return the node config that the app gets: who the node is, and what its owner allows.
 
     `models` is the folder for models that the owner wants to keep, `key` the file of the key that nodes
     encrypt with, which may come later.
     """
-    values: dict[str, str | int | bool] = {}
+    values: dict[str, str | int | float | bool] = {}
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
+        values |= {"width": options.width} if options.width else {}
     elif options.partition is not None:
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
     allowed: dict[str, str | int | bool] = {
