@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.deploy.link.confined import KIT, confined
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
+from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.evaluate import global_model
@@ -167,6 +168,8 @@ def _run(
             opened.entry, opened.model, opened.dataset, opened.task, result.arrays
         )
     folder.finish(summary, wire.read_arrays(result.arrays), opened.card)
+    if opened.dataset is not None:
+        write_samples(path, opened.model, wire.read_arrays(result.arrays), opened.dataset)
     _report(path)
     trackers.finish(summary, path)
     closing_table(summary, path.resolve())

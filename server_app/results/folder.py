@@ -11,6 +11,7 @@
       checkpoint/          (server_app/run/checkpoint.py)
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
+      samples.png          of a generative model (server_app/results/samples.py)
       report.html, plots/  (server_app/results/report.py)
 
 Names and keys are public. Whole files are replaced atomically; the two growing files only ever get whole
@@ -44,6 +45,7 @@ CLIENTS = "clients.jsonl"
 RESULT = "result.json"
 MODEL = "model.safetensors"
 NODES = "nodes.json"
+SAMPLES = "samples.png"
 CHECKPOINT = "checkpoint"
 
 _CODE = Path(__file__).resolve().parents[2]

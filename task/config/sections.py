@@ -63,6 +63,14 @@ class DataConfig(Section):
     shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
+    feature_skew: str = knob(
+        "none",
+        "how clients' images differ, by the client's number (task/datasets/skew.py)",
+        choices=("none", "background", "contrast", "invert", "noise", "rotate", "styles"),
+    )
+    feature_skew_strength: float = knob(
+        0.0, "its s: level, contrast or deviation; 0 = background 0.5, contrast 0.5, noise 0.2", low=0, high=1
+    )
     min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
     local_test_fraction: float = knob(
         0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9
