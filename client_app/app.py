@@ -10,9 +10,11 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.columns import sum_columns, with_columns
+from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
@@ -20,6 +22,7 @@ from client_app.stages.stage import Outcome
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.datasets.columns import unscaled
+from task.encryption.sums import Ciphertexts
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
@@ -29,7 +32,7 @@ from task.text import logger
 from task.wire import checks, registration, secure
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
-from task.wire.folding import Folding
+from task.wire.folding import Encrypted, Folding
 from task.wire.norms import NormBound
 from task.wire.packing import is_packed, packed, unpacked
 
@@ -100,7 +103,9 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
             masking = masking_of(message.content, message.metadata.message_type, node.config, context)
-            return Message(answer(node, message.content, contract, masking), reply_to=message)
+            content = answer(node, message.content, contract, masking)
+            commit(node, context, name, message, content)
+            return Message(content, reply_to=message)
 
         return on_message
 
@@ -167,7 +172,7 @@ def answer(
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    node, content = with_columns(node, content), with_model(node, content)
+    node, content = with_columns(node, content), opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
     trainable = frozenset(parts.trainable)
@@ -181,7 +186,7 @@ def answer(
     contract = coder.forwarding(len(order.clients)) if coder and named else entry
     if masking:
         contract, coder = secure.as_summed(entry), None
-    merged = _Merge(contract, like, bound, node.owner, coder)
+    merged = _Merge(contract, like, bound, node.owner, coder, ciphertexts_of(node, entry, order))
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
@@ -206,7 +211,7 @@ def answer(
             merged.fail(client, order.round, err)
     if masking:
         return merged.masked(masking)
-    return wire.reply_content(merged.reply() if named else merged.as_one_client())
+    return wire.reply_content(merged.reply() if named or entry.encrypted else merged.as_one_client())
 
 
 def _share(node: Node) -> tuple[str, ...]:
@@ -226,9 +231,11 @@ class _Merge:
         bound: NormBound | None = None,
         owner: Owner = SIMULATION,
         coder: Coder | None = None,
+        ciphertexts: Encrypted = Ciphertexts,
     ) -> None:
         self.entry, self.owner, self.coder = entry, owner, coder
-        self.folding = Folding(entry, like, bound or NormBound(0.0, {}, frozenset()), carries=True)
+        bound = bound or NormBound(0.0, {}, frozenset())
+        self.folding = Folding(entry, like, bound, carries=True, ciphertexts=ciphertexts)
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
@@ -267,8 +274,8 @@ class _Merge:
         self.failed.append(wire.RejectedReply(client, server_round, field, expected, one_line))
 
     def reply(self) -> wire.NodeReply:
-        """Return the node's answer: plain if it is one client's, else merged."""
-        if len(self.clients) == 1 and not self.failed:
+        """Return the node's answer: plain if it is one client's and in clear, else merged."""
+        if len(self.clients) == 1 and not self.failed and not self.entry.encrypted:
             return wire.NodeReply(self.clients, {}, upload=self._on_wire(self.first))
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()

@@ -5,15 +5,13 @@ clients of the run's partition. Of a partition a node can train every client, si
 the data; nodes with one state folder therefore form a pool and stand in for each other.
 """
 
-import contextlib
 import math
-import os
-import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,6 +28,7 @@ from task.datasets import Dataset, load_owned, spec_of
 from task.datasets.base import Owners
 from task.datasets.partition import Partition
 from task.datasets.skew import load_dealt
+from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError
 from task.models.units import smaller
 from task.numerics import seeds
@@ -37,7 +36,7 @@ from task.numerics.arrays import Arrays, only, state_of
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
-from task.storage.files import make_folder
+from task.storage.files import write_once
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
 from task.wire import registration
@@ -149,6 +148,21 @@ class Node:
         """Return the store of the clients' kept state."""
         return StateStore(state_root(self.config), self.config.run_name, durable=not self.owner.simulation)
 
+    def key(self) -> Key:
+        """Return the key that this node encrypts with, as all others do.
+
+        Raises:
+            ConfigError: It has none.
+        """
+        if self.owner.simulation:
+            return read_key(simulated_key(state_root(self.config)))
+        if not self.owner.key:
+            raise ConfigError(
+                f'run-config key "he": expected a key on this node, {KEY_FILE} in its kit; got none. Whoever '
+                "made the kits makes it: bouquet provision --he"
+            )
+        return read_key(Path(self.owner.key))
+
     def registration(self) -> registration.Registration:
         """Return what this node says of itself."""
         self.check_task()
@@ -157,6 +171,9 @@ class Node:
             solver_of(part.solver)  # a user's own may be none
         if self.config.train.dropout_width < 1:
             self.local_model()  # which the run's model may not have
+        code = code_of(references_in(as_run_config(self.config)))
+        if self.config.server.he:
+            code[KEY_FILE] = self.key().id
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         if canaries := canary_names(self.config):
             if isinstance(self.clients, OneClient):
@@ -168,7 +185,7 @@ class Node:
             counts = np.concatenate([counts, np.full(len(canaries), CLAIMED)])
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
-            code=code_of(references_in(as_run_config(self.config))),
+            code=code,
         )  # fmt: skip
 
 
@@ -249,14 +266,7 @@ def _pool(config: Config) -> str:
     So it is equal just where the folder is the same one, whatever machines and containers are called.
     """
     path = state_root(config) / "pool-id"
-    if not path.exists():
-        make_folder(path.parent)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8") as temp:
-            temp.write(uuid.uuid4().hex)
-            temp.flush()
-            # Of nodes that start at once the first link stays, whole, and all of them read that one.
-            with contextlib.suppress(FileExistsError):
-                os.link(temp.name, path)
+    write_once(path, lambda: uuid.uuid4().hex.encode())
     return path.read_text(encoding="utf-8").strip()
 
 

@@ -16,6 +16,8 @@ key               meaning                                                       
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
                   and data sets of Hugging Face, "hf:OWNER/NAME"
+``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
+``he-required``   whether it takes part in runs under ``he`` only                                 false
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 
@@ -32,6 +34,7 @@ from client_app.training.loop import steps_of
 from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
+from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.population import listed
 from task.references import is_hub, package_of, references_in
@@ -52,6 +55,8 @@ class Owner:
     simulation: bool = True  # whether there is none, as the run and the node are one user's
     min_examples: int = 0  # fewest distinct examples that what leaves is computed from; 0 = any number
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
+    key: str = ""  # file of the key that nodes encrypt with; "" = none
+    encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
 
     def explain(self, err: Exception) -> str:
@@ -78,7 +83,8 @@ def owner_of(node_config: Mapping[str, Any]) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
-    return Owner(False, bounds[0], bounds[1], models)
+    key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
+    return Owner(False, bounds[0], bounds[1], key, encrypted, models)
 
 
 def in_simulation() -> bool:

@@ -11,19 +11,14 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
 from task.errors import RefusedError, SecureAggregationError, WireError
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays
+from task.privacy.grid import exponent
+from task.privacy.noise import Stream
+from task.privacy.shares import deviation, share, with_share
+from task.resolve.contract import contract_of
 from task.secagg import node as steps
 from task.secagg import shamir
-from task.secagg.identity import (
-    AUTHORITY,
-    CERTIFICATE,
-    REQUIRED,
-    RUN_KEY,
-    SIGNATURE,
-    UNVERIFIED,
-    Identity,
-    check_proofs,
-)
+from task.secagg.identity import AUTHORITY, REQUIRED, UNVERIFIED, check_proofs, identity_in
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import PublicKeys, Roster, Rules, Session
 from task.spec.entry import Algorithm
@@ -44,11 +39,8 @@ def rules_of(config: Config) -> Rules:
 
 def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
     """Return a round's keys with the proof that they are this node's, if it can prove anything."""
-    given = {k: str(context.node_config.get(k, "")) for k in (CERTIFICATE, RUN_KEY, SIGNATURE)}
-    if not all(given.values()):
-        return keys
-    raw = bytes.fromhex(given[RUN_KEY]), bytes.fromhex(given[SIGNATURE])
-    return Identity(given[CERTIFICATE].encode(), *raw).prove(session, keys)
+    mine = identity_in(context.node_config)
+    return mine.prove(session, keys) if mine else keys
 
 
 def _check_roster(context: Context, session: Session, roster: Roster, *, simulation: bool) -> None:
@@ -96,7 +88,8 @@ def answer_stage(
         roster, senders = secure.roster_in(order), secure.texts(order, "senders")
         sealed = secure.by_name(order, "from", "sealed")
         alive = secure.texts(order, "alive")
-        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed)
+        once = config.dp.distributed
+        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed, once=once)
         raw = [share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares.values()]
         fields = {"of": list(shares), "shares": raw}
     _save(context, state)
@@ -118,7 +111,7 @@ class Masking:
                 f"{kind}: expected the record {secure.SECAGG!r}: under this run config (secagg = true) no "
                 "node sends its numbers unmasked; got none"
             )
-        self.rules, self.context = rules_of(config), context
+        self.rules, self.context, self.config = rules_of(config), context, config
         self.session, self.roster = secure.session_in(order), secure.roster_in(order)
         self.senders = secure.texts(order, "senders")
         if self.session.phase != kind:
@@ -133,10 +126,23 @@ class Masking:
         failed: Sequence[wire.RejectedReply],
     ) -> RecordDict:
         """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
-        vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1))
         state = _load(self.context)
+        if self.config.dp.distributed and entry.noised:
+            partials = self._noised(partials, steps.noise_key(state, self.session, self.roster))
+        bits = secure.bits_of(entry, self.config.server.secagg_bits)
+        vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1), bits)
         _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
         return secure.masked_content(vector, failed)
+
+    def _noised(
+        self, partials: Mapping[str, Mapping[str, NamedArrays]], key: bytes
+    ) -> dict[str, dict[str, Arrays]]:
+        """Return a node's sums of clipped updates with its share of the noise, also if no client answered."""
+        dp, std = self.config.dp, deviation(self.config.dp, contract_of(self.config))
+        std *= 2.0 ** exponent(std)  # in units
+        std = share(std, self.rules.least(len(self.roster.names)), dp.colluding)
+        noise = Stream(key)
+        return {name: {"high": with_share(partials[name]["high"], std, noise)} for name in sorted(partials)}
 
 
 def masking_of(content: RecordDict, kind: str, config: Config, context: Context) -> Masking | None:

@@ -110,6 +110,9 @@ class Training:
         self.stages = stages_of(node, entry, order)
         self.memory = Memory(node, entry, order)
         self.config = _train_config(node, order)
+        self.number = int(
+            order.scalars.get(wire.TRAINING, 0)
+        )  # of a training that is not its round's only one
 
     def run(self) -> Iterator[Outcome]:
         """Yield each client with its upload, or with what went wrong."""
@@ -174,7 +177,10 @@ class Training:
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [seeds.rng_for(config.seeds.train, seeds.BATCHES, server_round, c) for c in cohort],
+            [
+                seeds.rng_for(config.seeds.train, seeds.BATCHES, self.number or server_round, c)
+                for c in cohort
+            ],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts().private),
         )
@@ -194,7 +200,8 @@ class Training:
             # What trains together draws nothing; dropout and the like are of clients that train alone.
             stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
             if not program.stacks:
-                drawn = seeds.seed_for(node.config.seeds.train, seeds.TORCH, order.round, cohort[0])
+                number = self.number or order.round
+                drawn = seeds.seed_for(node.config.seeds.train, seeds.TORCH, number, cohort[0])
                 torch.manual_seed(drawn)
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)
@@ -238,12 +245,12 @@ def _add_tests(
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure, on the own test data of each client of an order, the received model or the client's own."""
     model = node.model()
-    if not entry.personal:
+    own = entry.personal or wire.ARRAYS not in order.arrays
+    if not own:
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
         x, y = _test_data(node, client)
-        own = entry.personal
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
         return found, {SUMS.name: sums} if entry.metrics else {}
 

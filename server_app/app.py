@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,10 +15,11 @@ from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
+from server_app.run.encryption import check_key, in_clear
 from server_app.run.evaluate import global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
-from server_app.run.opening import open_run
+from server_app.run.opening import OpenedRun, open_run
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
@@ -30,8 +32,10 @@ from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.partition import load_partition
+from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
+from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -71,6 +75,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     check_trackers(config)
     if config.dp.noise:
         accountant()
+    check_key(config)
     folder_of_run(config)
     if is_reference(config.model):
         find_maker(config.model)
@@ -144,6 +149,7 @@ def _run(
             card=opened.card,
             kept=KeptSync(folder_of(state_root(config), config.run_name, str(folder.config()["id"]))),
             tell=trackers.round,
+            in_clear=partial(in_clear, config),
         )
         try:
             result = opened.strategy.start(
@@ -163,14 +169,13 @@ def _run(
             raise
         recorder.close()
     summary = _summary(folder, opened.keys)
-    if opened.dataset is not None and opened.entry.personal:
+    arrays = in_clear(config, wire.read_arrays(result.arrays))
+    if opened.dataset is not None and opened.entry.personal and not ckks.sealed(arrays):
         summary["global_model"] = global_model(
-            opened.entry, opened.model, opened.dataset, opened.task, result.arrays
+            opened.entry, opened.model, opened.dataset, opened.task, wire.pack_arrays(arrays)
         )
-    folder.finish(summary, wire.read_arrays(result.arrays), opened.card)
-    if opened.dataset is not None:
-        write_samples(path, opened.model, wire.read_arrays(result.arrays), opened.dataset)
-    _report(path)
+    folder.finish(summary, arrays, opened.card)
+    _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)
     closing_table(summary, path.resolve())
     if line := settle(config, str(folder.config()["id"])):
@@ -190,9 +195,11 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
 
 
-def _report(path: Path) -> None:
+def _report(path: Path, opened: OpenedRun, arrays: Arrays) -> None:
     """Write the report; a run whose report cannot be made is finished all the same."""
     try:
+        if opened.dataset is not None:
+            write_samples(path, opened.model, arrays, opened.dataset)
         write_report(path)
     except OSError:
         raise
@@ -208,6 +215,11 @@ def check_measured(config: Config) -> None:
     """
     if config.dp.central:  # numbers of single clients stay there
         return
+    if config.server.he and config.server.fraction_evaluate == 0:
+        raise ConfigError(
+            'run-config key "fraction-evaluate": the server cannot open the model (he = true), so that '
+            "clients measure it; expected > 0, such as 1.0, or the key left out; got 0"
+        )
     if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '

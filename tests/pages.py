@@ -20,7 +20,7 @@ from task.spec.entry import Algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
-MARKS = [*ascii_lowercase, *(f"a{letter}" for letter in ascii_lowercase)]
+MARKS = [*ascii_lowercase, *(a + b for a in ascii_lowercase for b in ascii_lowercase)]
 SENT = ["algorithm", "`algorithm=`", "down", "up", "reduced by", "client keeps"]
 OWN = [*SENT, "never leaves the client", "a new client begins with"]
 

@@ -37,6 +37,8 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     if choice.key in ("dp.noise", "dp.unit"):
         # Clients' losses are not protected, and mu must not follow them.
         extra = {"dp.noise": 0.4, **extra, "dp.delta": 0.01, "fedprox.adaptive": False}
+    if choice.key == "secagg-bits":
+        extra |= {"secagg": True, "max-update-norm": 100.0}
     if choice.key == "dropout-width":
         extra |= {"model": "mlp"}  # which has units to leave out
     return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
@@ -46,7 +48,7 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
 def test_what_goes_together_runs(name: str, choice: Choice, owners: Path) -> None:
     keys = keys_of(owners, name, choice)
     assert choice.chosen(read_config(keys))
-    rows = play(keys, nodes=3 if choice.key == "secagg" else 1).rows
+    rows = play(keys, nodes=3 if choice.key.startswith("secagg") else 1).rows
     assert [row["round"] for row in rows] == [0, 1, 2]
     assert [row["quarantined"] for row in rows[1:]] == [[], []]
     assert rows[2]["answered"] > 0

@@ -17,7 +17,6 @@ rounds is its last w_i, and the run's initial model before the first. Neutral va
 
 from client_app.solvers.sgd import OwnModelSolver, proximal
 from client_app.training.loop import LocalTask, Terms
-from task.errors import WireError
 
 
 class FedAMPSolver(OwnModelSolver, name="fedamp"):
@@ -29,12 +28,7 @@ class FedAMPSolver(OwnModelSolver, name="fedamp"):
         Raises:
             WireError: None came down for a client.
         """
-        clouds = [next(iter(own["cloud"].values()), None) for own in self.per_client]
-        if None in clouds:
-            raise WireError(
-                "training message: expected a record 'cloud' (u_i) for each client; got none", "cloud"
-            )
-        task.start_from([u for u in clouds if u is not None])
+        task.start_from(self.routed("cloud"))
 
     def terms(self, task: LocalTask) -> Terms:
         """Return lambda/alpha (w - u_i)."""

@@ -21,6 +21,7 @@ import torch
 from client_app.training.loop import LocalTask, Terms, train
 from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.knobs import Config
+from task.errors import WireError
 from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import measure
 from task.tasks.base import Task
@@ -58,6 +59,17 @@ class Solver:
         """Return a downward record of the parameters as tensors [1, ...]."""
         device, record = task.examples.x.device, self.arrays[name]
         return [torch.tensor(record[n], device=device).unsqueeze(0) for n in task.program.names]
+
+    def routed(self, name: str) -> list[Arrays]:
+        """Return a downward record that differs by client, one for each.
+
+        Raises:
+            WireError: None came down for a client.
+        """
+        found = [next(iter(own[name].values()), None) for own in self.per_client]
+        if None in found:
+            raise WireError(f"message: expected a record {name!r} for each client; got none", name)
+        return [arrays for arrays in found if arrays is not None]
 
     def remembered(self, task: LocalTask, name: str) -> Tensors:
         """Return a kept record of the parameters as tensors [K, ...]; zeros for a client that has none."""

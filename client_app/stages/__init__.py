@@ -8,6 +8,7 @@ from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
 from client_app.stages.examples import PrivateExamples
 from client_app.stages.loss import Loss
+from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
 from task.spec.entry import Algorithm
@@ -22,6 +23,7 @@ STAGES: dict[str, type[Stage]] = {
     "canary": Canaries,
     "codec": Coding,
     "codec-with-feedback": Coding,
+    "grid": Rounding,
     "dp": Clipping,
     "adaptive-dp": Clipping,
 }

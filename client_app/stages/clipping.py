@@ -11,12 +11,12 @@ import numpy as np
 
 from client_app.stages.stage import Outcome, Stage, changed
 from task.errors import FieldError
-from task.numerics.arrays import NamedArrays
 from task.privacy.grid import BIT, CLIP, GRID, clipped
+from task.privacy.grid import exponent as grid_of
+from task.privacy.shares import deviation
+from task.resolve.contract import contract_of
 from task.spec.stages import UNCLIPPED
 from task.wire import messages as wire
-from task.wire.checks import check_arrays
-from task.wire.layouts import base_of
 
 
 class Clipping(Stage):
@@ -33,16 +33,13 @@ class Clipping(Stage):
             raise FieldError(
                 err.args[0], "the bound and the grid of the round, from Bouquet's own server", "none"
             ) from None
-        received, parameters = self.order.received(client), self.node.parts().trainable
-        changes: dict[str, NamedArrays] = {}
-        for r in (r for r in self.entry.up if r != UNCLIPPED):
-            arrays = upload.arrays[r.name]
-            check_arrays(r.name, arrays, arrays)
-            base = base_of(r, received, parameters)
-            assert base is not None  # else it was refused before round 1
-            changes[r.name] = {
-                n: np.subtract(a, base[n], dtype=np.float64) if n in base else a for n, a in arrays.items()
-            }
+        dp = self.node.config.dp
+        own = grid_of(deviation(dp, contract_of(self.node.config)))
+        if dp.distributed and (bound, exponent) != (dp.clip, own):
+            # On another grid, or of a larger norm, an update would be more than nodes' noise is made for.
+            want = f"the bound {dp.clip:g} and the grid {own}, for which nodes add their noise"
+            raise FieldError(CLIP, want, f"{bound:g} and {exponent}")
+        changes = self.changes(client, upload, (r for r in self.entry.up if r != UNCLIPPED))
         sent, within = clipped(changes, bound, exponent)
         if UNCLIPPED in self.entry.up:
             (one,) = self.node.forms().like(UNCLIPPED.layout)

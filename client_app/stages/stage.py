@@ -6,6 +6,7 @@ client between rounds it declares as a record of the contract (`task.spec.stages
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from client_app.node import Node
@@ -14,7 +15,10 @@ from client_app.training.loop import LocalTask
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
+from task.spec.record import Record
 from task.wire import messages as wire
+from task.wire.checks import check_arrays
+from task.wire.layouts import base_of
 
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
@@ -69,6 +73,22 @@ class Stage:
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
         """Return what goes up and what is kept, after the last step, for each client of the cohort."""
         return finished
+
+    def changes(self, client: str, upload: wire.ClientUpdate, records: Iterable[Record]) -> dict[str, Arrays]:
+        """Return, by record, what a client sends less what it received of it, in float64.
+
+        Raises:
+            FieldError: A number is not finite.
+        """
+        received, parameters = self.order.received(client), self.node.parts().trainable
+        found: dict[str, Arrays] = {}
+        for r in records:
+            arrays = upload.arrays[r.name]
+            check_arrays(r.name, arrays, arrays)
+            base = base_of(r, received, parameters)
+            assert base is not None  # else it was refused before round 1
+            found[r.name] = {n: np.subtract(a, base.get(n, 0), dtype=np.float64) for n, a in arrays.items()}
+        return found
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
         """Pass on the uploads of all clients of the node as they come, or why there is none."""

@@ -62,6 +62,12 @@ def provision(
     renew: Annotated[
         bool, typer.Option("--renew", help="Make a new certificate of the SuperLink, for the same key.")
     ] = False,
+    he: Annotated[
+        bool, typer.Option("--he", help="Make a key that nodes encrypt with, for runs with he = true.")
+    ] = False,
+    rotate_he: Annotated[
+        bool, typer.Option("--rotate-he", help="Make a new one in its place; --revoke does so, too.")
+    ] = False,
 ) -> None:
     """Make the start kits of a real deployment: certificates, keys, one folder per machine.
 
@@ -71,7 +77,7 @@ def provision(
     from server_app.deploy.kits import provision_report as handout
     from server_app.deploy.kits.provision import provision as bring
 
-    result = bring(out, link, node or (), revoke or (), days, renew)
+    result = bring(out, link, node or (), revoke or (), days, renew, he=he, rotate_he=rotate_he)
     console().print(handout.table(result))
     for remark in result.remarks:
         typer.echo(f"note: {remark}")

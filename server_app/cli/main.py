@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli import audit, bundle, deploy, run, scene, show, sweep, takeout
+from server_app.cli import audit, bundle, deploy, run, scene, show, sweep, takeout, verify
 from task.errors import BouquetError, DataError
 from task.text import plain
 
@@ -25,6 +25,7 @@ for family in (
     sweep.app,
     scene.app,
     show.app,
+    verify.app,
     takeout.app,
     bundle.app,
     deploy.app,

@@ -153,5 +153,5 @@ def federation(
     runs = Path(checked.output.runs_dir).expanduser()
     packages = sorted({package_of(r) for r in references_in(as_run_config(checked))})
     shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}", *slow] for i in range(nodes)}
-    with sigterm_is_ctrl_c(), start(shares, runs, packages) as fed:
+    with sigterm_is_ctrl_c(), start(shares, runs, packages, he=checked.server.he) as fed:
         fed.run(keys)

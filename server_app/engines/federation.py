@@ -24,7 +24,9 @@ from server_app.deploy.link.jobs import Job
 from server_app.deploy.link.status import RED, read_status
 from server_app.run.progress import closing_table
 from server_app.run.stopped import finish_stopped
+from server_app.takeout.decrypt import decrypt
 from task import timing
+from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError
 from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
@@ -59,6 +61,8 @@ class Federation:
             all_nodes = {"min-nodes": len(nodes)}
             self.job = follow.submit(self.kit, all_nodes | dict(keys))
             follow.follow(self.kit, self.job)
+            if keys.get("he"):
+                decrypt(self.kit.runs / self.job.name, self._kits / "he" / KEY_FILE)
         except BouquetError:
             self.check()
             raise
@@ -110,12 +114,13 @@ class Federation:
 
 @contextmanager
 def federation(
-    nodes: Mapping[str, Sequence[str]], runs: Path, packages: Sequence[str] = ()
+    nodes: Mapping[str, Sequence[str]], runs: Path, packages: Sequence[str] = (), *, he: bool = False
 ) -> Iterator[Federation]:
     """Start a link and nodes, given by name with their options; stop all of it at the end of the block.
 
     Result folders are written into `runs`. Runs may name code of `packages`, which is where this process
-    finds it (`task.references.code_folder`).
+    finds it (`task.references.code_folder`). With `he` the kits have a key for encrypted runs, and the final
+    model of one is opened with it.
 
     Raises:
         BouquetError: A process did not come up.
@@ -123,7 +128,7 @@ def federation(
     make_folder(runs)
     with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as folder:
         kits = Path(folder, "kits")
-        provision(kits, f"127.0.0.1:{free_port()}", list(nodes))
+        provision(kits, f"127.0.0.1:{free_port()}", list(nodes), he=he)
         config = kits / "link" / "kit.toml"
         ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]

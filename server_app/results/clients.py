@@ -42,7 +42,7 @@ class ClientHistory:
 
 def gather(lines: Iterable[Row]) -> ClientHistory:
     """Read the rows of clients.jsonl in one pass. A client without test examples has no accuracy."""
-    found = ClientHistory()
+    found, last = ClientHistory(), dict[str, int]()
     for line in lines:
         metrics = line.get("metrics") or {}
         if line.get("phase") in ("heldout", "heldout-adapted"):
@@ -52,7 +52,9 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
             if (size := number(line.get(key))) is not None:
                 counter[line["name"]] += int(size)
         if line.get("phase") == "train":
-            found.times[line["name"]] += 1
+            if last.get(line["name"]) != line["round"]:  # it may train several times in a round
+                found.times[line["name"]] += 1
+                last[line["name"]] = line["round"]
             rounds = found.after
             accuracy, examples = metrics.get("test-accuracy"), metrics.get("test-examples")
         else:

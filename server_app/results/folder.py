@@ -9,7 +9,9 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      model.safetensors    the final model, or that at a stop (task/resolve/model_card.py)
+      transcript/          of a run that anyone can check (server_app/run/transcript.py)
+      model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
+      model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
       samples.png          of a generative model (server_app/results/samples.py)
       report.html, plots/  (server_app/results/report.py)
@@ -36,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server_app.results.lines import Row, parse, split
+from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
 from task.storage.files import private, write_bytes, write_safetensors
 
@@ -44,6 +47,7 @@ ROUNDS = "rounds.jsonl"
 CLIENTS = "clients.jsonl"
 RESULT = "result.json"
 MODEL = "model.safetensors"
+ENCRYPTED = "model.encrypted.safetensors"  # the same under `he`, where nobody had the key
 NODES = "nodes.json"
 SAMPLES = "samples.png"
 CHECKPOINT = "checkpoint"
@@ -156,8 +160,9 @@ class RunFolder:
 
         Equal arrays and metadata (`task.resolve.model_card`) give equal bytes.
         """
-        write_safetensors(self.path / MODEL, arrays, metadata)
-        self._write(RESULT, result)
+        encrypted = sealed(arrays)
+        write_safetensors(self.path / (ENCRYPTED if encrypted else MODEL), arrays, metadata)
+        self._write(RESULT, {**result, "encrypted": True} if encrypted else result)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         write_bytes(self.path / name, to_json(value, indent=2))

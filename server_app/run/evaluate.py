@@ -1,5 +1,6 @@
 """Central evaluation: the global model on the global test set."""
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -32,12 +33,15 @@ def central_evaluation(
         torch.set_num_threads(1)
     x, y = dataset.inputs(rows).to(device), task.targets(dataset, rows).to(device)
 
+    one_at_a_time = threading.Lock()  # a round may measure models while the last one is being evaluated
+
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         received = wire.read_arrays(arrays)
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                tensor.copy_(torch.from_numpy(received[name]))
-        found, sums = measure(model, x, y, threads=threads, task=task)
+        with one_at_a_time:
+            with torch.no_grad():
+                for name, tensor in model.state_dict().items():
+                    tensor.copy_(torch.from_numpy(received[name]))
+            found, sums = measure(model, x, y, threads=threads, task=task)
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn

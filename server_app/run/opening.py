@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from server_app.results.folder import RunFolder
 from server_app.run.data_card import data_card, server_data
+from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
 from server_app.run.naming import numbered
@@ -51,8 +52,8 @@ class OpenedRun:
     remarks: Sequence[str]  # lines to show before round 1
 
     def evaluation(self) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
-        """Return Flower's ``evaluate_fn``; None where the server has no test set, or clients the models."""
-        if self.dataset is None or self.entry.personal:
+        """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear."""
+        if self.dataset is None or self.entry.personal or self.entry.encrypted:
             return None
         return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task)
 
@@ -68,7 +69,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
-    code = code_of(references_in(keys))
+    code = {**code_of(references_in(keys)), **check_key(config)}
     strategy.registry.membership.expect_code(code)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
@@ -89,7 +90,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.family = family_of(model, config, shape)
     if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
         check_fits(task, model, dataset)
-    record = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
         record["code"] = code
     if moments is not None:
@@ -100,6 +102,10 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
         record["initial_model"] = asdict(loaded)
         remarks += loaded.lines()
+    if config.server.transcript == "full" and not config.server.secagg:
+        remarks.append(
+            'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
+        )
     if dataset is not None and not resume and (warning := unscaled(dataset, config.data)):
         remarks.append(f"warning: {warning}")
     return OpenedRun(

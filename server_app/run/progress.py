@@ -217,4 +217,8 @@ def closing_table(result: Mapping[str, Any], folder: Path, console: Console | No
         for head, line in zip_longest([label], lines, fillvalue=""):
             words = line.replace(GLUE, " ")
             console.print(Text.assemble((head.ljust(wide), "bold"), words), soft_wrap=True)
+    if result.get("encrypted"):
+        console.print(
+            Text("Model: encrypted; with a node's key: bouquet decrypt RUN --kit KIT"), soft_wrap=True
+        )
     console.print(Text(f"Results: {Path(folder).absolute()}"), soft_wrap=True)

@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.link.confined import authority
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.kept import KeptSync
 from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
+from server_app.run.transcript import Transcript
+from strategies.engine.evidence import RoundEvidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
+from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.storage.files import write_safetensors
@@ -24,7 +28,8 @@ class Recorder(Journal):
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
-    the disk what clients on this machine keep. `tell` gets the line of each finished round.
+    the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens
+    a model that is encrypted, if this process can.
     """
 
     def __init__(
@@ -37,8 +42,9 @@ class Recorder(Journal):
         card: Mapping[str, str] | None = None,
         kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
+        in_clear: Callable[[Arrays], Arrays] = lambda model: model,
     ) -> None:
-        self._tell = tell
+        self._tell, self._in_clear = tell, in_clear
         self.folder = folder
         self.progress = progress
         self.every = every
@@ -48,6 +54,10 @@ class Recorder(Journal):
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.ledger = Ledger(folder.path, resume=resume)
+        config = folder.config()
+        about: dict[str, Any] = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
+        self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
+        self.authority = authority()
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
@@ -64,9 +74,11 @@ class Recorder(Journal):
         if found is None:
             if self.resume:
                 self.folder.truncate({"rounds": 0, "clients": 0})
+                self.transcript.truncate(0)
             return None
         snapshot, extra = found
         self.folder.truncate(extra["offsets"])
+        self.transcript.truncate(extra.get("transcript", 0))
         rounds = self.folder.rounds()
         if not rounds or rounds[-1]["round"] != snapshot.round:
             got = rounds[-1]["round"] if rounds else "none"
@@ -136,6 +148,10 @@ class Recorder(Journal):
         for line in lines:
             self.progress.message(f"quarantined: {line}")
 
+    def transcribe(self, evidence: RoundEvidence, model: Arrays) -> None:
+        """Write what anyone can check the round by."""
+        self.transcript.append(evidence, model)
+
     def round_done(
         self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
     ) -> None:
@@ -150,7 +166,8 @@ class Recorder(Journal):
         model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
         if (now := self._score(row)) > self.best:
             self.best = now
-            if model:  # else all of it stays at the clients
+            model = self._in_clear(model)
+            if model and not sealed(model):  # else all of it stays at the clients
                 write_safetensors(
                     self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None
                 )
@@ -180,7 +197,8 @@ class Recorder(Journal):
         """Make a checkpoint count, once what the clients kept by then is on the disk."""
         if self.kept:
             self.kept.sync()
-        self.checkpoint.commit(snapshot, path, {"offsets": self.folder.offsets(), "card": self.card})
+        lengths = {"offsets": self.folder.offsets(), "transcript": self.transcript.offset()}
+        self.checkpoint.commit(snapshot, path, {**lengths, "card": self.card})
         self.ledger.forget(snapshot.round)
 
     def _score(self, row: Mapping[str, Any]) -> float:

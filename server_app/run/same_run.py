@@ -6,6 +6,7 @@ from typing import Any
 from server_app.results.folder import RunFolder
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.run_name import LENGTHEN
+from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
@@ -28,6 +29,11 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
     before = folder.config().get("code", {})
     for package, digest in code.items():
         if (was := before.get(package, "")) != digest:
+            if package == KEY_FILE:
+                raise ConfigError(
+                    f"--resume: {folder.path}: its checkpoint is under the key {was[:12]}...; got "
+                    f"{digest[:12]}.... Put the former key back, or start a new run."
+                )
             raise ConfigError(
                 f'--resume: module "{package}": expected the code with which {folder.path} was started, '
                 f"SHA-256 {was[:12] or 'none'}...; got {digest[:12]}.... Restore it, or start a new run."

@@ -7,6 +7,8 @@ from server_app.results.lines import Row
 from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.encryption import in_clear
+from task.config.read import read_config
 
 
 def finish_stopped(path: Path, why: str) -> Row | None:
@@ -29,6 +31,6 @@ def finish_stopped(path: Path, why: str) -> Row | None:
     rounds = [row for row in folder.rounds(unfinished=True) if row["round"] <= last]
     clients = (row for row in folder.clients(unfinished=True) if row["round"] <= last)
     result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
-    folder.finish(result, snapshot.model, extra.get("card"))
+    folder.finish(result, in_clear(read_config(folder.config()["run"]), snapshot.model), extra.get("card"))
     write_report(path)
     return result

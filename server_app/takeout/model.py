@@ -10,7 +10,7 @@ from torch import nn
 
 from client_app.node import Node, open_node
 from client_app.work import own_model
-from server_app.results.folder import CHECKPOINT, CONFIG, MODEL, RunFolder
+from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
 from task.config.knobs import Config
@@ -60,6 +60,11 @@ def find(run: Path) -> Path:
             f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
         )
     if place.is_dir() and not (place / MODEL).exists():
+        if (place / ENCRYPTED).exists():
+            raise ConfigError(
+                f"{place}: its model is encrypted; on a machine with the kit of a node: "
+                f"bouquet decrypt {place} --kit KIT"
+            )
         state = "has not ended; go on with it with --resume" if (place / CONFIG).exists() else "is no run"
         raise ConfigError(f"{place}: expected a folder with {MODEL}; this one {state}")
     return place / MODEL if place.is_dir() else place

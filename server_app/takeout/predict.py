@@ -117,13 +117,15 @@ def _scores(
     return scores
 
 
-def own_examples(taken: TakenModel) -> Input:
+def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
     """Return the test set that the run measured the model on: the global one, or the client's own.
+
+    With `whole` it is the global one in any case.
 
     Raises:
         ConfigError: There is none.
     """
-    if taken.node is not None:
+    if taken.node is not None and not whole:
         clients = taken.node.clients
         data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
     else:

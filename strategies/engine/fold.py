@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 from flwr.app import Message
 
+from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
 from task.codecs.sign import Sign
+from task.encryption import ckks
 from task.errors import FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
@@ -39,6 +41,7 @@ class Folded:
     own_down: dict[str, int] = field(default_factory=dict)
     own_up: dict[str, int] = field(default_factory=dict)
     most_up: int = 0
+    evidence: Evidence | None = None  # of what anyone can check the sums by
 
 
 @dataclass
@@ -58,6 +61,8 @@ class Fold:
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
     coder: Coder | None = None  # reads the records that travel as codes
     models: SubModels | None = None  # the parts of the model that clients have, where they differ
+    # Takes out of a reply what is not for the fold, and refuses it if that is wrong.
+    witness: Callable[[Message, Sequence[str]], None] = lambda reply, clients: None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
     bytes_up: int = 0
@@ -106,6 +111,7 @@ class Fold:
 
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
         """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        self.witness(reply, clients)
         size, most = (
             wire.payload_bytes(reply.content),
             most_bytes(self.entry, self.like, len(clients), self.coder),
@@ -158,6 +164,10 @@ class Fold:
         for r in contract.up:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
+            if r.encrypted:  # what is in it, its node has checked
+                known = reduction.check_merge(records, len(weights))
+                steps.append(partial(reduction.merge, records, sum(weights.values()), len(weights), known))
+                continue
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
             if r.coded and r.carry == "each":
@@ -195,6 +205,15 @@ class Fold:
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)
         self.quarantined += [RejectedReply(c, self.server_round, field_name, expected, got) for c in clients]
+
+    def sums(self) -> Arrays:
+        """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
+        found: Arrays = {}
+        partials = self._folding.partials()
+        for r in self.entry.up:
+            for part, arrays in partials[r.name].items() if r.reduce != "collect" else ():
+                found |= {f"{r.name}.{part}/{n}": a for n, a in arrays.items()}
+        return found
 
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.
@@ -249,6 +268,9 @@ def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder
     """Return the most bytes that a client's own records can have: arrays have what `like` has."""
     found = 0
     for r in up:
+        if r.encrypted:
+            found += ckks.most_bytes(like[r.name])
+            continue
         coded = coder.bases[r.name] if coder and r.coded else {}
         found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
         found += coder.most_bytes(r) if coder and coded else 0
@@ -318,6 +340,9 @@ def most_bytes(
         if coder and f.coded and f.carry == "each":
             raw = [a.nbytes + 2 * len(n) + 512 for n, a in arrays.items() if n not in coder.bases[f.name]]
             most += clients * (coder.most_bytes(f) + sum(raw) + 2048)
+            continue
+        if f.encrypted:
+            most += ckks.most_bytes(arrays)
             continue
         around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
         # A partial sum is an int64 and an int32 for each number.

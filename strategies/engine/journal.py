@@ -14,6 +14,7 @@ from task.text import logger
 from task.wire.messages import RejectedReply
 
 if TYPE_CHECKING:
+    from strategies.engine.evidence import RoundEvidence
     from strategies.engine.rounds import Clock
 
 
@@ -56,6 +57,7 @@ class Journal:
     """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
 
     run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
+    authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known
     _secret: bytes = b""
     _released: tuple[dict[str, Any], ...] = ()
 
@@ -78,6 +80,9 @@ class Journal:
             "round %d: loss %s, accuracy %s, %d of %d clients",
             row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
         )  # fmt: skip
+
+    def transcribe(self, evidence: RoundEvidence, model: Arrays) -> None:
+        """Publish what anyone can check a round by that ended in this model; comes before `round_done`."""
 
     def restore(self) -> Snapshot | None:
         """Return the snapshot to go on from, or None to begin."""

@@ -16,14 +16,39 @@ from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
 from task.config.sections import ServerConfig
 from task.errors import NodesError
+from task.numerics.arrays import Arrays
 from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
+from task.wire.messages import pack_arrays
 
 if TYPE_CHECKING:
     from strategies.engine.strategy import Strategy
     from task.tasks.metrics import Measures
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def is_due(server: ServerConfig, server_round: int, last: bool) -> bool:
+    """Return whether the server measures models in a round."""
+    return bool(server.evaluate_every) and (last or server_round % server.evaluate_every == 0)
+
+
+def measuring(
+    evaluate_fn: EvaluateFn | None, server: ServerConfig, server_round: int
+) -> Callable[[Arrays], dict[str, float]]:
+    """Return what measures any model on the server's test set in a round; it returns loss and accuracy.
+
+    It returns nothing if there is no such set, or the round is not evaluated.
+    """
+
+    def measure(arrays: Arrays) -> dict[str, float]:
+        if evaluate_fn is None or not is_due(server, server_round, server_round == server.num_server_rounds):
+            return {}
+        found = evaluate_fn(server_round, pack_arrays(arrays))
+        values = {k: found.get(k) for k in ("loss", "accuracy")} if found else {}
+        return {k: float(v) for k, v in values.items() if isinstance(v, int | float)}
+
+    return measure
 
 
 @dataclass
@@ -134,6 +159,7 @@ class Loop:
         """Do one round but for its end; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
         if server_round == 0:
+            log.evidence = self.rounds.evidence()
             log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
@@ -164,9 +190,7 @@ class Loop:
 
         `over` says that no round will follow, such as when a budget is spent.
         """
-        every = self.server.evaluate_every
-        last = over or log.round == self.num_rounds
-        if self.evaluate_fn and every and (last or log.round % every == 0):
+        if self.evaluate_fn and is_due(self.server, log.round, over or log.round == self.num_rounds):
             central = self.evaluate_fn(log.round, arrays)
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central
@@ -178,6 +202,8 @@ class Loop:
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:
         """Report a round to the journal. Reads nothing that the next round changes."""
         log.clock.begin(self._ended or log.clock.begun)
+        if log.evidence:
+            self.journal.transcribe(log.evidence, snapshot.model)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 

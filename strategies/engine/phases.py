@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from strategies.engine.download import Download
+from strategies.engine.evidence import Evidence, evidence_for, witness
 from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Fold, Folded, most_bytes
@@ -29,10 +30,13 @@ from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
+from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
 from task.datasets import spec_of
+from task.encryption import ckks
+from task.encryption.sums import TOTAL
 from task.models.family import ModelFamily, form_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
@@ -44,6 +48,7 @@ from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
 from task.wire.coding import Coder, coder_of
+from task.wire.commitments import ATTEMPT
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 from task.wire.replica import BASE, MODEL, steps_record
@@ -63,6 +68,7 @@ class Opened:
     terms: Terms  # how the replies are waited for
     good: int = 0  # clients with a good reply so far
     secure: SecurePhase | None = None  # what runs it, under secure aggregation
+    evidence: Evidence | None = None
 
 
 class PhaseEngine:
@@ -76,6 +82,7 @@ class PhaseEngine:
         self.privacy = Privacy(config, contract_of(config)) if config.dp.central else None
         examples = ExamplePrivacy(config) if config.dp.local else None
         self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
+        self.sum_grid = SumGrid(config, registry)
         self.last_good = LastGood(private=config.dp.central)
         self.lost = LostReplies()
         self.download = Download(config)
@@ -148,14 +155,20 @@ class PhaseEngine:
         """Write one message per node; what is for one client goes to its node alone."""
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
+        if phase.contract.encrypted:
+            phase = replace(phase, scalars={**phase.scalars, TOTAL: self._weight(phase)})
+        if phase.contract.rounded:
+            grid = self.sum_grid.scalars(phase.contract, phase.to)
+            phase = replace(phase, scalars={**phase.scalars, **grid})
+        evidence = evidence_for(self, phase)
         if self.config.server.secagg:
-            return self._open_secure(phase)
-        requests = self.messages(phase, self.spread(phase)) if phase.to else []
+            return self._open_secure(phase, evidence)
+        requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
         most = most_bytes(phase.contract, self.like(phase.contract), clients, self._coder(phase))
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
-        opened = Opened(phase, requests, terms)
+        opened = Opened(phase, requests, terms, evidence=evidence)
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
@@ -167,13 +180,16 @@ class PhaseEngine:
         opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
-    def _open_secure(self, phase: Phase) -> Opened:
-        secure = SecurePhase(self, phase)
+    def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
+        secure = SecurePhase(self, phase, evidence)
         requests = secure.begin()
         return Opened(phase, requests, Terms(self.registry.membership, self.round), secure=secure)
 
-    def messages(self, phase: Phase, by_node: Mapping[int, Sequence[str]]) -> list[Message]:
-        """Return one message per node for its clients."""
+    def messages(
+        self, phase: Phase, by_node: Mapping[int, Sequence[str]], evidence: Evidence | None = None
+    ) -> list[Message]:
+        """Return one message per node for its clients; one with `evidence` asks for a commitment."""
+        signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
@@ -191,7 +207,8 @@ class PhaseEngine:
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
-            content = wire.train_content(order, {**records, **sent}, {**self.extra, **extra}, theirs)
+            more = {**self.extra, **extra, **signed}
+            content = wire.train_content(order, {**records, **sent}, more, theirs)
             requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
         return requests
 
@@ -272,13 +289,16 @@ class PhaseEngine:
         like = self.like(phase.contract)
         coder = self._coder(phase)
         fold = Fold(
-            phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models
-        )
+            phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models,
+            witness(self, opened.evidence),
+        )  # fmt: skip
         fold.run(replies, phase.enough)
         late = f"a reply within {self.timeout_s:g} s"
         if phase.enough and fold.answered >= phase.enough:
             late = f"a reply before {phase.enough} others were in"
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
+        if opened.evidence:
+            folded.evidence, opened.evidence.sums = opened.evidence, fold.sums()
         self.journal.quarantined(folded.quarantined)
         good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
         self.note_models(requests, {m.metadata.dst_node_id for m in good})
@@ -309,6 +329,8 @@ class PhaseEngine:
         if self.privacy and phase.contract.noised:
             came = folded.reduced or self.nobody()
             folded.reduced = self.privacy.release(phase, came, self.like(phase.contract), self.model)
+        if folded.evidence:
+            folded.evidence.close(folded)
         return folded
 
     def nobody(self) -> AggregatedReplies:
@@ -367,6 +389,12 @@ class PhaseEngine:
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 
+    def _weight(self, phase: Phase) -> float:
+        """Return the weight that the clients of a phase have together, at most."""
+        if phase.contract.weight == "uniform":
+            return float(len(phase.to))
+        return sum(limits[wire.NUM_EXAMPLES] for limits in self._limits(phase.to, phase).values())
+
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
         like = self.like(phase.contract)
@@ -380,4 +408,4 @@ class PhaseEngine:
         if self.family:
             others["sub-model"] = form_of(self.family, self.model)
         clients = len(self.registry.names)
-        return Forms(self.model, self.trainable, clients, self.columns, others).of(contract.up)
+        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, others).of(contract.up)

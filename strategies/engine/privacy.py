@@ -35,16 +35,17 @@ import numpy as np
 from strategies.engine.journal import Journal
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from strategies.engine.sum_grid import as_sent
 from task.config.knobs import Config
-from task.errors import ConfigError, StateError
+from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy.accounting import accountant, epsilon, joined, noise_for
-from task.privacy.grid import BITS, CLIP, GRID, exponent
+from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, exponent
 from task.privacy.noise import Stream, coins, derived
+from task.privacy.shares import releases
+from task.secagg.grid import EXACT, MOST
 from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.spec.stages import UNCLIPPED
-from task.wire.layouts import base_of
 
 BOUND = "dp/clip"  # name in a checkpoint
 STEP = 0.2  # eta_C of adaptive clipping
@@ -58,7 +59,10 @@ class Privacy:
         self.config, self.dp = config, config.dp
         self.sampling = config.server.fraction_train
         # Each of a round's phases is a release of its own.
-        self.releases = 1 + sum(p.noised for p in entry.phases.values())
+        self.releases = releases(entry)
+        self.by_nodes = config.dp.distributed
+        # The probability that counts. The server draws the cohorts: it knows who takes part.
+        self.amplified = 1.0 if self.by_nodes else self.sampling
         self.clip = self.used = config.dp.clip  # that of the next round, and that of this one
         self.clients = 0  # K; 0 = the run has not begun
         self.round = 0
@@ -98,7 +102,9 @@ class Privacy:
         begin, *lines = journal.released() or [{"clients": 0}]
         self.clients = int(begin["clients"])
         for line in lines:
-            self._events.setdefault(int(line["round"]), {})[line["release"]] = float(line["noise"])
+            found = self._events.setdefault(int(line["round"]), {})
+            if line["release"]:
+                found[line["release"]] = float(line["noise"])
         missing = sorted(set(range(1, done + 1)) - self._events.keys())
         if missing:
             raise StateError(
@@ -120,12 +126,29 @@ class Privacy:
                 f"expected in a round; got dp.noise = {dp.noise:g}. Set dp.clip-quantile to 0 and choose "
                 '"dp.clip", or ask more clients'
             )
+        self._check_bits()
         rounds = self.config.server.num_server_rounds
         if dp.max_epsilon and (first := self._epsilon(1)) > dp.max_epsilon:
-            enough = noise_for(dp.max_epsilon, dp.delta, self.sampling, rounds)
+            enough = noise_for(dp.max_epsilon, dp.delta, self.amplified, rounds)
             raise ConfigError(
                 f'run-config key "dp.max-epsilon": the first round would cost epsilon = {first:.3g}; got '
                 f"{dp.max_epsilon:g}. For {rounds} rounds set dp.noise to {enough:.3g}"
+            )
+
+    def _check_bits(self) -> None:
+        """Refuse ``secagg-bits`` that the sum of all clients could wrap."""
+        bits = self.config.server.secagg_bits
+        if not self.config.server.secagg or bits == EXACT:
+            return
+        # C 2^g is less than 2^(WIDTH + 1) / z, whatever C is.
+        units = max(2.0 ** (WIDTH + 1) / self._noise, BIT * (self.dp.clip_quantile > 0))
+        if self.by_nodes:  # of which no more than clients take part; a Gaussian of `Stream` ends at 8.6
+            units += 8.6 * 2.0 ** (WIDTH + 1)
+        if not self.clients * units <= MOST[bits]:
+            most = int(MOST[bits] / units)
+            raise ConfigError(
+                f'run-config key "secagg-bits": {bits} bits have room for updates of {most} clients on the '
+                f"grid of dp.noise = {self.dp.noise:g}; got {self.clients}. Set secagg-bits to 64"
             )
 
     def cohort(self, names: Sequence[str]) -> list[str]:
@@ -155,8 +178,9 @@ class Privacy:
         return self._epsilon(0 if self.round + 1 in self._events else 1)
 
     def _epsilon(self, more: int) -> float:
-        spent = [(self.sampling, joined(found.values())) for found in self._events.values()]
-        return epsilon([*spent, *[(self.sampling, self.dp.noise)] * more], self.dp.delta)
+        q = self.amplified
+        spent = [(q, joined(found.values())) for found in self._events.values() if found]
+        return epsilon([*spent, *[(q, self.dp.noise)] * more], self.dp.delta)
 
     def row(self) -> dict[str, Any]:
         """Return what a round's row says: epsilon so far and after one more round, and the round's C."""
@@ -195,11 +219,16 @@ class Privacy:
             r.name: {n: np.zeros(a.shape, np.int64) for n, a in like[r.name].items()}
             for r in phase.contract.up
         }
-        std, g = self._noise * self.used, exponent(self._noise * self.used)
-        facts = (self.round, phase.name, self.used, std, g)
-        question = derived(self.secret, "question", *facts, sha256(_flat(phase.records))).hex()
+        std, g, facts, question = self._question(phase)
         noised = self.journal.made(self.round, question)
-        if noised is None:
+        if noised is None and self.by_nodes:
+            if not replies.arrays:  # no sum was opened
+                self._events.setdefault(self.round, {})
+                self.journal.release({"round": self.round, "phase": phase.name, "release": ""})
+                return None
+            noised = {f"{r}/{n}": a for r, arrays in sums.items() for n, a in arrays.items()}
+            self.journal.make(self.round, question, noised)
+        elif noised is None:
             summed = sha256(_flat(sums))
             if not self._write(derived(self.secret, "release", *facts, summed).hex(), phase):
                 return None
@@ -217,12 +246,38 @@ class Privacy:
             within = float(np.clip(mean[0] + 0.5, 0.0, 1.0))
             self.clip = self.used * math.exp(-STEP * (within - self.dp.clip_quantile))
         sent = (r for r in phase.contract.up if r.name in found)
-        arrays = {r.name: _as_sent(r, found[r.name], phase, model) for r in sent}
+        arrays = {r.name: as_sent(r, found[r.name], phase, model) for r in sent}
         ones = np.ones(len(replies.clients), np.int64)  # whatever a client says beside its update
         return replace(
             replies,
             arrays=arrays, num_examples=ones, scalars={}, population=self.clients, expected=self.expected,
         )  # fmt: skip
+
+    def _question(self, phase: Phase) -> tuple[float, int, tuple[Any, ...], str]:
+        """Return z C, g, what a release depends on but the sums, and the identity of what was asked."""
+        std = self._noise * self.used
+        facts = (self.round, phase.name, self.used, std, exponent(std))
+        return (
+            std,
+            exponent(std),
+            facts,
+            derived(self.secret, "question", *facts, sha256(_flat(phase.records))).hex(),
+        )
+
+    def released(self, phase: Phase) -> bool:
+        """Return whether an answer to a phase was released before the run went on."""
+        return self.journal.made(self.round, self._question(phase)[-1]) is not None
+
+    def pay(self, phase: Phase, attempt: str) -> None:
+        """Write down that the server is about to see a sum of a phase that has the nodes' noise.
+
+        Raises:
+            SecureAggregationError: It would exceed ``dp.max-epsilon``.
+        """
+        if not self._write(derived(self.secret, "attempt", self.round, phase.name, attempt).hex(), phase):
+            raise SecureAggregationError(
+                f"another release of the round would exceed dp.max-epsilon = {self.dp.max_epsilon:g}"
+            )
 
     def _noised(self, phase: Phase, sums: Mapping[str, NamedArrays], wide: float, noise: Stream) -> Arrays:
         """Return sums of integers plus noise, by record and name; `wide` is its deviation in units."""
@@ -265,9 +320,3 @@ class Privacy:
 
 def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
     return {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
-
-
-def _as_sent(record: Record, change: NamedArrays, phase: Phase, model: NamedArrays) -> Arrays:
-    """Return a noised mean as the rule knows the record: in the model's dtypes; a model is whole."""
-    base = base_of(record, phase.records, ()) or {}
-    return {n: (base[n] + a if n in base else a).astype(model[n].dtype) for n, a in change.items()}

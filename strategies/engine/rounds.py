@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strategies.engine.evidence import RoundEvidence
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
 from strategies.selection.cohort import RoundPlan
@@ -77,6 +78,7 @@ class RoundLog:
     quarantined: list[wire.RejectedReply] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
+    evidence: RoundEvidence | None = None
 
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""

@@ -12,6 +12,7 @@ array([2.])
 around both.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -72,6 +73,8 @@ class RoundContext:
     names: Sequence[str]  # names of all clients that are online, sorted
     trainable: tuple[str, ...]  # names of the model's parameters
     examples: Callable[[Iterable[str]], Mapping[str, int]]  # returns n_k by name
+    # Returns loss and accuracy of a model on the server's test set; nothing where that is missing or not due.
+    measure: Callable[[Arrays], Mapping[str, float]] = lambda arrays: {}
     # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
@@ -128,6 +131,16 @@ class RoundContext:
         return SubModels(self.family, self.round, state.arrays)
 
 
+def over_models(found: Sequence[Mapping[str, float]]) -> dict[str, Number]:
+    """Return mean and worst of what `RoundContext.measure` found of several models of a round."""
+    spread: dict[str, Number] = {}
+    for name, worst in (("loss", max), ("accuracy", min)):
+        values = [float(one[name]) for one in found if name in one]
+        if values:
+            spread |= {f"{name}-mean": math.fsum(values) / len(values), f"{name}-worst": worst(values)}
+    return spread
+
+
 class TooFewRepliesError(Exception):
     """A phase had fewer good replies than the rule or the run asks for; raised where the rule yielded it.
 
@@ -181,6 +194,7 @@ class Rule:
             replies = yield context.phase(TRAIN, state)
             return type(self).update(state, replies, self.config)
         metrics: dict[str, Number] = {}
+        hops: list[Mapping[str, float]] = []
         trained, least = 0, self.config.server.min_replies
         for group in context.groups:
             try:
@@ -189,9 +203,10 @@ class Rule:
                 continue  # the model passes by a client that cannot train
             state, metrics = type(self).update(state, replies, self.config)
             trained += len(replies.clients)
+            hops.append(context.measure(state.arrays))
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
-        return state, metrics
+        return state, metrics | over_models(hops)
 
     def down_scalars(self, state: Any) -> dict[str, float]:
         """Return the entry's downward scalars."""

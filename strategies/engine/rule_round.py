@@ -47,6 +47,7 @@ class RuleRound:
         self.rule, self.engine, self.grid = rule, engine, grid
         # The new state and the rule's metrics, once the round is over with a model.
         self.result: tuple[ServerState, dict[str, Number]] | None = None
+        self.spent: AggregatedReplies | None = None  # what it cost, if it ended without one
         self.why = ""  # why the round keeps the model; "" = it does not, or is not over
         self._phases: Round = rule.round(state, context)
 
@@ -72,7 +73,7 @@ class RuleRound:
     def skipped(self, state: ServerState, asked: int, came: AggregatedReplies | None) -> ServerState:
         """Return the state after a round without a new model; `came` are replies that say something of it."""
         engine = self.engine
-        spent = engine.spent(engine.nobody(), asked)
+        spent = self.spent = engine.spent(engine.nobody(), asked)
         after: ServerState | None
         after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
         if after is None:

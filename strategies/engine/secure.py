@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.engine.evidence import Evidence
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
 from strategies.engine.state import AggregatedReplies
@@ -27,13 +28,12 @@ from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
 from task.secagg.shamir import SHARE_BYTES
 from task.secagg.sums import Sums
-from task.secagg.vector import NUMBER_BYTES, WORD_BYTES
+from task.secagg.vector import NUMBER_BYTES
 from task.text import logger
 from task.wire import messages as wire
 from task.wire import secure
-from task.wire.folding import Folding
+from task.wire.folding import reduced
 from task.wire.messages import RejectedReply
-from task.wire.norms import NormBound
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -46,13 +46,15 @@ HEAD_BYTES = 1 << 20  # of an answer beside its numbers
 class SecurePhase:
     """One phase of the engine, run by the protocol."""
 
-    def __init__(self, engine: PhaseEngine, phase: Phase) -> None:
-        self.engine, self.phase = engine, phase
+    def __init__(self, engine: PhaseEngine, phase: Phase, evidence: Evidence | None = None) -> None:
+        self.engine, self.phase, self.evidence = engine, phase, evidence
         self.contract = secure.as_summed(phase.contract)
         self.like = engine.like(self.contract)
         server = engine.config.server
+        self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)
-        session = Session(engine.run_id, engine.round, phase.kind, secrets.token_hex(16))
+        attempt = evidence.attempt if evidence else secrets.token_hex(16)
+        session = Session(engine.run_id, engine.round, phase.kind, attempt)
         self.server = Aggregation(session, rules)
         spread = engine.spread(phase) if phase.to else {}
         self.clients: dict[str, list[str]] = {}  # by node
@@ -67,6 +69,7 @@ class SecurePhase:
         self._why: dict[str, str] = {}  # by node, why it is out
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
+        self._before = False  # whether what it comes to was released before the run went on
         self._cannot = "the phase was not run"
         self._requests: list[Message] = []  # those of the stage in which numbers go up
 
@@ -104,6 +107,13 @@ class SecurePhase:
         self._ask(grid, self._masked_orders(senders, secure.order_record(session, **about)), self._take)
         server.check_alive()
 
+        privacy = self.engine.privacy
+        if privacy and privacy.by_nodes and self.phase.contract.noised:
+            if privacy.released(self.phase):  # another sum of the round would have to be paid for
+                self._before = True
+                return
+            privacy.pay(self.phase, session.attempt)
+
         def unmask(name: str) -> Mapping[str, object]:
             inbox = server.shares_for(name)
             mine = {"from": list(inbox), "sealed": list(inbox.values())}
@@ -111,7 +121,13 @@ class SecurePhase:
 
         alive = server.alive
         shares = self._ask(grid, self._orders(secure.UNMASK, alive, unmask), self._read_unmask)
-        found, sums = secure.partials_of(self.contract, self.like, server.take_unmask(shares))
+        opened = server.take_unmask(shares)
+        if self.evidence:
+            self.evidence.sums = secure.vector_arrays(opened)
+            public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
+            masks = {"keys": public, "senders": list(senders), "shares": shares}
+            self.evidence.masks = masks if self.evidence.full else {}
+        found, sums = secure.partials_of(self.contract, self.like, opened)
         clients = sum(len(self.clients[n]) - len(self._failed[n]) for n in alive)
         if (sums.nodes, sums.clients) != (len(alive), clients):
             raise SecureAggregationError(
@@ -136,7 +152,7 @@ class SecurePhase:
 
     def _masked_orders(self, senders: Collection[str], record: ConfigRecord) -> list[Message]:
         by_node = {self._ids[name]: self.clients[name] for name in senders}
-        made = self.engine.messages(self.phase, by_node)
+        made = self.engine.messages(self.phase, by_node, self.evidence)
         for message in made:
             message.content[secure.SECAGG] = record
         self._requests = made
@@ -148,8 +164,8 @@ class SecurePhase:
         for m in messages:
             self._book(self._down, names[m.metadata.dst_node_id], size := wire.payload_bytes(m.content))
             self.bytes_down += size
-        size, numbers = secure.length(self.contract, self.like)
-        most = HEAD_BYTES + size * WORD_BYTES + numbers * NUMBER_BYTES + (len(self._ids) * 256)
+        bits, size, numbers = self.form
+        most = HEAD_BYTES + size * bits // 8 + numbers * NUMBER_BYTES + (len(self._ids) * 256)
         most += sum(len(c) for c in self.clients.values()) << 9
         terms = Terms(self.engine.registry.membership, self.engine.round, most_bytes=most, once=True)
         found: dict[str, T] = {}
@@ -210,8 +226,10 @@ class SecurePhase:
         return {whose: int.from_bytes(raw, "big") for whose, raw in shares.items()}
 
     def _take(self, name: str, reply: Message) -> None:
-        clients, (size, numbers) = self.clients[name], secure.length(self.contract, self.like)
-        vector, failed = secure.read_masked(reply.content, clients, self.engine.round, size, numbers)
+        clients = self.clients[name]
+        if self.evidence:
+            self.evidence.take(name, clients, reply.content)
+        vector, failed = secure.read_masked(reply.content, clients, self.engine.round, self.form)
         self.server.add(name, vector)
         self._failed[name] = failed
         counted = sum(len(self.clients[n]) - len(self._failed[n]) for n in self.server.alive)
@@ -221,7 +239,7 @@ class SecurePhase:
 
     def folded(self) -> Folded:
         """Return what the phase comes to."""
-        alive = set(self.server.alive) if self._result else set()
+        alive = set(self.server.alive) if self._result or self._before else set()
         rejected: list[RejectedReply] = []
         counted: list[str] = []
         for name, clients in self.clients.items():
@@ -238,27 +256,25 @@ class SecurePhase:
         metrics: dict[str, dict[str, float]] = {c: {} for c in counted} if reduced else {}
         rejected.sort(key=lambda q: (q.client, q.field))
         self.engine.note_models(self._requests, {self._ids[n] for n in alive})
-        size = secure.length(self.contract, self.like)[0] * WORD_BYTES
+        bits, count, _ = self.form
+        size = count * bits // 8
         own_up = dict.fromkeys(metrics, size)
         return Folded(
-            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size
-        )
+            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size,
+            evidence=self.evidence,
+        )  # fmt: skip
 
     def _reduced(self, clients: tuple[str, ...], rejected: list[RejectedReply]) -> AggregatedReplies | None:
         assert self._result is not None
         engine, (found, sums) = self.engine, self._result
-        folding = Folding(self.contract, self.like, NormBound(0.0, {}, frozenset()))
         try:
-            for r in self.contract.up:
-                reduction = folding.reductions[r.name]
-                bounds = reduction.check_merge(found[r.name], sums.clients)
-                reduction.merge(found[r.name], sums.weight, sums.clients, bounds)
-            arrays = folding.results()
+            arrays = reduced(self.contract, self.like, found, sums.weight, sums.clients)
+            ways = {s.name: s.reduce for s in self.contract.up_scalars}
+            made = AggregatedReplies(
+                arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
+                engine.trainable, reduce=ways, sums=sums.scalars, weights=np.array([sums.weight], np.int64),
+            )  # fmt: skip
+            return engine.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made
         except FieldError as err:  # of nobody in particular
             rejected += [RejectedReply(c, engine.round, err.field, err.expected, err.got) for c in clients]
             return None
-        ways = {s.name: s.reduce for s in self.contract.up_scalars}
-        return AggregatedReplies(
-            arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
-            engine.trainable, reduce=ways, sums=sums.scalars,
-        )  # fmt: skip

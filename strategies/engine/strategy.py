@@ -13,7 +13,7 @@ model, that of its share of the clients (`strategies.membership.foreign`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -23,9 +23,11 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.engine import held_out
+from strategies.engine.arguments import with_knobs
 from strategies.engine.columns_phase import learn_columns
+from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.loop import EvaluateFn, Loop
+from strategies.engine.loop import EvaluateFn, Loop, measuring
 from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
@@ -38,8 +40,7 @@ from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.config.sections import ServerConfig
-from task.errors import ConfigError, choose_from
+from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.population import listed
@@ -52,20 +53,6 @@ from task.wire import messages as wire
 
 if TYPE_CHECKING:  # it imports torch
     from task.tasks.metrics import Measures, Value
-
-FLOWER_NAMES = {"min_available_nodes": "min_nodes", "min_train_nodes": "min_replies"}
-
-
-def with_knobs(config: Config, knobs: dict[str, Any]) -> Config:
-    """Return `config` with server knobs replaced by name."""
-    # The number of rounds is an argument of `start`, as Flower has it.
-    known = {f.name for f in fields(ServerConfig)} - {"num_server_rounds"}
-    named = {FLOWER_NAMES.get(k, k): v for k, v in knobs.items()}
-    seed = named.pop("seed", config.seed)
-    for key in named:
-        if key not in known:
-            raise ConfigError(choose_from(f"strategy argument {key!r}", key, known | {"seed", *FLOWER_NAMES}))
-    return replace(config, seed=seed, server=replace(config.server, **named))
 
 
 class Strategy(FlowerStrategy):
@@ -113,6 +100,7 @@ class Strategy(FlowerStrategy):
         self._round: RuleRound | None = None
         self._opened: Opened | None = None
         self._in_start = False
+        self._evaluate_fn: EvaluateFn | None = None
         self.last_good = self.engine.last_good
         self.rolled_back: int | None = None  # the round whose model the present round went back to
         self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
@@ -174,7 +162,8 @@ class Strategy(FlowerStrategy):
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
         registry, trainable = self.registry, self.engine.trainable
-        known = registry.num_examples, registry.most_examples, self.engine.family
+        measure = measuring(self._evaluate_fn, self.config.server, server_round)
+        known = registry.num_examples, measure, registry.most_examples, self.engine.family
         return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
 
     def aggregate_train(
@@ -309,13 +298,11 @@ class Strategy(FlowerStrategy):
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
         self.registry.membership.count_whole_nodes(False)
-        self._in_start = True
+        self._in_start, self._evaluate_fn = True, evaluate_fn
         try:
             learn_columns(engine, self.entry, grid)
-            server = self.config.server
-            loop = Loop(self, server, engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap)
-            loop.measures = engine.measures
-            return loop.run()
+            what = engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap, engine.measures
+            return Loop(self, self.config.server, *what).run()
         finally:
             self._in_start = False
 
@@ -326,6 +313,7 @@ class Strategy(FlowerStrategy):
         self.configure_train(log.round, self.record(), config, grid)
         log.clock.lap("select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
+        log.evidence = self.evidence()
         done, bytes_down = self.engine.settle()
         log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
@@ -336,6 +324,11 @@ class Strategy(FlowerStrategy):
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
+
+    def evidence(self) -> RoundEvidence | None:
+        """Return what the round leaves for its transcript, before its phases are settled."""
+        assert self.state is not None
+        return round_evidence(self.engine, self._round, self._plan, self.state, self.rolled_back)
 
     def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Evaluate at the clients, if it is due, and book it; return their metrics."""

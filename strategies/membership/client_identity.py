@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
 from task.wire.registration import Data, Registration
 
@@ -119,6 +120,11 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
     for package, digest in code.items():
         if registered.foreign or (theirs := registered.code.get(package, "")) == digest:
             continue
+        if package == KEY_FILE:
+            return (
+                f"encrypts with another key than the run's, known by {digest[:12]}...: got "
+                f"{theirs[:12] + '...' if theirs else 'none'}; copy {KEY_FILE} to its kit again"
+            )
         return (
             f'has other code as "{package}": expected SHA-256 {digest[:12]}..., as this run has, got '
             f"{theirs[:12] + '...' if theirs else 'none'}; bring the same files to the node"

@@ -35,6 +35,10 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
         return "cannot clip and add noise as the run says"
     if config.server.secagg:
         return "cannot mask its numbers as secagg = true asks for"
+    if config.server.he:
+        return "cannot encrypt its model as he = true asks for"
+    if config.server.transcript != "none":
+        return 'cannot sign what it sends as "transcript" asks for'
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
@@ -58,6 +62,10 @@ def check_loop(entry: Algorithm, config: Config) -> None:
         raise _not_driven(entry, "its clients send something else, or more")
     if config.server.secagg:
         raise _not_driven(entry, "under secagg = true no node sends a model of its own")
+    if entry.encrypted:
+        raise _not_driven(entry, "under he = true its nodes send ciphertexts")
+    if config.server.transcript != "none":
+        raise _not_driven(entry, 'it writes none of what "transcript" asks for')
     if any(r.coded for r in entry.up):
         raise _not_driven(entry, 'its clients send codes, by "codec.up" or "structured.kind"')
     if config.dp.noise:

@@ -15,7 +15,7 @@ until it is back, as what is sent goes by the names that are online; its model s
 known. No rule here trains it: it gives the messages their form, and is what a central evaluation measures.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.robust_math import mean_rows
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.numerics.collect import release
+from task.numerics.collect import Collect, release
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,38 @@ def server_update(state: M, reduced: AggregatedReplies, config: Config) -> Updat
     return take_in(state, reduced), {}
 
 
+def table(models: Iterable[tuple[str, Arrays]], like: Arrays) -> Arrays:
+    """Return models by ``client/name``, as `ModelsState.models` holds them.
+
+    They are taken one after the other. Many lie in a temporary file that goes with the last array of it, so
+    that memory does not grow with the clients (`task.numerics.collect.SPOOL`).
+    """
+    rows = Collect(like)
+    for client, model in models:
+        rows.add(model, 1, client, {})
+        for a in model.values():
+            release(a)
+    return {f"{c}/{n}": a for c, model in rows.partial().items() for n, a in model.items() if n}
+
+
 def take_in(state: M, reduced: AggregatedReplies) -> M:
     """Return the state with the round's models in place of the clients' earlier ones.
 
     The mean is of sorted clients, summed in float64 and rounded once; integers to the nearest, halves up.
     """
-    models = dict(state.models)
-    for name, stacked in reduced.arrays["arrays"].items():
-        for client, row in zip(reduced.clients, stacked, strict=True):
-            models[f"{client}/{name}"] = np.array(row)  # the stack may be a file that goes away
-        release(stacked)
-    held = replace(state, models=models)
-    known, mean = known_clients(held), {}
+    sent = {client: k for k, client in enumerate(reduced.clients)}
+
+    def model(client: str) -> Arrays:
+        if client not in sent:
+            return {name: state.models[f"{client}/{name}"] for name in state.arrays}
+        return {name: np.array(rows[sent[client]]) for name, rows in reduced.arrays["arrays"].items()}
+
+    known = sorted({*known_clients(state), *sent})
+    held = replace(state, models=table(((client, model(client)) for client in known), state.arrays))
+    mean = {}
     for name, a in state.arrays.items():
-        wide = mean_rows([models[f"{client}/{name}"] for client in known])
+        rows = [held.models[f"{client}/{name}"] for client in known]
+        wide = mean_rows(rows)
+        release(rows[0])
         mean[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
     return replace(held, arrays=mean)

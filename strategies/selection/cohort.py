@@ -1,5 +1,6 @@
 """Draw a round's clients: the policy's candidates, the cohort, its stragglers, their simulated seconds."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -8,7 +9,7 @@ import numpy as np
 
 from strategies.engine.fold import Folded
 from strategies.engine.privacy import Privacy
-from strategies.engine.rule import Phase, RoundContext, Rule
+from strategies.engine.rule import TRAIN, Phase, RoundContext, Rule
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import (
@@ -117,7 +118,7 @@ class Cohorts:
         if self.entry.pooled == "once":
             drawn = list(drawn)[:1]  # the data of all, once
         plan = plan_round(self.config, context.round, drawn)
-        self._drawn = replace(plan, groups=self.selector.groups(plan.cohort)), state, context
+        self._drawn = replace(plan, groups=self.selector.groups(pool, plan.cohort)), state, context
         return self._drawn[0]
 
     def seconds(self, done: Sequence[tuple[Phase, Folded]]) -> float:
@@ -132,9 +133,10 @@ class Cohorts:
             moved = _moved(phase.to, [(phase, folded)])
             total += self._seconds(self._times(phase.to, state, context, query=phase.contract, moved=moved))
         trained = [(phase, folded) for phase, folded in done if phase.contract.work == "train"]
+        often = Counter(client for phase, _ in trained if phase.name == TRAIN for client in phase.to)
         for group in plan.groups if trained else ():
             moved = _moved(group, trained)
-            total += self._seconds(self._times(group, state, context, plan.epochs, moved=moved))
+            total += self._seconds(self._times(group, state, context, plan.epochs, moved=moved, often=often))
         if trained and plan.cohort:
             planned = self._traffic(self.entry, state, context)
             means = [float(np.mean(way)) for way in _moved(plan.cohort, trained, most=True)]
@@ -165,17 +167,22 @@ class Cohorts:
         epochs: Mapping[str, int] = MappingProxyType({}),
         query: Algorithm | None = None,
         moved: Moved | None = None,
+        often: Mapping[str, int] = MappingProxyType({}),
     ) -> Times:
         """Return the simulated seconds of clients for a round's training, or for a query.
 
-        `moved` are bytes down and up; None = as many as in the last round, for what is still to come.
+        `moved` are bytes down and up; None = as many as in the last round, for what is still to come. `often`
+        says by client how many times it trained, if not once.
         """
         entry = query or self.entry
         steps = int(self.rule.down_scalars(state).get(wire.LOCAL_STEPS, 0))
         train = replace(self.config.train, local_steps=steps) if steps else self.config.train
         counts = self.registry.num_examples(names)
         pairs = ((c, counts[c]) for c in names)
-        work = [FORWARD * n if query else work_of(entry, train, n, epochs.get(c, 0)) for c, n in pairs]
+        work = [
+            FORWARD * n if query else often.get(c, 1) * work_of(entry, train, n, epochs.get(c, 0))
+            for c, n in pairs
+        ]
         if moved is None:
             down, up = self._traffic(entry, state, context)
             moved = down * self._packed[0], up * self._packed[1]

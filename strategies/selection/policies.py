@@ -127,7 +127,7 @@ class Selector:
         """
         raise NotImplementedError
 
-    def groups(self, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def groups(self, pool: Pool, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Return the cohort in the groups that train one after the other: all at once."""
         return (cohort,)
 
@@ -167,10 +167,17 @@ class Uniform(Selector, name="uniform"):
 
 
 class Cycle(Uniform, name="cycle"):
-    """The same clients, one after the other: each starts from the model of the one before it, by name."""
+    """Cyclic weight transfer, Chang et al. 2018: each client trains the model of the client before it.
 
-    def groups(self, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    A round is a cycle: it visits each client of the cohort once, in the order of names, or with
+    ``select.order = "shuffled"`` in one that is drawn for each cycle. A single pass is one round.
+    """
+
+    def groups(self, pool: Pool, cohort: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Return each client alone."""
+        if self.config.select.order == "shuffled":
+            rng = seeds.rng_for(self.config.seeds.train, seeds.CYCLE, pool.round)
+            return tuple((cohort[i],) for i in rng.permutation(len(cohort)).tolist())
         return tuple((client,) for client in cohort)
 
 

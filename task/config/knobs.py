@@ -25,6 +25,7 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
+from task.numerics.graphs import ROUTES
 from task.spec.brought import algorithm_of
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
@@ -234,6 +235,30 @@ class FedAMPConfig(Section):
     lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
 
 
+class DPSGDConfig(Section):
+    """D-PSGD, Lian et al. 2017: whose models are mixed."""
+
+    route: str = knob(
+        "ring", "the graph; in one-peer each sends to one, another in each round", choices=ROUTES
+    )
+    degree: int = knob(3, "regular: neighbours of each client", low=1)
+    order: str = knob(
+        "adapt-then-combine",
+        "what is mixed: trained models, or received ones, to which the training's change is added",
+        choices=("adapt-then-combine", "combine-then-adapt"),
+    )
+
+
+class HierFAVGConfig(Section):
+    """HierFAVG, Liu et al. 2020; kappa_1 is local-steps, or local-epochs."""
+
+    kappa2: int = knob(2, "kappa_2, means at an edge to one in the cloud; 1 = FedAvg", low=1)
+    edges: int = knob(2, "edges, that the clients are shared out to by name", low=1)
+    pattern: str = knob(
+        "", 'which part of a client\'s name is its edge, a regular expression: "^[a-z]+"; "" = edges'
+    )
+
+
 class EnsembleConfig(Section):
     """The ensemble of local models; of="site" is Lakshminarayanan et al. 2017."""
 
@@ -305,6 +330,8 @@ class Config:
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
+    d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
+    hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
 
     @property
@@ -323,7 +350,8 @@ class Config:
         """Share of the clients that evaluate unless the run says otherwise."""
         if self.dp.central:
             return 0.0  # a client's own numbers are not protected
-        return 1.0 if self.train.ala or algorithm_of(self.algorithm).personal else 0.0
+        at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
+        return 1.0 if at_clients else 0.0
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.

@@ -39,7 +39,7 @@ class Knob:
     default: Value
     doc: str
     bounds: Mapping[str, float]  # by `SIGNS`
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] | tuple[int, ...]
 
 
 @cache  # a node reads its config with every message
@@ -153,7 +153,7 @@ def _checked(k: Knob, raw: object) -> Value:
     if type(raw) is not k.type:
         raise ConfigError(f'run-config key "{k.key}": expected {k.type.__name__} ({k.doc}); got {raw!r}')
     if k.choices and raw not in k.choices:
-        raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, k.choices))
+        raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, map(str, k.choices)))
     if k.type in (int, float):
         number = float(cast(float, raw))
         if number != number or not all(SIGNS[sign](number, bound) for sign, bound in k.bounds.items()):

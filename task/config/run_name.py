@@ -20,6 +20,9 @@ LENGTHEN = frozenset(
     {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"} | {"dp.max-epsilon"}
 )
 
+# Keys that a node has values of its own for, or that its data answer.
+OF_A_NODE = frozenset({"data-path", "initial-model", "task"})
+
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name
 _BARE = frozenset({"model", "partition", "selection"})  # whose values say what they are
@@ -48,6 +51,13 @@ def changed(config: Any) -> dict[str, Value]:
     if config.server.fraction_evaluate == config.measured_share:
         found.pop("fraction-evaluate", None)
     return found
+
+
+def terms(keys: Mapping[str, Value]) -> str:
+    """Return the SHA-256 of those of a run's keys that its server and all nodes share, resumed or not."""
+    left = CHANGE_NO_RESULT | LENGTHEN | OF_A_NODE
+    shared = {key: value for key, value in keys.items() if key not in left}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
 def default_name(config: Any) -> str:

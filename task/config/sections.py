@@ -20,12 +20,12 @@ def knob(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: tuple[str, ...] | tuple[int, ...] = (),
 ) -> Any:
     """Declare one run-config key; the type of its default is the type of the key.
 
     `doc` is one line: meaning, paper symbol, unit, neutral value. Values are from `low` to `high`, both
-    included, strictly `above` and `below`, and one of the words in `choices`, where these are given.
+    included, strictly `above` and `below`, and one of `choices`, where these are given.
     """
     bounds = {">=": low, ">": above, "<=": high, "<": below}
     bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
@@ -175,6 +175,15 @@ class ServerConfig(Section):
     secagg_threshold: int = knob(
         0, "secagg: t, nodes that can open a sum, more than half of them; 0 = floor(2n/3) + 1", low=0
     )
+    he: bool = knob(False, "homomorphic encryption: the server adds ciphertexts that only nodes can open")
+    secagg_bits: int = knob(
+        96, "secagg: bits of a sum; 96 = exact; fewer round, by max-update-norm", choices=(32, 64, 96)
+    )
+    transcript: str = knob(
+        "none",
+        "what is published for anyone to check the rounds by: sums, or the nodes' uploads too, see verify.md",
+        choices=("none", "sums", "full"),
+    )
     target_accuracy: float = knob(0.0, "stop when the accuracy reaches it; 0 = never", low=0, high=1)
     plateau_rounds: int = knob(0, "stop after so many rounds without a better accuracy; 0 = never", low=0)
     plateau_delta: float = knob(0.0, "what an accuracy, else a loss, must be better by to count", low=0)
@@ -207,6 +216,9 @@ class OutputConfig(Section):
 class SelectConfig(Section):
     """The selection policies: power-of-choice (Cho et al. 2020), FedCS (2019), Oort (Lai et al. 2021)."""
 
+    order: str = knob(
+        "fixed", "cycle: by name, or shuffled by seed in each round", choices=("fixed", "shuffled")
+    )
     candidates: int = knob(0, "d of power-of-choice, clients that compete; 0 = twice those that train", low=0)
     losses: str = knob("query", "power-of-choice: ask, or last known", choices=("query", "last"))
     deadline: float = knob(180.0, "fedcs: simulated seconds by which a round must end", above=0)
@@ -271,6 +283,17 @@ class DPConfig(Section):
         "what is protected: all of a client's data, or one of its examples",
         choices=("client", "example"),
     )
+    noise_by: str = knob(
+        "server",
+        "who adds the noise: server, or, under secagg, nodes, a share each",
+        choices=("server", "nodes"),
+    )
+    colluding: int = knob(1, "c, nodes that may give their noise away; the others' is enough", low=0)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether nodes add shares of the noise, so that the server sees no sum without."""
+        return self.central and self.noise_by == "nodes"
 
     @property
     def central(self) -> bool:

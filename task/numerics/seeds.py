@@ -14,6 +14,8 @@ import numpy as np
 
 MODEL: Final = "model"  # initial parameters
 SELECTION: Final = "selection"  # which clients train in a round
+CYCLE: Final = "cycle"  # the order in which the model goes through the clients of a round
+GRAPH: Final = "graph"  # which clients a random regular graph links
 EVALUATION: Final = "evaluation"  # which clients evaluate in a round
 STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
 PARTITION: Final = "partition"  # who owns which examples

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from task.errors import StateError, local
 from task.privacy import noise
@@ -42,18 +42,14 @@ class Releases:
         self.path = path
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines; a last one that is not whole is of what was not done, and is cut off.
+        """Return the lines; a last one that is not whole is of what was not done, and does not count.
 
         Raises:
             StateError: Another line is damaged.
         """
         if not self.path.exists():
             return []
-        whole, _, rest = self.path.read_bytes().rpartition(b"\n")
-        if rest:
-            with self.path.open("r+b") as file:
-                file.truncate(len(whole) + 1 if whole else 0)
-                os.fsync(file.fileno())
+        whole, _, _ = self.path.read_bytes().rpartition(b"\n")
         found = []
         for i, line in enumerate(whole.splitlines(), start=1):
             try:
@@ -68,9 +64,18 @@ class Releases:
         """Add a line; it is on the disk when this returns."""
         make_folder(self.path.parent)
         new = not self.path.exists()
-        with open(self.path, "ab", opener=private) as file:
+        with open(self.path, "a+b", opener=private) as file:
+            self._cut(file)
             file.write((json.dumps(line, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
         if new:
             sync_folder(self.path.parent)
+
+    @staticmethod
+    def _cut(file: BinaryIO) -> None:
+        """Cut off a last line that is not whole, so that the next one does not become a part of it."""
+        end = file.seek(0, os.SEEK_END)
+        if end and (file.seek(end - 1), file.read(1))[1] != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)

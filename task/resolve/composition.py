@@ -13,9 +13,11 @@ from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import entry_of
 from task.resolve.private import why_not_central, why_not_local
+from task.secagg.grid import EXACT
 from task.spec.algorithms import ALGORITHMS
+from task.spec.encryption import why_not_added
 from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP
+from task.spec.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
 from task.spec.selections import SELECTIONS
 from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
@@ -26,14 +28,14 @@ class Choice:
     """Values of a run-config key that add something to an algorithm."""
 
     key: str
-    values: tuple[bool | str, ...]  # which are alike in what they need
+    values: tuple[bool | int | str, ...]  # which are alike in what they need
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
 
     def __str__(self) -> str:
         if self.values in ((SOME,), (BELOW_ONE,)):
             return f"{self.key} {self.values[0]}"
-        values = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in self.values]
+        values = [str(v).lower() if isinstance(v, int) else f'"{v}"' for v in self.values]
         return f"{self.key} = {' | '.join(values)}"
 
     def chosen(self, config: Config) -> bool:
@@ -42,8 +44,12 @@ class Choice:
         got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
         got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
         got["structured.kind"] = config.structured.kind
-        if self.key == "secagg":
-            return server.secagg
+        if self.key in ("secagg", "secagg-bits"):
+            return server.secagg and (self.key == "secagg" or server.secagg_bits < EXACT)
+        if self.key == "he":
+            return server.he
+        if self.key == "transcript":
+            return server.transcript in self.values
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -55,6 +61,7 @@ class Choice:
         return got[self.key] in self.values
 
 
+_REPEATS = "its clients train several times in a round"
 OWN = "package.module:name"  # stands for whatever a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
 FILE = "FILE"  # stands for any path
@@ -69,12 +76,17 @@ def _ala(entry: Algorithm) -> str:
 def _own_start(entry: Algorithm) -> str:
     if "ala" in entry.stages:
         return "its clients mix what they get with the model that the seed draws"
-    sent = MODEL_DOWN in entry.down and entry.private != "all"
+    sent = (MODEL_DOWN in entry.down or not entry.personal) and entry.private != "all"
     return "" if sent else "its clients begin with the model that the seed draws, which is never sent"
 
 
 def _nothing_up(entry: Algorithm) -> str:
     return "" if entry.up else "nothing goes up that a client could falsify"
+
+
+def _little(entry: Algorithm) -> str:
+    why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
+    return _nothing_up(entry) or (why if entry.repeats else "")
 
 
 def _no_base(entry: Algorithm) -> str:
@@ -94,12 +106,16 @@ def _structured(entry: Algorithm) -> str:
 
 
 def _ring(entry: Algorithm) -> str:
+    if entry.repeats:
+        return _REPEATS
     one_by_one = entry.phases or entry.individual or any(r.reduce == "collect" for r in entry.up)
     why = "the policy passes one model from client to client, and the rule needs several replies at once"
     return why if one_by_one else ""
 
 
 def _codec(entry: Algorithm) -> str:
+    if entry.repeats:
+        return f"{_REPEATS}, and codes are drawn, and what they leave out is kept, by round"
     if not coded_in(entry):
         return "nothing goes up that a code could stand for"
     return _no_base(entry)
@@ -131,11 +147,29 @@ def _by_examples(entry: Algorithm) -> str:
 def _secure(entry: Algorithm) -> str:
     if entry.pooled:
         return "its clients train on everybody's data, so that there is nothing to hide"
+    if entry.repeats:
+        return "the server would see the sums of single edges, which may have too few nodes"
     for contract in (entry, *entry.phases.values()):
         if single := [r.name for r in contract.up if r.reduce == "collect"]:
             return f"the rule needs each client's {single[0]!r}, and the server learns sums only"
         if single := [s.name for s in contract.up_scalars if s.reduce in ("collect", "max")]:
             return f"the rule needs single clients' {single[0]!r}, and the server learns sums only"
+    return ""
+
+
+def _rounded(entry: Algorithm) -> str:
+    if why := _secure(entry) or _no_base(entry):
+        return why
+    for r in (r for c in (entry, *entry.phases.values()) if c.work == "train" for r in c.up):
+        if r.reduce != "mean" or r.code or r.per or r.layout not in (SHARED, PARAMETERS):
+            return f"its clients send {r.name!r}, whose numbers no bound on updates holds for"
+    return ""
+
+
+def _summed(entry: Algorithm) -> str:
+    for contract in (entry, *entry.phases.values()):
+        if single := [r.name for r in contract.up if r.reduce == "collect"]:
+            return f'the rule needs each client\'s {single[0]!r}, which only "full" publishes'
     return ""
 
 
@@ -162,14 +196,17 @@ CHOICES: tuple[Choice, ...] = (
     ),
     Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
     Choice("attack.kind", ("label-flip",)),
-    Choice("attack.kind", ("little-is-enough",), _nothing_up),
+    Choice("attack.kind", ("little-is-enough",), _little),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
     Choice("dp.noise", (SOME,), why_not_central),
     Choice("dp.unit", ("example",), why_not_local),
+    Choice("secagg-bits", (64, 32), _rounded),
     Choice("secagg", (True,), _secure),
+    Choice("he", (True,), why_not_added),
+    Choice("transcript", ("sums",), _summed),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
 
@@ -196,6 +233,10 @@ def check_composition(config: Config) -> None:
         _check_parts(config)
     if config.server.secagg:
         _check_secure(config)
+    if config.server.he:
+        _check_encrypted(config)
+    if config.server.transcript != "none":
+        _check_transcript(config)
 
 
 def _check_secure(config: Config) -> None:
@@ -220,6 +261,51 @@ def _check_secure(config: Config) -> None:
          "a sum is opened once all nodes have answered or the time is up"),
     ):  # fmt: skip
         _refuse(on, ("secagg", "true", "false"), key, value, why)
+    bits = f"{server.secagg_bits}"
+    if server.secagg_bits < EXACT and not (server.max_update_norm or config.dp.central):
+        raise ConfigError(
+            f'run-config key "secagg-bits": expected {EXACT} with max-update-norm = 0, as without a bound on '
+            f"updates a sum of {bits} bits could wrap; got {bits}. Set max-update-norm: what is larger "
+            "is refused"
+        )
+
+
+def _check_encrypted(config: Config) -> None:
+    """Refuse keys that need single clients' models, or the model in clear, at the server."""
+    server, dp = config.server, config.dp
+    coded = "a ciphertext has every number whole, so that a code saves nothing"
+    columns = "the sums of each client's columns go up in clear"
+    for key, value, on, why in (
+        ("secagg", "true", server.secagg, "either hides single nodes' sums; masks cost less"),
+        ("dp.noise", f"{dp.noise:g}", dp.central, "the server adds noise to integers, and has ciphertexts"),
+        ("dp.unit", dp.unit, dp.local, "it was not verified together"),
+        ("codec.up", config.codec.up, config.codec.up != "none", coded),
+        ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
+        ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
+        ("dropout-width", f"{config.train.dropout_width:g}", config.train.dropout_width < 1,
+         "the server cannot cut parts out of a ciphertext"),
+        ("standardise", "true", config.data.standardise, columns),
+        ("missing", "mean", config.data.missing == "mean", columns),
+    ):  # fmt: skip
+        _refuse(on, ("he", "true", "false"), key, value, why)
+
+
+def _check_transcript(config: Config) -> None:
+    """Refuse keys under which a round cannot be computed again from what a transcript holds."""
+    server = config.server
+    if server.transcript == "full" and config.dp.central:
+        raise ConfigError(
+            'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
+            'masked ones, are without noise; got "full"'
+        )
+    noisy = config.dp.central and config.dp.noise_by == "nodes"
+    for key, value, on, why in (
+        ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
+        ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
+         "the sums of a coarser grid are not published"),
+        ("dp.noise-by", "nodes", noisy, "the sums that nodes noise are not published"),
+    ):  # fmt: skip
+        _refuse(on, ("transcript", server.transcript, "none"), key, value, why)
 
 
 def _check_parts(config: Config) -> None:
@@ -234,6 +320,8 @@ def _check_parts(config: Config) -> None:
         ("structured.kind", config.structured.kind, config.structured.kind != "none",
          "a restriction is of the whole model"),
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
+        ("transcript", config.server.transcript, config.server.transcript != "none",
+         "a transcript's sums are of whole models"),
         ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
+from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import FederatedDropout, ModelFamily
 from task.models.layer_split import last_linear, private_names, top_parameters
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
+from task.secagg.grid import EXACT, check_rounded
 from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
+from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
@@ -44,6 +47,8 @@ def contract_of(config: Config) -> Algorithm:
     entry = with_stages(entry, stages_of(config))
     if config.train.dropout_width < 1:
         entry = with_sub_models(entry)
+    if config.server.he:
+        entry = with_encryption(entry)
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 
 
@@ -58,6 +63,7 @@ def stages_of(config: Config) -> frozenset[str]:
     named |= {"structured": structured, "codec": coded, "codec-with-feedback": biased}
     named |= {"dp": config.dp.central and not config.dp.adaptive, "adaptive-dp": config.dp.adaptive}
     named["example-dp"] = config.dp.local
+    named["grid"] = config.server.secagg and config.server.secagg_bits < EXACT and not config.dp.central
     policy = SELECTIONS[config.server.selection].stages
     return frozenset(policy) | {name for name, on in named.items() if on}
 
@@ -89,6 +95,16 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         last_linear(model, "MOON")  # it compares what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
+    integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
+    if config.server.he and integers:
+        raise ConfigError(
+            f'run-config key "he": the model shares {integers[0]!r}, a counter, which ciphertexts do not '
+            'hold exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
+            f"got {config.model!r}"
+        )
+    if "grid" in entry.stages:
+        state = model.state_dict()
+        check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

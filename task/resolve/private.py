@@ -18,6 +18,8 @@ def why_not_central(entry: Algorithm) -> str:
     """Return why noise on sums cannot protect the clients of an algorithm; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
+    if entry.repeats:
+        return "its clients train several times in a round, and a round is accounted for once"
     if not entry.up:
         return "nothing goes up that noise could protect"
     contracts = [entry, *(p for p in entry.phases.values() if p.work == "train")]
@@ -45,6 +47,8 @@ def why_not_local(entry: Algorithm) -> str:
     """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
+    if entry.repeats:
+        return "its clients train several times in a round, and a round is accounted for once"
     if entry.phases or entry.solver not in STEPS_ALONE:
         return "its clients use their examples in other ways than in steps along the gradients of batches"
     if entry.private == "norm":
@@ -133,7 +137,15 @@ def _check_local(config: Config) -> None:
 
 def _check_central(config: Config) -> None:
     server, train, data = config.server, config.train, config.data
+    nodes, dp = config.dp.distributed, config.dp
     for key, expected, got, on, why in (
+        ("dp.noise-by", '"server"', "nodes", nodes and not server.secagg,
+         "without secagg = true the server sees each client's update before other nodes add noise"),
+        ("dp.clip-quantile", "0", dp.clip_quantile, nodes and dp.clip_quantile > 0,
+         'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it'),
+        ("dp.colluding", f"less than secagg-min-nodes = {server.secagg_min_nodes}", dp.colluding,
+         nodes and dp.colluding >= server.secagg_min_nodes,
+         "the noise of one node at least must stay unknown"),
         ("selection", '"uniform"', server.selection, server.selection != "uniform",
          "each client joins a round by a secret coin of its own"),
         ("fraction-train", "above 0", server.fraction_train, server.fraction_train == 0,

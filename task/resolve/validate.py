@@ -1,5 +1,7 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
+import re
+
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import OPTIMIZERS, TRACKERS
@@ -7,6 +9,7 @@ from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
+from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
@@ -42,6 +45,8 @@ def check_names(config: Config) -> None:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
+    _check_graph(config)
+    _check_edges(config)
     byzantine = config.robust.byzantine
     if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
@@ -95,6 +100,30 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_graph(config: Config) -> None:
+    """Refuse a number of clients that has no graph of the route."""
+    knobs, clients = config.d_psgd, config.data.num_clients
+    if config.algorithm == "d-psgd" and clients and (why := why_not(knobs.route, clients, knobs.degree)):
+        raise ConfigError(
+            f'run-config key "num-clients": {why}; or choose another "d-psgd.route"; got {clients}'
+        )
+
+
+def _check_edges(config: Config) -> None:
+    """Refuse edges that no client could belong to."""
+    knobs, clients = config.hierfavg, config.data.num_clients
+    try:
+        re.compile(knobs.pattern)
+    except re.error as err:
+        raise ConfigError(
+            f'run-config key "hierfavg.pattern": expected a regular expression; got {knobs.pattern!r}: {err}'
+        ) from None
+    if config.algorithm == "hierfavg" and not knobs.pattern and 0 < clients < knobs.edges:
+        raise ConfigError(
+            f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
+        )
 
 
 def _check_structured(config: Config) -> None:

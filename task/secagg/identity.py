@@ -9,6 +9,8 @@ It does not promise that a node was not revoked, as nodes are not told: a server
 a revoked kit has one node more on its side.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cryptography import x509
@@ -39,6 +41,43 @@ _SIZE = 4  # bytes of a part's length
 
 
 @dataclass(frozen=True)
+class Endorsement:
+    """That a key of one run is of a node of the federation."""
+
+    certificate: bytes  # of the node's long-term key, PEM
+    signature: bytes  # of the run's public key, by the long-term key
+    run: int  # Flower's id
+
+    def fields(self) -> dict[str, str]:
+        """Return it as texts."""
+        certificate = self.certificate.decode("ascii")
+        return {"certificate": certificate, "endorsement": self.signature.hex(), "session": str(self.run)}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, str]) -> "Endorsement | None":
+        """Return that of `fields`, None if there is none; raises KeyError or ValueError for half of one."""
+        if "certificate" not in fields:
+            return None
+        signature = bytes.fromhex(fields["endorsement"])
+        return cls(fields["certificate"].encode("ascii"), signature, int(fields["session"]))
+
+    @property
+    def name(self) -> str:
+        """Name of the node that the certificate says; raises ValueError if it is none."""
+        return ", ".join(_names(x509.load_pem_x509_certificate(self.certificate)))
+
+    def check(self, authority: bytes, name: str, public: bytes) -> None:
+        """Refuse a key that is not of the node of that name; `authority` is as of `check_proofs`.
+
+        Raises:
+            SecureAggregationError: Naming the node.
+        """
+        with _of_node(name):
+            signer = x509.load_pem_x509_certificate(authority)
+            _check_key(signer, self.run, name, self.certificate, public, self.signature)
+
+
+@dataclass(frozen=True)
 class Identity:
     """What a node proves its keys with in one run."""
 
@@ -64,6 +103,14 @@ class Identity:
         return PublicKeys(keys.sealing, keys.masking, proof)
 
 
+def identity_in(node_config: Mapping[str, object]) -> Identity | None:
+    """Return what a node config says that the node proves itself with; None if it cannot."""
+    certificate, key, signature = (str(node_config.get(k, "")) for k in (CERTIFICATE, RUN_KEY, SIGNATURE))
+    if not (certificate and key and signature):
+        return None
+    return Identity(certificate.encode(), bytes.fromhex(key), bytes.fromhex(signature))
+
+
 def check_proofs(authority: bytes, run: int, session: Session, roster: Roster) -> None:
     """Refuse a roster in which one node's keys are not of the node of that name.
 
@@ -74,32 +121,47 @@ def check_proofs(authority: bytes, run: int, session: Session, roster: Roster) -
     """
     signer = x509.load_pem_x509_certificate(authority)
     for name in roster.names:
-        try:
-            _check(signer, run, session, name, roster.keys[name])
-        except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as err:
-            why = str(err) or "a signature that is not valid"
-            raise SecureAggregationError(
-                f"node {name}: expected keys that the node of that name has signed, with the certificate "
-                f"in its kit (node.crt); got {why}"
-            ) from None
+        with _of_node(name):
+            keys = roster.keys[name]
+            certificate, public, signature, signed = _parts(keys.proof)
+            _check_key(signer, run, name, certificate, public, signature)
+            Ed25519PublicKey.from_public_bytes(public).verify(signed, _round_keys(session, keys))
 
 
-def _check(signer: x509.Certificate, run: int, session: Session, name: str, keys: PublicKeys) -> None:
-    certificate_, public, signature, signed = _parts(keys.proof)
-    certificate = x509.load_pem_x509_certificate(certificate_)
+@contextmanager
+def _of_node(name: str) -> Iterator[None]:
+    """Name the node whose proof is not valid in the block."""
+    try:
+        yield
+    except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as err:
+        why = str(err) or "a signature that is not valid"
+        raise SecureAggregationError(
+            f"node {name}: expected keys that the node of that name has signed, with the certificate "
+            f"in its kit (node.crt); got {why}"
+        ) from None
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    return [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+
+
+def _check_key(
+    signer: x509.Certificate, run: int, name: str, pem: bytes, public: bytes, signature: bytes
+) -> None:
+    """Check a node's certificate, and its signature of a key of the run."""
+    certificate = x509.load_pem_x509_certificate(pem)
     certificate.verify_directly_issued_by(signer)
     # The SuperLink has a certificate of the authority, too.
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     if list(usage) != [ExtendedKeyUsageOID.CLIENT_AUTH]:
         raise ValueError("a certificate that is not one of a node")
-    names = [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    names = _names(certificate)
     if names != [name]:
         raise ValueError(f"a certificate of {', '.join(names)[:80]}")
     key = certificate.public_key()
     if not isinstance(key, EllipticCurvePublicKey):
         raise ValueError("a certificate of a key of another kind")
     key.verify(signature, _run_key(run, public), ECDSA(SHA384()))
-    Ed25519PublicKey.from_public_bytes(public).verify(signed, _round_keys(session, keys))
 
 
 def _parts(proof: bytes) -> list[bytes]:

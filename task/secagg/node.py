@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from task.errors import SecureAggregationError
 from task.secagg import shamir
 from task.secagg.primitives import agree, derive, digest, public_of, seal, unseal
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session, own_mask, pair_mask
 from task.secagg.vector import Vector
 
 MOST_RELEASED = 1024  # sums that a node remembers
@@ -110,6 +110,16 @@ def give_shares(
     return replace(state, roster=roster.digest), out
 
 
+def noise_key(state: RoundMemory, session: Session, roster: Roster) -> bytes:
+    """Return the key of the noise that the node adds to its vector, of which a session has one.
+
+    Each session has noise of its own: with the same noise in two sums, one of which lacks a node or has
+    another vector of it, the difference would have that node's noise alone.
+    """
+    _known(state, session, roster)
+    return derive(state.secret, session.id, "noise")
+
+
 def mask(
     state: RoundMemory,
     session: Session,
@@ -129,14 +139,14 @@ def mask(
     _members(senders, roster, mine)
     _enough(len(senders), rules.least(len(roster.names)), "that sent shares")
     asked = _asked(senders)
-    about = asked + vector.digest()
+    about = asked + vector.tag(derive(state.secret, session.id, "vector"))
     if state.masked and not hmac.compare_digest(state.masked, about):
         raise SecureAggregationError("expected to mask one vector in a session; got a second one")
-    mask_own(vector, session, keys.seed)
-    for other in sorted(senders):
-        if other != mine:
-            agreed = agree(keys.masking, roster.keys[other].masking)
-            mask_pair(vector, session, roster, mine, other, agreed)
+    masks = [own_mask(vector, session, keys.seed)]
+    for other in sorted(set(senders) - {mine}):
+        agreed = agree(keys.masking, roster.keys[other].masking)
+        masks.append(pair_mask(vector, session, roster, mine, other, agreed))
+    vector.mask(masks)
     return replace(state, masked=about)
 
 
@@ -148,11 +158,15 @@ def unmask(
     senders: Collection[str],
     alive: Collection[str],
     sealed: Mapping[str, bytes],
+    *,
+    once: bool = False,
 ) -> tuple[RoundMemory, dict[str, int]]:
     """Return one share of each of the nodes that sent shares, and forget the session's secret.
 
     It is a share of the seed of the own mask of those that are `alive`, whose vectors are in the sum, and of
-    the masking key of the others. `sealed` are the encrypted shares for this node, by sender.
+    the masking key of the others. `sealed` are the encrypted shares for this node, by sender. With `once`, no
+    second sum of the round is opened, of the same nodes either: each has noise of its own, and both together
+    have less.
 
     Raises:
         SecureAggregationError: The lists are not those of this session, or too short; the shares were not
@@ -168,6 +182,11 @@ def unmask(
     _enough(len(alive), rules.least(len(roster.names)), "whose sum may be seen")
     whose = _asked(alive)
     before = state.released.get(session.sum)
+    if before is not None and once:
+        raise SecureAggregationError(
+            f"round {session.round}: this node helped to open a sum of this round; another one would have "
+            "other noise, and both together less"
+        )
     if before is not None and not hmac.compare_digest(before, whose):
         raise SecureAggregationError(
             f"round {session.round}: this node helped to open the sum of other nodes in this round; the "

@@ -8,15 +8,18 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from task.errors import SecureAggregationError
 
 KEY_BYTES = 32
 TAG_BYTES = 16  # by which a ciphertext is longer than its text
 _ONCE = bytes(12)  # the nonce of a key that encrypts one text
+_FIRST = bytes(16)  # counter block at which a key's one keystream begins
 
 
 def encode(*parts: str | bytes | int) -> bytes:
@@ -35,6 +38,17 @@ def digest(*parts: str | bytes | int) -> bytes:
     """Return the SHA-256 of the parts, 32 bytes."""
     made = Hash(SHA256())
     made.update(encode(*parts))
+    return made.finalize()
+
+
+def tag(key: bytes, *parts: bytes | memoryview) -> bytes:
+    """Return Poly1305's tag of the parts one after the other, 16 bytes, under a key that nobody else knows.
+
+    Who does not know the key finds no second text of the same tag, nor a first of two, but by chance.
+    """
+    made = Poly1305(key)
+    for part in parts:
+        made.update(part)
     return made.finalize()
 
 
@@ -82,10 +96,13 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
 
 
 class Keystream:
-    """The ChaCha20 keystream of a key that gives no other, piece by piece."""
+    """The keystream of a key that gives no other, piece by piece: AES-256 in counter mode.
+
+    A key gives fewer than 2^32 blocks, so that it is told from random bytes with a chance below 2^-64.
+    """
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._cipher = Cipher(AES(key), CTR(_FIRST)).encryptor()
 
     def fill(self, buffer: memoryview, zeros: memoryview) -> None:
         """Write the next bytes into a buffer; `zeros` are as many zeros."""

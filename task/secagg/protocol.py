@@ -6,9 +6,9 @@ from functools import cached_property
 
 from task.errors import SecureAggregationError
 from task.secagg.primitives import KEY_BYTES, derive, digest
-from task.secagg.vector import Vector
+from task.secagg.vector import Mask, Vector
 
-PROTOCOL = "bouquet secure aggregation 1"
+PROTOCOL = "bouquet secure aggregation 2"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Roster:
         return self.names.index(name) + 1
 
 
-def mask_pair(
+def pair_mask(
     vector: Vector,
     session: Session,
     roster: Roster,
@@ -121,18 +121,17 @@ def mask_pair(
     agreed: bytes,
     *,
     undo: bool = False,
-) -> None:
-    """Add node `mine`'s mask with another node in place, or take it away; their keys agree on `agreed`.
+) -> Mask:
+    """Return node `mine`'s mask with another node, or what takes it away; their keys agree on `agreed`.
 
     The two nodes' masks cancel: the node whose name comes first adds it.
     """
     first, second = sorted((mine, other))
     keys = [roster.keys[name].masking for name in (first, second)]
-    key = derive(agreed, session.id, "pair", *keys, len(vector.low), len(vector.numbers))
-    vector.mask(key, 1 if (mine == first) != undo else -1)
+    key = derive(agreed, session.id, "pair", *keys, *vector.form)
+    return key, 1 if (mine == first) != undo else -1
 
 
-def mask_own(vector: Vector, session: Session, seed: bytes, *, undo: bool = False) -> None:
-    """Add a node's own mask in place, or take it away."""
-    key = derive(seed, session.id, "own", len(vector.low), len(vector.numbers))
-    vector.mask(key, -1 if undo else 1)
+def own_mask(vector: Vector, session: Session, seed: bytes, *, undo: bool = False) -> Mask:
+    """Return a node's own mask, or what takes it away."""
+    return derive(seed, session.id, "own", *vector.form), -1 if undo else 1

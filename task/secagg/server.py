@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from task.errors import SecureAggregationError
 from task.secagg import shamir
 from task.secagg.primitives import agree, public_of
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session, own_mask, pair_mask
 from task.secagg.vector import Vector
 
 
@@ -52,7 +52,7 @@ class Aggregation:
         if name not in self.senders or name in self.alive:
             raise SecureAggregationError(f"node {name}: expected one vector of a node that sent shares")
         if self._sum is None:
-            self._sum = Vector.zeros(len(vector.low), len(vector.numbers))
+            self._sum = Vector.zeros(*vector.form)
         self._sum.add(vector)
         self.alive = tuple(sorted((*self.alive, name)))
 
@@ -71,17 +71,19 @@ class Aggregation:
         self._left(len(good), "sent shares of the masks")
         assert self._sum is not None
         t, made = self.rules.t(len(self.roster.names)), self._sum
+        masks = []
         for v in self.senders:
             of_v = {self.roster.number(u): sent[v] for u, sent in good.items()}
             secret = shamir.combine(of_v, t)
             if v in self.alive:
-                mask_own(made, self.session, secret, undo=True)
+                masks.append(own_mask(made, self.session, secret, undo=True))
                 continue
             if not hmac.compare_digest(public_of(secret), self.roster.keys[v].masking):
                 raise SecureAggregationError(f"node {v}: expected shares of its masking key; got others")
             for u in self.alive:
                 agreed = agree(secret, self.roster.keys[u].masking)
-                mask_pair(made, self.session, self.roster, u, v, agreed, undo=True)
+                masks.append(pair_mask(made, self.session, self.roster, u, v, agreed, undo=True))
+        made.mask(masks)
         self._sum = None
         return made
 

@@ -1,5 +1,7 @@
 """What is masked: a node's sums as integers modulo 2^96, and a few numbers that are exact sums of float64s.
 
+Sums on a declared grid (`task.secagg.grid`) are integers modulo 2^64 or 2^32 and have no upper word.
+
 `words` of a sum V = high 2^31 + low (`task.numerics.reduce`) are those of V as one two's complement integer:
 the lower 64 bits and the upper 32. Masks are the raw words of a keystream. Sums of masked words give the same
 words as the sum itself, whatever the order, as long as |V| stays below 2^95.
@@ -11,37 +13,39 @@ float64s have room.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.hashes import SHA256, Hash
 
 from task.errors import SecureAggregationError
-from task.secagg.primitives import Keystream, encode
+from task.secagg.grid import EXACT
+from task.secagg.primitives import Keystream, encode, tag
 
-Low = npt.NDArray[np.uint64]
+Low = npt.NDArray[np.uint64] | npt.NDArray[np.uint32]
 High = npt.NDArray[np.uint32]
-BITS = 96  # of a sum
+Mask = tuple[bytes, int]  # key of a keystream, and whether it is added (1) or subtracted (-1)
 CARRY = 31  # bits of `low` in a sum's two limbs
-WORD_BYTES = 12
 NUMBER_UNIT, NUMBER_BYTES = 1074, 276
 NUMBER_MODULUS = 1 << (8 * NUMBER_BYTES)
 _BLOCK = 1 << 15  # numbers that are masked at a time: their words stay in the cache
-_ZEROS = memoryview(bytes(8 * _BLOCK))
+_ZEROS = memoryview(bytes(EXACT // 8 * _BLOCK))
+_COUNTS = 127  # masks whose carries a signed byte can count
 
 
 @dataclass
 class Vector:
-    """Integers modulo 2^96, [N], and numbers modulo 2^2208; masked or not."""
+    """Integers modulo 2^96, 2^64 or 2^32, [N], and numbers modulo 2^2208; masked or not."""
 
-    low: Low  # their lower 64 bits
-    high: High  # their upper 32 bits
+    low: Low  # their lower 64 bits, or all 32
+    high: High  # their upper 32 bits, if there are 96
     numbers: list[int]
 
     @classmethod
-    def zeros(cls, size: int, numbers: int) -> "Vector":
+    def zeros(cls, bits: int, size: int, numbers: int) -> "Vector":
         """Return a vector of zeros."""
-        return cls(np.zeros(size, np.uint64), np.zeros(size, np.uint32), [0] * numbers)
+        low, high = words_like(bits, size).values()
+        return cls(low, high, [0] * numbers)
 
     def add(self, other: "Vector") -> None:
         """Add another vector.
@@ -49,47 +53,72 @@ class Vector:
         Raises:
             SecureAggregationError: It is not of this form.
         """
-        if other.low.shape != self.low.shape or other.high.shape != self.high.shape:
+        if other.form != self.form or other.high.shape != self.high.shape:
+            (bits, size, numbers), got = self.form, other.form
             raise SecureAggregationError(
-                f"expected a masked vector of {self.low.size} numbers; "
-                f"got {other.low.size} and {other.high.size}"
+                f"expected a masked vector of {size} sums of {bits} bits and {numbers} scalars; got {got[1]} "
+                f"of {got[0]} and {got[2]}"
             )
-        if len(other.numbers) != len(self.numbers):
-            raise SecureAggregationError(
-                f"expected {len(self.numbers)} masked scalars; got {len(other.numbers)}"
-            )
-        _add(self.low, self.high, other.low, other.high)
+        self.low += other.low
+        if self.high.size:
+            self.high += other.high
+            self.high += self.low < other.low
         for i, number in enumerate(other.numbers):
             self.numbers[i] = (self.numbers[i] + number) % NUMBER_MODULUS
 
-    def mask(self, key: bytes, sign: int) -> None:
-        """Add (`sign` 1) or subtract (-1) the keystream of a key in place."""
-        stream = Keystream(key)
-        size = min(_BLOCK, self.low.size)
-        low, high = np.empty(size, np.uint64), np.empty(size, np.uint32)
+    @property
+    def form(self) -> tuple[int, int, int]:
+        """Bits of its sums, how many there are, and how many numbers: part of every mask's key."""
+        bits = 32 if self.low.itemsize == 4 else EXACT if self.high.size == self.low.size else 64
+        return bits, len(self.low), len(self.numbers)
+
+    def mask(self, masks: Sequence[Mask]) -> None:
+        """Add (sign 1) or subtract (-1) the keystreams of some keys in place.
+
+        All of them are added up block by block while a block is in the cache. What the lower words carry is
+        counted by itself, in bytes, and goes into the upper words once in a while.
+        """
+        streams = [(Keystream(key), sign) for key, sign in masks]
+        size, wide = min(_BLOCK, self.low.size), self.low.itemsize
+        step = wide + 4 * (self.high.size > 0)  # bytes of a sum
+        buffer, over = np.empty(step * size, np.uint8), np.empty(size, bool)
+        carry = np.zeros(size, np.int8)
         for start in range(0, self.low.size, _BLOCK):
-            mine = slice(start, min(start + _BLOCK, self.low.size))
-            n = mine.stop - mine.start
-            stream.fill(low[:n].data.cast("B"), _ZEROS[: 8 * n])
-            stream.fill(high[:n].data.cast("B"), _ZEROS[: 4 * n])
-            (_add if sign > 0 else _subtract)(self.low[mine], self.high[mine], low[:n], high[:n])
-        for i, number in enumerate(self.numbers):
-            mask = int.from_bytes(stream.read(NUMBER_BYTES), "little")
-            self.numbers[i] = (number + sign * mask) % NUMBER_MODULUS
+            low, high = self.low[start : start + _BLOCK], self.high[start : start + _BLOCK]
+            n = low.size
+            more, zeros = buffer[: step * n], _ZEROS[: step * n]
+            more_low, more_high = more[: wide * n].view(low.dtype), more[wide * n :].view(np.uint32)
+            for i, (stream, sign) in enumerate(streams, start=1):
+                stream.fill(more.data, zeros)
+                if not high.size:
+                    (np.add if sign > 0 else np.subtract)(low, more_low, out=low)
+                    continue
+                if sign > 0:
+                    low += more_low
+                    np.less(low, more_low, out=over[:n])
+                    high += more_high
+                    carry[:n] += over[:n].view(np.int8)
+                else:
+                    np.less(low, more_low, out=over[:n])
+                    low -= more_low
+                    high -= more_high
+                    carry[:n] -= over[:n].view(np.int8)
+                if i % _COUNTS == 0 or i == len(streams):
+                    high += carry[:n].astype(np.int32).view(np.uint32)
+                    carry[:n] = 0
+        for stream, sign in streams:
+            for i, number in enumerate(self.numbers):
+                mask = int.from_bytes(stream.read(NUMBER_BYTES), "little")
+                self.numbers[i] = (number + sign * mask) % NUMBER_MODULUS
 
     def number_bytes(self) -> bytes:
         """Return the numbers for the wire, `NUMBER_BYTES` each, little endian."""
         return b"".join(n.to_bytes(NUMBER_BYTES, "little") for n in self.numbers)
 
-    def digest(self) -> bytes:
-        """Return the SHA-256 of all of it, 32 bytes."""
-        made = Hash(SHA256())
-        made.update(encode(len(self.low), len(self.numbers)))
-        for part in (self.low.data, self.high.data):
-            if part.nbytes:
-                made.update(part.cast("B"))
-        made.update(self.number_bytes())
-        return made.finalize()
+    def tag(self, key: bytes) -> bytes:
+        """Return 16 bytes that no other vector has, for who does not know the key (`primitives.tag`)."""
+        words = [part.data.cast("B") for part in (self.low, self.high) if part.nbytes]
+        return tag(key, encode(*self.form), *words, self.number_bytes())
 
 
 def numbers_from(raw: bytes) -> list[int]:
@@ -101,6 +130,23 @@ def numbers_from(raw: bytes) -> list[int]:
     if len(raw) % NUMBER_BYTES:
         raise SecureAggregationError(f"expected scalars of {NUMBER_BYTES} bytes; got {len(raw)} bytes in all")
     return [int.from_bytes(raw[i : i + NUMBER_BYTES], "little") for i in range(0, len(raw), NUMBER_BYTES)]
+
+
+def words_like(bits: int, size: int) -> dict[str, npt.NDArray[Any]]:
+    """Return zeros of the words of so many sums, by name: ``low`` and ``high``."""
+    low = np.zeros(size, np.uint32 if bits == 32 else np.uint64)
+    return {"low": low, "high": np.zeros(size if bits == EXACT else 0, np.uint32)}
+
+
+def as_residues(sums: npt.NDArray[np.int64], bits: int) -> tuple[Low, High]:
+    """Return sums modulo 2^64 or 2^32 as words."""
+    low = sums.astype(np.int64).view(np.uint64)
+    return low if bits == 64 else low.astype(np.uint32), np.zeros(0, np.uint32)
+
+
+def as_sums(low: Low) -> npt.NDArray[np.int64]:
+    """Return the sums that have these residues and lie around 0."""
+    return low.view(np.int64 if low.itemsize == 8 else np.int32).astype(np.int64)
 
 
 def as_words(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> tuple[Low, High]:
@@ -147,19 +193,8 @@ def total(values: Iterable[float]) -> Fraction:
     return sum((Fraction(v) for v in values), Fraction(0))
 
 
-def joined(parts: Sequence[tuple[Low, High]]) -> tuple[Low, High]:
+def joined(bits: int, parts: Sequence[tuple[Low, High]]) -> tuple[Low, High]:
     """Return the words of several arrays one after the other."""
-    low = np.concatenate([np.zeros(0, np.uint64), *(low.reshape(-1) for low, _ in parts)])
-    return low, np.concatenate([np.zeros(0, np.uint32), *(high.reshape(-1) for _, high in parts)])
-
-
-def _add(low: Low, high: High, more_low: Low, more_high: High) -> None:
-    low += more_low
-    high += more_high
-    high += low < more_low
-
-
-def _subtract(low: Low, high: High, less_low: Low, less_high: High) -> None:
-    high -= less_high
-    high -= low < less_low
-    low -= less_low
+    low, high = words_like(bits, 0).values()
+    low = np.concatenate([low, *(low.reshape(-1) for low, _ in parts)])
+    return low, np.concatenate([high, *(high.reshape(-1) for _, high in parts)])

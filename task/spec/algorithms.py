@@ -40,6 +40,8 @@ _LIPSCHITZ = Scalar(
     "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50, reduce="sum"
 )
 
+_NODE_DOWN = Record("model", SHARED, "x_i, the client's own mixed model", to="each")
+
 _NO_STEP = "its clients send one gradient and take no step"
 _PATH = "its clients take the mean of their gradients from the length of their steps"
 _REDUCED = "its steps are variance-reduced gradients, of which the rule sets the scale"
@@ -78,6 +80,19 @@ _GLOBAL = (
             "adaptive-tau.tau-max": 1, "adaptive-tau.budget": 1e9, "adaptive-tau.resource": "model",
             "local-steps": 1,
         },
+    ),
+    Algorithm(
+        "d-psgd", "D-PSGD", paper("1705.09056"),
+        about="Peer to peer: after training, each client's model is mixed with its neighbours' on a graph.",
+        solver="d-psgd",
+        down=(_NODE_DOWN,),
+        up=(replace(MODEL_UP, meaning="y_i, x_i after local training", reduce="collect"),),
+        weight="uniform",
+        evaluation=(_NODE_DOWN,),
+        group="topology",
+        neutral={"d-psgd.route": "complete", "fraction-train": 1.0},
+        equal_sizes=True,
+        biased="at a fixed step the nodes of a sparse graph keep apart, and their gradients differ",
     ),
     # A huge tau drowns the sum of squares: sqrt(v) + tau = 2 tau = eta.
     Algorithm(
@@ -234,6 +249,17 @@ _GLOBAL = (
             Record("frequency", COLUMNS, "phi^j, share of the cohort's examples with a non-zero feature j"),
         ),
         neutral={"local-epochs": 1, "batch-size": 0},
+    ),
+    Algorithm(
+        "hierfavg", "HierFAVG", paper("1905.06641"),
+        about="Clients are averaged at the edges several times before the edges are averaged in the cloud.",
+        down_scalars=(
+            Scalar("training", "(t - 1) kappa_2 + j of edge round j, by which batches are drawn", low=1),
+        ),
+        repeats=True,
+        group="topology",
+        neutral={"hierfavg.kappa2": 1},
+        biased="between two means over all, edges drift towards the optima of their own clients",
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),

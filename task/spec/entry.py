@@ -14,6 +14,7 @@ GROUPS = {
     "global": "One global model",
     "fair": "One global model that is fair to all clients",
     "robust": "One global model in spite of malicious clients",
+    "topology": "Models that are mixed at edges or on a graph of peers",
     "own": "A model for each client",
     "baseline": "Baselines to compare with",
 }
@@ -66,6 +67,8 @@ class Algorithm:
     private: Private = ""
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
+    # Whether a client may train several times in a round, each time with batches of its own.
+    repeats: bool = False
     # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
     group: str = ""
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
@@ -102,6 +105,16 @@ class Algorithm:
     def noised(self) -> bool:
         """Whether the server adds noise to sums of what clients clip (`task.spec.stages`)."""
         return any(r.clipped for r in self.up)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nodes send ciphertexts (`task.spec.encryption`)."""
+        return any(r.encrypted for r in self.up)
+
+    @property
+    def rounded(self) -> bool:
+        """Whether clients send integers on the grid of the sum (`task.spec.stages`)."""
+        return any(r.rounded for r in self.up)
 
     @property
     def individual(self) -> bool:

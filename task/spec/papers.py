@@ -54,6 +54,10 @@ _PAPERS = """
     Oort: Efficient Federated Learning via Guided Participant Selection
 1612.01474 2017 Lakshminarayanan, Pritzel, Blundell
     Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles
+1705.09056 2017 Lian, Zhang, Zhang, Hsieh, Zhang, Liu
+    Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel SGD
+1905.06641 2020 Liu, Zhang, Song, Letaief
+    Client-Edge-Cloud Hierarchical Federated Learning
 2103.16257 2021 Li, He, Song
     Model-Contrastive Federated Learning
 2012.04221 2021 Li, Hu, Beirami, Smith
@@ -90,7 +94,7 @@ _PAPERS = """
     FedALA: Adaptive Local Aggregation for Personalized Federated Learning
 2012.08565 2021 Zhang, Sapra, Fidler, Yeung, Alvarez
     Personalized Federated Learning with First Order Model Optimization
-"""
+"""  # noqa: E501 - a title
 
 
 _LINES = _PAPERS.strip().splitlines()

@@ -77,6 +77,12 @@ class Record:
     # Whether it travels as integers, the change from its base clipped to a norm (`task.privacy.grid`), which
     # are summed before noise is added; the stage sets it.
     clipped: bool = False
+    # Whether a node sends the sum over its clients as a ciphertext (`task.encryption`), which the server adds
+    # to the others' without opening it.
+    encrypted: bool = False
+    # Whether it travels as integers, the change from its base times the client's weight rounded to a grid
+    # (`task.secagg.grid`), which are summed as they are; the stage sets it.
+    rounded: bool = False
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:
@@ -85,9 +91,14 @@ class Record:
             object.__setattr__(self, "carry", "each")
 
     @property
+    def integers(self) -> bool:
+        """Whether it travels as integers on a grid, and is summed without weights."""
+        return self.clipped or self.rounded
+
+    @property
     def folded(self) -> Reduce:
         """What the fold makes of many clients' records, before anything else."""
-        return "sum" if self.clipped else self.reduce
+        return "sum" if self.integers else self.reduce
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala  ->  structured  ->  example-dp  ->  training  ->  loss  ->  attack  ->  canary  ->  codec  ->  dp
+    ala -> structured -> example-dp -> training -> loss -> attack -> canary -> codec -> grid | dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -71,6 +71,12 @@ def _with_feedback(entry: Algorithm) -> Algorithm:
     return replace(coded, keeps=(*coded.keeps, *residuals, LAST_CODE))
 
 
+def _with_grid(entry: Algorithm) -> Algorithm:
+    """Let clients send what they change, by their weights, as integers of a declared grid."""
+    phases = {n: _added(p, "grid") if p.work == "train" else p for n, p in entry.phases.items()}
+    return replace(entry, up=tuple(replace(r, rounded=True) for r in entry.up), phases=phases)
+
+
 # Of adaptive clipping, Andrew et al. 2021, arXiv 1905.03871: b_k - 1/2, b_k = 1 if |Delta_k| <= C, else 0.
 UNCLIPPED = Record(
     "unclipped", ONE, "b_k - 1/2, whether the update's norm was within the bound C", "sum", clipped=True
@@ -113,6 +119,7 @@ STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "canary": _with_canary,
     "codec": _with_codec,
     "codec-with-feedback": _with_feedback,
+    "grid": _with_grid,
     "dp": _with_dp,
     "adaptive-dp": _with_adaptive_dp,
 }

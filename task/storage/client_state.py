@@ -49,6 +49,11 @@ def folder_of(root: Path, run_name: str, run: str) -> Path:
     return root / safe_name(run_name) / (safe_name(run[:12]) or NO_RUN)
 
 
+def receipts_of(root: Path, run: str) -> Path:
+    """Return the folder of the receipts of a run, by its id; no run's own folder begins with a dot."""
+    return root / ".receipts" / safe_name(run)
+
+
 def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, durable: bool = True) -> None:
     """Replace a file of kept state, atomically; `header.fields` names the fields.
 

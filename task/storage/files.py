@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,6 +123,18 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temp)
         raise
+
+
+def write_once(path: Path, make: Callable[[], bytes]) -> None:
+    """Write what `make` returns, unless the file is there; of processes that start at once, one writes."""
+    if path.exists():
+        return
+    make_folder(path.parent)
+    with tempfile.NamedTemporaryFile(dir=path.parent) as temp:
+        temp.write(make())
+        temp.flush()
+        with suppress(FileExistsError):
+            os.link(temp.name, path)
 
 
 def write_text(path: Path, text: str) -> None:

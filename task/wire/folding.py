@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from task.encryption.sums import Ciphertexts, Sealing
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect
@@ -17,6 +18,8 @@ from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
 
+Encrypted = Callable[[NamedArrays], Sealing | Ciphertexts]  # returns the reduction of arrays of this form
+
 
 class Folding:
     """The reductions of what goes up in one message, by its contract.
@@ -24,7 +27,8 @@ class Folding:
     `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
     client's update. If the result `carries` on as `partials`, records that a node carries one by one are
     collected instead of reduced, and those that it forwards as codes are only checked. `models` are the parts
-    of the model that clients have, where they differ and this side knows them.
+    of the model that clients have, where they differ and this side knows them. `ciphertexts` makes the
+    reduction of an encrypted record: a node's own, which has a key, or the server's.
     """
 
     def __init__(
@@ -35,12 +39,14 @@ class Folding:
         *,
         carries: bool = False,
         models: SubModels | None = None,
+        ciphertexts: Encrypted = Ciphertexts,
     ) -> None:
         self.entry, self.like, self.bound, self.models = entry, like, bound, models
+        self.ciphertexts = ciphertexts
         each = {r.name for r in entry.up if carries and r.carry == "each"}
         codes = {r.name for r in entry.up if r.name in each and r.coded}
         collects = {r.name for r in entry.up if r.name in each and r.reduce != "collect"}
-        self.reductions: dict[str, Reduction] = {
+        self.reductions: dict[str, Reduction | Ciphertexts] = {
             r.name: Collect(like[r.name]) if r.name in collects else self.reduction(r)
             for r in entry.up
             if r.name not in codes
@@ -48,7 +54,9 @@ class Folding:
         # What is reduced elsewhere must fit that reduction too.
         self._later = {r.name: self.reduction(r) for r in entry.up if r.name in collects | codes}
 
-    def reduction(self, record: Record, rows: Mapping[str, NamedArrays] = MappingProxyType({})) -> Reduction:
+    def reduction(
+        self, record: Record, rows: Mapping[str, NamedArrays] = MappingProxyType({})
+    ) -> Reduction | Ciphertexts:
         """Return a record's reduction of what a `Collect` wrote as its partial; empty without `rows`.
 
         Raises:
@@ -56,7 +64,9 @@ class Folding:
         """
         parts = self.models if record.layout == SUB_MODEL else None
         like = self.like[record.name]
-        if record.clipped:  # a sum of int32
+        if record.encrypted:
+            return self.ciphertexts(like)
+        if record.integers:  # a sum of int32 or int64
             like = {n: as_integers(a, np.int64) for n, a in like.items()}
         made = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)
         for client, row in rows.items():
@@ -77,8 +87,9 @@ class Folding:
         Raises:
             FieldError: Something is not as expected; nothing was folded then.
         """
-        found, weight = {}, self.weight(row)
+        found, weights = {}, {r.name: 1 if r.integers else self.weight(row) for r in self.entry.up}
         for r in self.entry.up:
+            weight = weights[r.name]
             peaks = check_arrays(r.name, arrays[r.name], self.like[r.name])
             if r.name in self.reductions:
                 found[r.name] = self.reductions[r.name].check(arrays[r.name], weight, client, peaks)
@@ -88,7 +99,7 @@ class Folding:
 
         def fold() -> None:
             for name, reduction in self.reductions.items():
-                reduction.add(arrays[name], weight, client, found[name])
+                reduction.add(arrays[name], weights[name], client, found[name])
 
         return fold
 
@@ -105,3 +116,23 @@ class Folding:
                 reduction = self.reduction(r, reduction.partial())
             made[r.name] = reduction.result()
         return made
+
+
+def reduced(
+    entry: Algorithm,
+    like: Mapping[str, NamedArrays],
+    partials: Mapping[str, Mapping[str, NamedArrays]],
+    weight: int,
+    count: int,
+) -> dict[str, Arrays]:
+    """Return the reduced arrays by record of sums that are `Folding.partials` of so many clients.
+
+    Raises:
+        FieldError: They leave the exact range.
+    """
+    folding = Folding(entry, like, NormBound(0.0, {}, frozenset()))
+    for r in entry.up:
+        reduction = folding.reductions[r.name]
+        bounds = reduction.check_merge(partials[r.name], count)
+        reduction.merge(partials[r.name], weight, count, bounds)
+    return folding.results()

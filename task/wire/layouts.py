@@ -53,7 +53,9 @@ class Forms:
 
     def _of(self, record: Record) -> Arrays:
         like = self.like(record.layout)
-        return {n: as_integers(a, np.int32) for n, a in like.items()} if record.clipped else like
+        if not record.integers:
+            return like
+        return {n: as_integers(a, np.int32 if record.clipped else np.int64) for n, a in like.items()}
 
 
 def as_integers(a: np.ndarray, dtype: type) -> np.ndarray:

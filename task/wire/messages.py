@@ -40,6 +40,7 @@ from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged
 from task.wire.layouts import Forms
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
+TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
@@ -142,10 +143,10 @@ def read_arrays(record: ArrayRecord) -> Arrays:
     Raises:
         WireError: An array cannot be decoded; its name is the error's field.
     """
-    return {name: a.copy() for name, a in _views(record).items()}
+    return {name: a.copy() for name, a in views(record).items()}
 
 
-def _views(record: ArrayRecord) -> Arrays:
+def views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
     return {
         name: npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()
@@ -326,7 +327,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
             raise FieldError(METRICS, "one MetricRecord", f"{len(metrics)}")
         scalars = cast(dict[str, float], dict(next(iter(metrics.values()))))
         check_columns(scalars)
-        arrays = {name: _views(record) for name, record in records_of(content, ArrayRecord).items()}
+        arrays = {name: views(record) for name, record in records_of(content, ArrayRecord).items()}
         return NodeReply(
             list(asked), {k: [v] for k, v in scalars.items()}, upload=ClientUpdate(arrays, scalars)
         )
@@ -341,7 +342,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in records_of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
-        partials.setdefault(field_name, {})[part] = _views(record)
+        partials.setdefault(field_name, {})[part] = views(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
 
 

@@ -12,6 +12,8 @@ record             what it holds
                    they diverged
 =================  ==========================================================================================
 
+Where the contract's records are integers (`Record.integers`) the words have ``secagg-bits`` each, else 96.
+
 The numbers are 1, the clients, the sum of their weights and of their examples, and six sums of each scalar.
 """
 
@@ -25,6 +27,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.secagg.grid import EXACT, MOST
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.secagg.sums import ScalarSums, Sums
 from task.secagg.vector import (
@@ -33,10 +36,13 @@ from task.secagg.vector import (
     as_fraction,
     as_limbs,
     as_number,
+    as_residues,
+    as_sums,
     as_words,
     joined,
     numbers_from,
     total,
+    words_like,
 )
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.wire import messages as wire
@@ -56,6 +62,11 @@ MOST_LIMB = 2**62  # |high| of the sum over all nodes
 def as_summed(entry: Algorithm) -> Algorithm:
     """Return a contract whose records a node sends summed: as arrays, one partial of its clients."""
     return replace(entry, up=tuple(replace(r, carry="partial", coded=False) for r in entry.up))
+
+
+def bits_of(entry: Algorithm, secagg_bits: int) -> int:
+    """Return the bits of a sum under a contract."""
+    return secagg_bits if entry.up and all(r.integers for r in entry.up) else EXACT
 
 
 def scalar_names(entry: Algorithm) -> list[str]:
@@ -145,11 +156,12 @@ def vector_of(
     rows: Sequence[Mapping[str, float]],
     weights: Sequence[int],
     nodes: int,
+    bits: int = EXACT,
 ) -> Vector:
     """Return what a node masks: its clients' reductions and the sums of their scalars.
 
     `partials` are as `Folding.partials`, by upward record; `rows` the clients' scalars, `weights` their
-    weights; so many `nodes` are summed.
+    weights; so many `nodes` are summed, modulo 2^bits.
 
     Raises:
         FieldError: A sum would not fit with those of the other nodes.
@@ -158,6 +170,9 @@ def vector_of(
     for r in entry.up:
         highs, lows = partials[r.name]["high"], partials[r.name].get("low", {})
         for name in sorted(highs):
+            if bits < EXACT:
+                parts.append(_residues(name, highs[name], bits))
+                continue
             high = highs[name].astype(np.int64)
             low = lows[name].astype(np.int64) if name in lows else high & ((1 << CARRY) - 1)
             high = high if name in lows else high >> CARRY
@@ -179,14 +194,21 @@ def vector_of(
             Fraction(len(sent)),
             total(v for v, _, _ in sent),
         ]
-    return Vector(*joined(parts), [as_number(n) for n in numbers])
+    return Vector(*joined(bits, parts), [as_number(n) for n in numbers])
+
+
+def _residues(name: str, sums: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    if sums.size and (most := max(int(sums.max()), -int(sums.min()))) > MOST[bits]:
+        raise FieldError(name, f"{FINITE}s whose sum fits {bits} bits", f"{most} units")
+    return as_residues(sums, bits)
 
 
 def masked_content(vector: Vector, failed: Iterable[wire.RejectedReply]) -> RecordDict:
     """Return the answer with masked numbers; of clients that failed it says that, and no more."""
     bad = list(failed)
     content = RecordDict()
-    content[MASKED] = wire.pack_arrays({"low": vector.low, "high": vector.high})
+    words = {"low": vector.low, "high": vector.high} if vector.form[0] == EXACT else {"low": vector.low}
+    content[MASKED] = wire.pack_arrays(words)
     content[SECAGG] = ConfigRecord(
         {
             NUMBERS: vector.number_bytes(),
@@ -198,22 +220,24 @@ def masked_content(vector: Vector, failed: Iterable[wire.RejectedReply]) -> Reco
 
 
 def read_masked(
-    content: RecordDict, clients: Collection[str], server_round: int, size: int, numbers: int
+    content: RecordDict, clients: Collection[str], server_round: int, form: tuple[int, int, int]
 ) -> tuple[Vector, list[wire.RejectedReply]]:
-    """Read an answer with masked numbers: as many as the contract has, and who failed.
+    """Read an answer with masked numbers, of the form of the contract (`form_of`), and who failed.
 
     Raises:
         FieldError: It is not in this form.
     """
+    bits, size, numbers = form
     record = record_in(content)
     arrays = wire.records_of(content, ArrayRecord).get(MASKED)
     if record is None or arrays is None or wire.records_of(content, MetricRecord):
         raise FieldError(SECAGG, "masked numbers, and nothing else", f"the records {sorted(content)[:9]}")
     found = wire.read_arrays(arrays)
-    want = {"low": np.dtype(np.uint64), "high": np.dtype(np.uint32)}
-    if {k: (a.dtype, a.shape) for k, a in found.items()} != {k: (d, (size,)) for k, d in want.items()}:
+    words = words_like(bits, size)
+    want = {k: (a.dtype, a.shape) for k, a in words.items() if k == "low" or bits == EXACT}
+    if {k: (a.dtype, a.shape) for k, a in found.items()} != want:
         got = {k: f"{a.dtype}{list(a.shape)}" for k, a in list(found.items())[:4]}
-        raise FieldError(MASKED, f"words of {size} numbers", f"{got}")
+        raise FieldError(MASKED, f"words of {size} sums of {bits} bits", f"{got}")
     raw = record.get(NUMBERS)
     scalars = numbers_from(raw) if isinstance(raw, bytes) else []
     if len(scalars) != numbers:
@@ -229,14 +253,26 @@ def read_masked(
     names = [q.client for q in failed]
     if len(set(names)) != len(names) or set(names) - set(clients):
         raise FieldError(FAILED, "clients that were asked, each once", f"{len(names)} names")
-    return Vector(found["low"], found["high"], scalars), failed
+    return Vector(found["low"], found.get("high", words["high"]), scalars), failed
 
 
-def length(entry: Algorithm, like: Mapping[str, NamedArrays]) -> tuple[int, int]:
-    """Return how many sums and scalars a masked vector has."""
-    return sum(a.size for r in entry.up for a in like[r.name].values()), HEAD + PARTS * len(
-        scalar_names(entry)
-    )
+def form_of(
+    entry: Algorithm, like: Mapping[str, NamedArrays], secagg_bits: int = EXACT
+) -> tuple[int, int, int]:
+    """Return the bits of a masked vector's sums, and how many sums and scalars it has."""
+    size = sum(a.size for r in entry.up for a in like[r.name].values())
+    return bits_of(entry, secagg_bits), size, HEAD + PARTS * len(scalar_names(entry))
+
+
+def vector_arrays(vector: Vector) -> Arrays:
+    """Return a vector as arrays."""
+    numbers = np.frombuffer(vector.number_bytes(), np.uint8).copy()
+    return {"low": vector.low.copy(), "high": vector.high.copy(), NUMBERS: numbers}
+
+
+def vector_in(arrays: NamedArrays) -> Vector:
+    """Return the vector of `vector_arrays`."""
+    return Vector(arrays["low"], arrays["high"], numbers_from(arrays[NUMBERS].tobytes()))
 
 
 def partials_of(
@@ -247,7 +283,8 @@ def partials_of(
     Raises:
         SecureAggregationError: A mask is left.
     """
-    high, low = as_limbs(vector.low, vector.high)
+    narrow = vector.form[0] < EXACT
+    high, low = (as_sums(vector.low), vector.low) if narrow else as_limbs(vector.low, vector.high)
     found: dict[str, dict[str, Arrays]] = {}
     at = 0
     for r in entry.up:
@@ -256,7 +293,9 @@ def partials_of(
             a = like[r.name][name]
             mine = slice(at, at + a.size)
             at += a.size
-            if a.dtype.kind == "f":
+            if narrow:
+                record["high"][name] = high[mine].reshape(a.shape)
+            elif a.dtype.kind == "f":
                 record["high"][name], record["low"][name] = (
                     high[mine].reshape(a.shape),
                     low[mine].reshape(a.shape),

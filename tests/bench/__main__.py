@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.bench import codecs, deployed, folding, readings, rounds, scale, secagg, server_update, startup
+from tests.bench import (
+    codecs,
+    deployed,
+    encryption,
+    folding,
+    readings,
+    rounds,
+    scale,
+    secagg,
+    server_update,
+    startup,
+)
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
 
@@ -46,6 +57,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "fold": Benchmark(folding.fold, ("fold", "fold-message", "fold-memory")),
     "codecs": Benchmark(codecs.codecs, codecs.ROWS),
     "secagg": Benchmark(secagg.secagg, secagg.ROWS),
+    "he": Benchmark(encryption.encryption, encryption.ROWS),
     "coded": Benchmark(rounds.coded, tuple(rounds.CODED)),
     "memory": Benchmark(startup.memory, ("memory",)),
     "server-update": Benchmark(

@@ -208,7 +208,7 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
         (
             "min-examples = 10",
             "min-example = 0",
-            "in policy.: expected one of apps, keep-models, max-rounds, min-",
+            "in policy.: expected one of apps, he, keep-models, max-rounds, min-",
         ),
         ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
         ("packages = []", 'packages = "net"', "\"policy.packages\": expected a list; got 'net'"),

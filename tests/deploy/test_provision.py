@@ -35,6 +35,7 @@ from server_app.deploy.link import serve as links
 from server_app.deploy.link.serve import run_link
 from server_app.deploy.node import serve as nodes
 from server_app.deploy.node.serve import Options, run_node
+from task.encryption.ckks import KEY_FILE, PUBLIC_FILE, Key, id_of
 from task.errors import BouquetError, ConfigError
 
 LINK = "host.example:9092"
@@ -722,3 +723,42 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     assert refused.stderr.startswith("error: --link: expected HOST:PORT")
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "kits").exists()
+
+
+def test_nodes_share_a_key_to_encrypt_with_and_the_link_knows_its_name_alone(out: Path) -> None:
+    made = provision(out, he=True)
+    key = (out / "he" / KEY_FILE).read_bytes()
+    assert not list(out.glob(f"link/**/{KEY_FILE}"))
+    for name in ("ward-1", "ward-2"):
+        mine = out / name / KEY_FILE
+        assert (mine.read_bytes(), stat.S_IMODE(mine.stat().st_mode)) == (key, 0o600)
+        assert next(line for line in made.lines if line.name == name).changed == (KEY_FILE,)
+    public = json.loads((out / "link" / PUBLIC_FILE).read_text())
+    assert public["id"] == id_of(key) == Key(key).id
+    middle = key[len(key) // 2 :][:64]
+    assert not any(middle in p.read_bytes() for p in (out / "link").rglob("*") if p.is_file())
+    before = contents(out)
+    provision(out, he=True)
+    assert contents(out).keys() == before.keys()
+    assert all(contents(out)[k][0] == v[0] for k, v in before.items() if k != "provision.json")
+
+    provision(out, nodes=["ward-3"])  # gets the key, without being asked again
+    assert (out / "ward-3" / KEY_FILE).read_bytes() == key
+    shutil.move(out / "ward-3", out.parent / "away")
+    made = provision(out, revoke=["ward-2"])  # who knows it still, so that it must change
+    new = (out / "he" / KEY_FILE).read_bytes()
+    assert new != key
+    assert (out / "ward-1" / KEY_FILE).read_bytes() == new
+    assert (out / "revoked" / "ward-2" / KEY_FILE).read_bytes() == key
+    assert json.loads((out / "link" / PUBLIC_FILE).read_text())["id"] == id_of(new)
+    assert any("ward-3: its kit is not here" in remark for remark in made.remarks)
+    assert PUBLIC_FILE in made.lines[0].changed
+    provision(out, rotate_he=True)
+    assert (out / "ward-1" / KEY_FILE).read_bytes() not in (key, new)
+
+    (out / "ward-1" / KEY_FILE).chmod(0o644)
+    with pytest.raises(ConfigError, match=r"he\.context: expected mode 0600"):
+        read_node_kit(out / "ward-1")
+    shutil.copy(out / "he" / KEY_FILE, out / "link" / KEY_FILE)
+    with pytest.raises(ConfigError, match="must not be able to open what it adds up"):
+        read_link_kit(out / "link")

@@ -9,7 +9,7 @@ from task.secagg import node as steps
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import Roster, Rules, Session
 from task.secagg.server import Aggregation
-from task.secagg.vector import NUMBER_MODULUS, Vector, as_words
+from task.secagg.vector import NUMBER_MODULUS, Vector, as_residues, as_words
 
 STAGES = ("keys", "shares", "masked", "unmask")
 
@@ -22,12 +22,12 @@ class Party:
     state: RoundMemory = field(default_factory=RoundMemory)
 
 
-def vector_of(seed: int, size: int = 37, numbers: int = 2) -> Vector:
-    """Return a vector of small integers of both signs."""
+def vector_of(seed: int, size: int = 37, numbers: int = 2, bits: int = 96) -> Vector:
+    """Return a vector of integers of both signs, small ones among those of 96 bits."""
     rng = np.random.default_rng(seed)
     high, low = rng.integers(-(2**40), 2**40, size), rng.integers(0, 2**31, size)
     made = [int(x) % NUMBER_MODULUS for x in rng.integers(-(2**60), 2**60, numbers)]
-    return Vector(*as_words(high, low), made)
+    return Vector(*(as_words(high, low) if bits == 96 else as_residues(high, bits)), made)
 
 
 def copy(vector: Vector) -> Vector:
@@ -37,7 +37,7 @@ def copy(vector: Vector) -> Vector:
 
 def plain_sum(vectors: Sequence[Vector]) -> Vector:
     """Return the sum of vectors that are not masked."""
-    made = Vector.zeros(len(vectors[0].low), len(vectors[0].numbers))
+    made = Vector.zeros(*vectors[0].form)
     for v in vectors:
         made.add(v)
     return made

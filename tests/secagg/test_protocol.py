@@ -6,6 +6,9 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from task.errors import SecureAggregationError
 from task.numerics.reduce import Sum
@@ -13,14 +16,16 @@ from task.secagg import node as steps
 from task.secagg import shamir
 from task.secagg.node import RoundMemory
 from task.secagg.primitives import Keystream, agree, derive, encode
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session, mask_own, mask_pair
+from task.secagg.protocol import PublicKeys, Roster, Rules, Session, own_mask, pair_mask
 from task.secagg.server import Aggregation
 from task.secagg.vector import (
+    NUMBER_BYTES,
     NUMBER_MODULUS,
     Vector,
     as_fraction,
     as_limbs,
     as_number,
+    as_sums,
     as_words,
     numbers_from,
     total,
@@ -35,7 +40,8 @@ def parties(n: int, **form: int) -> dict[str, Party]:
 
 
 def same(a: Vector, b: Vector) -> bool:
-    return a.digest() == b.digest()
+    words = all(np.array_equal(x, y) for x, y in ((a.low, b.low), (a.high, b.high)))
+    return words and a.numbers == b.numbers
 
 
 def test_every_pattern_of_drop_outs_of_five_nodes() -> None:
@@ -56,6 +62,19 @@ def test_every_pattern_of_drop_outs_of_five_nodes() -> None:
         opened += 1
     # 3 begin: nobody may go later, 10. 4 begin, t = 3: at most one, 5 (1 + 4 * 3). 5, t = 4: 1 + 5 * 3.
     assert opened == 10 + 65 + 16
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+def test_sums_of_fewer_bits_come_back_after_drop_outs(bits: int) -> None:
+    made = parties(5, size=40_000, bits=bits)
+    gone = {"keys": ["n0"], "masked": ["n1"]}
+    _, got, sent = run(made, SESSION, Rules(threshold=3), gone)
+    left = [made[f"n{i}"].vector for i in (2, 3, 4)]
+    assert same(got, plain_sum(left))
+    want = sum(v.low.astype(object) for v in left) % 2**bits
+    assert np.array_equal(as_sums(got.low), [w - 2**bits if w >= 2 ** (bits - 1) else w for w in want])
+    assert sent["n2"].form == (bits, 40_000, 2)
+    assert not np.isin(sent["n2"].low, left[0].low).mean() > 0.01
 
 
 def test_a_threshold_of_a_majority_opens_the_sum_after_more_drop_outs() -> None:
@@ -104,8 +123,8 @@ def test_words_and_limbs_are_those_of_the_integer() -> None:
 
 
 def test_a_sum_with_a_mask_left_is_refused() -> None:
-    vector = Vector.zeros(100, 0)
-    vector.mask(bytes(32), 1)
+    vector = Vector.zeros(96, 100, 0)
+    vector.mask([(bytes(32), 1)])
     with pytest.raises(SecureAggregationError, match="a mask is left"):
         as_limbs(vector.low, vector.high)
 
@@ -121,6 +140,12 @@ def test_numbers_travel_as_bytes() -> None:
     assert numbers_from(vector.number_bytes()) == vector.numbers
     with pytest.raises(SecureAggregationError, match="bytes in all"):
         numbers_from(b"x" * 277)
+
+
+@pytest.mark.parametrize("form", [(96, 5, 1), (64, 5, 1), (32, 5, 1), (96, 0, 3)])
+def test_a_vector_knows_its_form(form: tuple[int, int, int]) -> None:
+    """An evaluation has scalars and no sums."""
+    assert Vector.zeros(*form).form == form
 
 
 def test_what_a_node_sends_is_uniform_and_unlike_its_numbers() -> None:
@@ -183,7 +208,7 @@ def test_two_attempts_share_no_keystream() -> None:
         session = replace(SESSION, attempt=attempt)
         made = parties(3, size=8, numbers=1)
         for name, p in made.items():
-            p.vector = Vector.zeros(8, 1)
+            p.vector = Vector.zeros(96, 8, 1)
             p.state = RoundMemory(session.id, name.encode().ljust(32, b"."))
         _, _, sent = run(made, session, Rules(), {})
         streams |= {bytes(v.low[i : i + 1].tobytes()) for v in sent.values() for i in range(8)}
@@ -208,14 +233,16 @@ def test_a_late_vector_cannot_be_opened_by_all_that_the_server_has() -> None:
     secret = steps._Keys.of(made["n4"].state.secret, SESSION).masking
     for u in server.senders:
         if u != "n4":
-            mask_pair(late, SESSION, roster, "n4", u, agree(secret, roster.keys[u].masking), undo=True)
+            agreed = agree(secret, roster.keys[u].masking)
+            late.mask([pair_mask(late, SESSION, roster, "n4", u, agreed, undo=True)])
     assert not same(late, made["n4"].vector)
     # What is missing is the seed of its own mask, of which the survivors give no share any more.
     for u in ("n0", "n1", "n2", "n3"):
         about = SESSION, rules, roster, server.senders, server.senders, server.shares_for(u)
         with pytest.raises(SecureAggregationError, match="no secret of this session"):
             steps.unmask(made[u].state, *about)
-    mask_own(late, SESSION, steps._Keys.of(made["n4"].state.secret, SESSION).seed, undo=True)
+    seed = steps._Keys.of(made["n4"].state.secret, SESSION).seed
+    late.mask([own_mask(late, SESSION, seed, undo=True)])
     assert same(late, made["n4"].vector)
 
 
@@ -238,16 +265,18 @@ def test_a_server_that_tells_nodes_different_things_gets_too_few_shares() -> Non
         assert min(kinds.values()) < rules.t(n)
 
 
-def _until_masked(made: dict[str, Party], rules: Rules) -> tuple[Aggregation, Roster, tuple[str, ...]]:
-    server, keys, sealed = Aggregation(SESSION, rules), {}, {}
+def _until_masked(
+    made: dict[str, Party], rules: Rules, session: Session = SESSION
+) -> tuple[Aggregation, Roster, tuple[str, ...]]:
+    server, keys, sealed = Aggregation(session, rules), {}, {}
     for name, p in made.items():
-        p.state, keys[name] = steps.give_keys(p.state, SESSION)
+        p.state, keys[name] = steps.give_keys(p.state, session)
     roster = server.take_keys(keys)
     for name, p in made.items():
-        p.state, sealed[name] = steps.give_shares(p.state, SESSION, rules, roster)
+        p.state, sealed[name] = steps.give_shares(p.state, session, rules, roster)
     senders = server.take_shares(sealed)
     for name, p in made.items():
-        server.add(name, mask(p, SESSION, rules, roster, senders))
+        server.add(name, mask(p, session, rules, roster, senders))
     return server, roster, senders
 
 
@@ -274,6 +303,19 @@ def test_a_repeated_round_opens_the_sum_of_the_same_nodes_or_none() -> None:
     _, got, _ = run(made, third, Rules(), {})
     assert same(got, plain_sum([p.vector for p in made.values()]))
     run(made, replace(SESSION, attempt="fourth", round=4), Rules(), {"masked": ["n4"]})
+
+
+def test_a_sum_with_noise_is_opened_once_a_round() -> None:
+    made = parties(3)
+    for attempt in ("first", "second"):
+        session = replace(SESSION, attempt=attempt)
+        server, roster, senders = _until_masked(made, Rules(), session)
+        about = session, Rules(), roster, senders, senders, server.shares_for("n0")
+        if attempt == "second":
+            with pytest.raises(SecureAggregationError, match="another one would have other noise"):
+                steps.unmask(made["n0"].state, *about, once=True)
+            break
+        made["n0"].state, _ = steps.unmask(made["n0"].state, *about, once=True)
 
 
 def test_a_node_masks_one_vector_for_one_list_of_nodes() -> None:
@@ -374,10 +416,12 @@ def test_the_server_takes_one_vector_of_each_node_that_sent_shares() -> None:
     for name in ("n0", "other"):
         with pytest.raises(SecureAggregationError, match="one vector of a node"):
             server.add(name, copy(made["n0"].vector))
-    with pytest.raises(SecureAggregationError, match="masked vector of 37"):
-        Vector.zeros(37, 2).add(Vector.zeros(36, 2))
-    with pytest.raises(SecureAggregationError, match="2 masked scalars"):
-        Vector.zeros(37, 2).add(Vector.zeros(37, 1))
+    with pytest.raises(SecureAggregationError, match="masked vector of 37 sums of 96 bits"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(96, 36, 2))
+    with pytest.raises(SecureAggregationError, match="and 2 scalars; got 37 of 96 and 1"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(96, 37, 1))
+    with pytest.raises(SecureAggregationError, match="of 96 bits and 2 scalars; got 37 of 64"):
+        Vector.zeros(96, 37, 2).add(Vector.zeros(64, 37, 2))
 
 
 def test_derived_keys_differ_by_session_label_and_parts() -> None:
@@ -394,11 +438,36 @@ def test_derived_keys_differ_by_session_label_and_parts() -> None:
 def test_a_mask_is_added_and_taken_away_whatever_the_block() -> None:
     big = vector_of(3, size=70_001, numbers=2)
     made = copy(big)
-    made.mask(b"k" * 32, 1)
+    made.mask([(b"k" * 32, 1)])
     stream = Keystream(b"k" * 32)
     first = int.from_bytes(stream.read(8), "little")
     assert int(made.low[0]) == (int(big.low[0]) + first) % 2**64
     assert not np.array_equal(made.low[-9:], big.low[-9:])
-    made.mask(b"k" * 32, -1)
+    made.mask([(b"k" * 32, -1)])
     assert same(made, big)
     assert all(0 <= n < NUMBER_MODULUS for n in made.numbers)
+
+
+def test_many_masks_at_once_are_the_sum_of_their_integers() -> None:
+    """A slow reference: one Python integer a number, and more masks than a byte counts carries of."""
+    made, masks = vector_of(4, size=5, numbers=1), [(bytes([i]) * 32, 1 if i % 3 else -1) for i in range(250)]
+    made.low[:] = 2**64 - 1  # so that carries and borrows are frequent
+    want, number = (
+        [int(x) + (int(y) << 64) for x, y in zip(made.low, made.high, strict=True)],
+        made.numbers[0],
+    )
+    for key, sign in masks:
+        stream = counted(key, 60 + NUMBER_BYTES)
+        low, high = np.frombuffer(stream[:40], "<u8"), np.frombuffer(stream[40:60], "<u4")
+        words = [int(x) + (int(y) << 64) for x, y in zip(low, high, strict=True)]
+        want = [(x + sign * w) % 2**96 for x, w in zip(want, words, strict=True)]
+        number = (number + sign * int.from_bytes(stream[60:], "little")) % NUMBER_MODULUS
+    made.mask(masks)
+    assert [int(x) + (int(y) << 64) for x, y in zip(made.low, made.high, strict=True)] == want
+    assert made.numbers == [number]
+
+
+def counted(key: bytes, size: int) -> bytes:
+    """AES-256 of the numbers 0, 1, 2 ... of 16 bytes, big endian: counter mode by its definition."""
+    block = Cipher(AES(key), ECB()).encryptor()
+    return b"".join(block.update(i.to_bytes(16, "big")) for i in range(-(-size // 16)))[:size]

@@ -172,7 +172,8 @@ def test_simulated_seconds_are_added_up_like_the_others() -> None:
 def test_participation_by_hand() -> None:
     """Of five clients a took part in three rounds, b in one; that c was evaluated is no taking part."""
     rows = [row(0, None, population=0), row(1, None, population=5), row(2, None, population=4)]
-    lines = [client(name, t, 0.5, phase="train") for name, t in (("a", 1), ("a", 2), ("b", 2), ("a", 3))]
+    took_part = (("a", 1), ("a", 2), ("b", 2), ("a", 2), ("a", 3))  # a trained twice in round 2
+    lines = [client(name, t, 0.5, phase="train") for name, t in took_part]
     times = gather([*lines, client("c", 3, 0.5)]).times
     took = participation(rows, times)
     # Jain: 4^2 / (5 * (9 + 1)) = 0.32

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES, Strategy
-from strategies.engine.rule import TRAIN, Round, RoundContext
+from strategies.engine.rule import TRAIN, Round, RoundContext, over_models
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import FedAvg
 from task.errors import ConfigError
@@ -150,7 +150,29 @@ def test_the_model_passes_by_a_client_that_fails(
     assert played.rows[1]["answered"] == 4
 
 
-@pytest.mark.parametrize("algorithm", ["fsvrg", "median", "fedfomo"])
+def test_a_shuffled_cycle_visits_everybody_in_an_order_of_its_own_each_round(owners: Path) -> None:
+    def order(played: Played, t: int) -> list[str]:
+        sent = [m for m in played.messages() if m.metadata.group_id == str(t)]
+        return [client for m in sent for client in wire.clients_of(m)]
+
+    keys = {"selection": "cycle", "num_server_rounds": 3, "select__order": "shuffled"}
+    one, other = train(owners, 1, **keys), train(owners, 3, **keys)
+    orders = [order(one, t) for t in (1, 2, 3)]
+    assert [sorted(o) for o in orders] == [sorted(SIZES)] * 3
+    assert len({tuple(o) for o in (*orders, sorted(SIZES))}) == 4
+    assert [order(other, t) for t in (1, 2, 3)] == orders
+    assert other.rows[3]["model_sha256"] == one.rows[3]["model_sha256"]
+
+
+def test_the_model_is_measured_after_every_hop() -> None:
+    found = [{"loss": 1.0, "accuracy": 0.5}, {"loss": 4.0, "accuracy": 0.25}, {}]
+    assert over_models(found) == {
+        "loss-mean": 2.5, "loss-worst": 4.0, "accuracy-mean": 0.375, "accuracy-worst": 0.25,
+    }  # fmt: skip
+    assert over_models([{}, {}]) == {}
+
+
+@pytest.mark.parametrize("algorithm", ["fsvrg", "median", "fedfomo", "d-psgd"])
 def test_a_rule_that_needs_several_replies_at_once_refuses_the_ring(algorithm: str, owners: Path) -> None:
     with pytest.raises(ConfigError, match=r'"selection": .* passes one model'):
         train(owners, selection="cycle", algorithm=algorithm)

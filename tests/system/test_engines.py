@@ -45,10 +45,18 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("algorithm", sorted(KEYS))
+FULL = {
+    "peers": 'algorithm="d-psgd" d-psgd.route="directed-ring" fraction-train=0.8 num-server-rounds=5',
+    "edges": 'algorithm="hierfavg" hierfavg.kappa2=2 num-server-rounds=5',
+}
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*sorted(KEYS), *(pytest.param(k, marks=pytest.mark.full) for k in FULL)]
+)
 def test_simulation_and_grpc_agree_to_the_byte(algorithm: str, tmp_path: Path) -> None:
-    simulated = bouquet("run", tmp_path, "simulated", KEYS[algorithm], "--nodes", "2")
-    deployed = bouquet("federation", tmp_path, "deployed", KEYS[algorithm], "--nodes", "3")
+    simulated = bouquet("run", tmp_path, "simulated", (KEYS | FULL)[algorithm], "--nodes", "2")
+    deployed = bouquet("federation", tmp_path, "deployed", (KEYS | FULL)[algorithm], "--nodes", "3")
     a, b = rounds(simulated), rounds(deployed)
     assert len(a) == 6
     for key in ("round", "selected", "model_sha256", "accuracy", "train_loss", "metrics"):

@@ -16,6 +16,7 @@ from typing import Any
 
 from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
+from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError, choose_from
 from task.references import CODE, is_hub
 
@@ -124,6 +125,7 @@ class Policy:
     # Packages and modules, installed or in the kit's folder `code`, that a run may name, package.module:name.
     packages: tuple[str, ...] = ()
     secagg: bool = False  # whether it takes part in runs with secure aggregation only
+    he: bool = False  # whether it takes part in runs with homomorphic encryption only
     keep_models: bool = False  # whether the newest global model of each run is kept in the kit
 
 
@@ -139,6 +141,8 @@ class NodeKit(Kit):
     public_key = In("node.pub")
     # Certificate of the public key by the authority, for secure aggregation; older kits have none.
     certificate = In("node.crt")
+    # Key that nodes encrypt with, secret; kits of `bouquet provision --he` have it.
+    he_key = In(KEY_FILE)
     models = In("models")  # folder of kept global models, ``RUN.safetensors``; see `task.resolve.kept_model`
     alive = In("state/alive")  # file that is touched after each exchange with the SuperLink; docker/health.py
 
@@ -174,6 +178,14 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
         public, private = ["ca.crt", "node.pub"], ["node.key"]
     else:
         raise ConfigError(f'{config}: key "kind": expected "link" or "node"; got {kind!r}')
+    if (folder / KEY_FILE).exists():
+        if kind == "link":
+            raise ConfigError(
+                f"{folder / KEY_FILE}: expected no key of the nodes' encryption in the link's kit, which "
+                "must not be able to open what it adds up; got one. Remove it, and give the nodes a new one: "
+                "bouquet provision --out DIR --rotate-he"
+            )
+        private.append(KEY_FILE)
     for name in (*public, *private):
         _check_file(folder / name, private=name in private)
     if isinstance(kit, LinkKit) and (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:

@@ -14,7 +14,7 @@ MAKING = ".making-"  # how the name of a kit begins while it is built
 # What a killed command leaves: unfinished kits, and the temporary files of `task.storage.files`.
 LEFT_OVER = (
     f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",
-    "*/.node.crt.*", "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
+    "*/.node.crt.*", "*/.he.context.*", "link/.he.json.*", "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 The folder stays with whoever provisions; its kits go to the machines::
 
     OUT/provision.json   a record: the address, fingerprints, nodes with their dates
+    OUT/he/              the key that nodes encrypt with, of which each kit of a node has a copy
     OUT/ca/              the authority, which only signs the SuperLink's certificate
     OUT/link/            kit of the SuperLink, with the public keys of the nodes
     OUT/NAME/            kit of a node
@@ -12,7 +13,9 @@ No key is ever overwritten. A kit is built in a temporary folder and renamed; a 
 in ``provision.json``. So the next command finishes what a killed one left.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from server_app.deploy.kits import certificates, templates
@@ -22,6 +25,7 @@ from server_app.deploy.kits.make_kits import build_authority, build_link, build_
 from server_app.deploy.kits.parsing import check_name, read_address
 from server_app.deploy.kits.provision_report import Line, Provisioned
 from server_app.deploy.kits.provision_state import ProvisionState, read_state
+from task.encryption.ckks import KEY_FILE, PUBLIC_FILE, id_of, new_key, public_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.storage.files import make_folder, sync_folder, write_bytes, write_text
 
@@ -35,6 +39,9 @@ def provision(
     revoke: Sequence[str] = (),
     days: int = DAYS,
     renew: bool = False,
+    *,
+    he: bool = False,
+    rotate_he: bool = False,
 ) -> Provisioned:
     """Add what is missing to a folder of kits, and keep the rest.
 
@@ -46,6 +53,8 @@ def provision(
         revoke: Names of nodes whose keys become invalid.
         days: For how long a new certificate of the SuperLink is valid.
         renew: Make a new certificate of the SuperLink, for the same key.
+        he: Make a key that nodes encrypt with (run-config key ``he``), unless there is one.
+        rotate_he: Make a new one. A revocation does so, too, as the node that is revoked knows the old one.
 
     Raises:
         ConfigError: A name, the address or the number of days is invalid, or the folder lacks what an earlier
@@ -68,7 +77,9 @@ def provision(
     read_state(folder, link)  # refuses before it makes anything
     try:
         with locked(folder):
-            return _Folder(folder, read_state(folder, link), days).bring(link, names, gone, renew)
+            return _Folder(folder, read_state(folder, link), days).bring(
+                link, names, gone, renew, he, rotate_he
+            )
     except OSError as err:
         raise BouquetError(
             f"{err.filename or folder}: could not be written: {err.strerror}. No kit is half made: solve "
@@ -86,7 +97,9 @@ class _Folder:
         self.lines: list[Line] = []
         self.remarks: list[str] = []
 
-    def bring(self, link: str, names: Sequence[str], gone: Sequence[str], renew: bool) -> Provisioned:
+    def bring(
+        self, link: str, names: Sequence[str], gone: Sequence[str], renew: bool, he: bool, rotate: bool
+    ) -> Provisioned:
         self._check(names, gone)
         if not (self.out / "link").exists():
             self._make_link()
@@ -100,10 +113,13 @@ class _Folder:
                 self.record.nodes[name]["revoked"] = certificates.now().isoformat()
                 self.record.save()
                 self.lines.append(self._line(name, "revoked"))
+                rotate = rotate or (self.out / "he" / KEY_FILE).exists()
         self._settle_revoked()
         for name in names:
             self._add(name)
         self._certify()
+        if he or rotate or (self.out / "he" / KEY_FILE).exists():
+            self._share_key(rotate)
         listed = {line.name for line in self.lines}
         self.lines += [
             self._line(n, "kept") for n in self.record.nodes if n not in listed and not self.record.revoked(n)
@@ -228,6 +244,37 @@ class _Folder:
             publish(folder / "node.crt", made)
             if name not in new:
                 self.remarks.append(f"{name}: copy its new node.crt, for secure aggregation, to its machine")
+
+    def _share_key(self, rotate: bool) -> None:
+        """Give nodes' kits the key that they encrypt with, a new one if need be, and the link its name."""
+        key = self.out / "he" / KEY_FILE
+        done = "kept" if key.exists() and not rotate else "new key"
+        if done != "kept":
+            write_bytes(key, new_key())
+        context = key.read_bytes()
+        self.lines.append(Line("he", done, id_of(context)[:16]))
+        known = json.dumps(public_of(context), indent=2).encode() + b"\n"
+        if not (public := self.out / "link" / PUBLIC_FILE).exists() or public.read_bytes() != known:
+            write_bytes(public, known)
+            self.changed.add(PUBLIC_FILE)
+        for name in self.record.nodes:
+            mine = self.out / name / KEY_FILE
+            if self.record.revoked(name) or (mine.exists() and mine.read_bytes() == context):
+                continue
+            if not mine.parent.exists():
+                self.remarks.append(f"{name}: its kit is not here; copy {key} into it, mode 0600")
+                continue
+            write_bytes(mine, context)
+            before = next((line for line in self.lines if line.name == name), None)
+            if before is None:
+                self.lines.append(self._line(name, "new encryption key", KEY_FILE))
+            elif "." not in before.changed:
+                self.lines[self.lines.index(before)] = replace(before, changed=(*before.changed, KEY_FILE))
+        if rotate:
+            self.remarks.append(
+                "the former key of encryption still opens what was encrypted under it; runs that began with "
+                "it cannot go on, and nodes without the new one are left out"
+            )
 
     def _complete(self, folder: Path) -> bytes:
         """Return the public key of a node's kit; refuse an incomplete kit or one of another federation."""

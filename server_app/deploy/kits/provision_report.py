@@ -75,7 +75,7 @@ def _machine(result: Provisioned, line: Line) -> str:
 
 
 def _place(result: Provisioned, line: Line) -> str:
-    if line.name == "ca":
+    if line.name in ("ca", "he"):
         return "no machine: keep it safe"
     if line.done == "revoked":
         return "no machine: delete it there"

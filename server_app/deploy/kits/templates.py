@@ -32,6 +32,7 @@ run-paths = false  # true = a run may name data-path, data-dir, cache-dir and st
 packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit;
               # ["hf:OWNER/NAME"] = and this data set of Hugging Face, which this machine may download
 secagg = false  # true = take part only in runs with secure aggregation
+he = false  # true = take part only in runs with homomorphic encryption
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 """
 

@@ -13,6 +13,12 @@ KIT = "BOUQUET_KIT"  # in the environment of every process of a link's kit: its 
 PATHS = ("runs-dir", "data-path", "data-dir", "cache-dir", "state-dir", "initial-model")
 
 
+def authority() -> bytes:
+    """Return the certificate of the federation's authority, PEM; b"" outside of a link's kit."""
+    kit = os.environ.get(KIT)
+    return Path(kit, "ca.crt").read_bytes() if kit else b""
+
+
 def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
     """Return run-config keys with absolute paths below a kit; relative paths start there.
 

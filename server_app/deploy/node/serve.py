@@ -28,6 +28,7 @@ from server_app.deploy.node.probe import Probe
 from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.node.tasks import Tasks
 from task import timing
+from task.encryption import ckks
 from task.errors import ConfigError
 from task.secagg.identity import REQUIRED
 from task.storage.files import FILE, make_folder
@@ -136,7 +137,7 @@ class _NodeProcess:
         transport = "http" if options.http else "grpc"
         app = " ".join(own_app()) if kit.policy.apps == "installed" else ""
         client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport, app)
-        config = node_config(kit.name, options, kit.policy, kit.models)
+        config = node_config(kit.name, options, kit.policy, kit.models, kit.he_key)
         rounds = kit.state / "rounds.json"
         mine, identity = site(kit, options), Identities(kit).of
         self.loop = MessageLoop(client, self.tasks, mine, config, options.max_memory, rounds, identity)
@@ -266,11 +267,12 @@ def site(kit: NodeKit, options: Options) -> Site:
 
 
 def node_config(
-    name: str, options: Options, policy: Policy, models: Path | None = None
+    name: str, options: Options, policy: Policy, models: Path | None = None, key: Path | None = None
 ) -> dict[str, str | int | bool]:
     """Return the node config that the app gets: who the node is, and what its owner allows.
 
-    `models` is the folder for models that the owner wants to keep.
+    `models` is the folder for models that the owner wants to keep, `key` the file of the key that nodes
+    encrypt with, which may come later.
     """
     values: dict[str, str | int | bool] = {}
     if options.data is not None:
@@ -281,6 +283,7 @@ def node_config(
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
         "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
         "keep-models": str(models) if policy.keep_models and models else "",
+        ckks.REQUIRED: policy.he, ckks.NODE_KEY: str(key) if key else "",
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}
 

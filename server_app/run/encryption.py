@@ -1,0 +1,55 @@
+"""The server's side of homomorphic encryption (run-config key ``he``): it knows what the key is called.
+
+On a link its kit says so. In a simulation the driver is server and key holder in one: it makes the key, below
+``state-dir``, and opens the final model with it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from server_app.deploy.link.confined import KIT
+from task.config.knobs import Config
+from task.config.paths import state_root
+from task.encryption import ckks
+from task.errors import ConfigError
+from task.numerics.arrays import Arrays, NamedArrays
+
+
+def check_key(config: Config) -> Mapping[str, str]:
+    """Return what the key of a run is known by, as `task.references.code_of` has code; {} without encryption.
+
+    Raises:
+        ConfigError: TenSEAL is not installed, or there is no key.
+    """
+    if not config.server.he:
+        return {}
+    ckks.tenseal()
+    if kit := os.environ.get(KIT):
+        return {ckks.KEY_FILE: _of_kit(Path(kit) / ckks.PUBLIC_FILE)}
+    return {ckks.KEY_FILE: ckks.id_of(ckks.simulated_key(state_root(config)).read_bytes())}
+
+
+def _of_kit(path: Path) -> str:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        known, parameters = str(found["id"]), found["parameters"]
+    except FileNotFoundError:
+        raise ConfigError(
+            f'run-config key "he": expected {path}, what the nodes\' key is known by; got none. '
+            "`bouquet provision --he` makes it; copy it to the link's kit"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise ConfigError(f"{path}: expected what `bouquet provision --he` made; got {err}") from None
+    if parameters != ckks.public_of(b"")["parameters"]:
+        raise ConfigError(f"{path}: expected the parameters of this version; got {parameters}")
+    return known
+
+
+def in_clear(config: Config, arrays: NamedArrays) -> Arrays:
+    """Return a model opened, where the driver of a simulation has the key; else as it is."""
+    path = state_root(config) / ckks.KEY_FILE
+    if not ckks.sealed(arrays) or os.environ.get(KIT) or not path.exists():
+        return dict(arrays)
+    return ckks.read_key(path).open(arrays)

@@ -1,0 +1,1 @@
+"""Homomorphic encryption: sums of ciphertexts that only the nodes' key opens."""

@@ -1,0 +1,83 @@
+"""Sums of 64 or 32 bits: what clients change, by their weights, as integers on a grid declared beforehand.
+
+A client sends rint(n_k (x_k - w^t) 2^g) for the record x_k, and the mean is w^t + 2^-g S / sum_k n_k with the
+sum S of the integers, which is exact modulo 2^bits. The server chooses the unit 2^-g of a phase by what it
+knows before it asks, so that S cannot wrap, whoever of those asked answers:
+
+    |S| <= 2^g C sum_k n_k + m / 2 <= MOST[bits]
+
+Each client is rounded once, by half a unit at most, wherever it is trained: a number of the mean is off by at
+most 2^-(g+1) m / sum_k n_k, that is by some C m 2^-bits.
+
+===========  =============================  ======================================  =================
+symbol       variable                       meaning                                 where
+===========  =============================  ======================================  =================
+C            ``bound``                      largest L2 norm of a client's change    max-update-norm
+m            ``clients``                    clients that are asked
+n_k          ``weight``, their sum          weights: examples, or ones
+g            ``exponent``                   the grid's unit is 2^-g                 the order
+===========  =============================  ======================================  =================
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from task.errors import ConfigError, FieldError
+from task.numerics.arrays import Arrays, NamedArrays
+
+EXACT = 96  # bits of the sums that are not rounded
+# What a sum may be: 32 bits with their sign; of 64 bits as much as a term of the exact fold may be.
+MOST = {64: 2**55, 32: 2**31 - 1}
+SLACK = 1 + 1e-6  # what rounding may add to a norm that is at its bound
+FINEST = 2.0**-12  # of C: a number of the mean must not be off by more
+SUM_GRID = "sum-grid"  # entry of an order: g
+
+
+def exponent(bits: int, clients: int, weight: int, bound: float) -> int:
+    """Return the largest g with which the sum of so many clients cannot wrap.
+
+    Raises:
+        ConfigError: They are so many that the grid would be too coarse.
+    """
+    _, e = math.frexp(max(MOST[bits] - clients, 1) / (weight * bound * SLACK))
+    error = math.ldexp(clients / weight, -e)  # of a mean: half a unit, 2^-(g+1), by client
+    if error > FINEST * bound:
+        raise ConfigError(
+            f'run-config key "secagg-bits": sums of {clients:,} clients with weights of {weight:,} in all, '
+            f"each within max-update-norm = {bound:g}, fit {bits} bits in units of 2^{1 - e}, by which a "
+            f"number of the mean may be off by {error:.2g}; expected at most {FINEST * bound:.2g}. Set "
+            f"secagg-bits to 64 or {EXACT}, or ask fewer clients"
+        )
+    return e - 1
+
+
+def rounded(record: str, change: NamedArrays, weight: int, exponent: int, bits: int) -> Arrays:
+    """Return a client's change of float64 times its weight as int64, in units of 2^-exponent, halves to even.
+
+    Raises:
+        FieldError: One does not fit a sum.
+    """
+    made: Arrays = {}
+    for name, a in change.items():
+        units = np.rint(a * math.ldexp(weight, exponent))
+        if units.size and not (most := float(np.abs(units).max())) <= MOST[bits]:
+            expected = f"changes that fit {bits} bits in units of 2^{-exponent}"
+            raise FieldError(f"{record}/{name}", expected, f"{most:g} units")
+        made[name] = units.astype(np.int64)
+    return made
+
+
+def check_rounded(model: str, integers: Sequence[str]) -> None:
+    """Refuse a model with integer tensors, given by name, which no bound on changes holds for.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    if integers:
+        raise ConfigError(
+            f'run-config key "secagg-bits": the model shares {len(integers)} tensors of integers, such as '
+            f"{integers[0]!r}, which max-update-norm does not bound; expected a model without, algorithm = "
+            f'"fedbn", which keeps them at the client, or secagg-bits = {EXACT}; got {model!r}'
+        )
