@@ -19,6 +19,8 @@ from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
+from client_app.vertical.align import align_parties
+from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.datasets.columns import unscaled
@@ -153,6 +155,10 @@ WORK: dict[str, Work] = {
     "loss": query_clients,
     "columns": sum_columns,
     "adapt": adapt_clients,
+    **dict.fromkeys(("points", "mask", "match"), align_parties),
+    "embed": embed_rows,
+    "label": train_labels,
+    "score": score_rows,
 }
 
 
@@ -179,7 +185,7 @@ def answer(
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None
     bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received)
-    like = replace(forms, clients=len(order.population)).of(entry.up)
+    like = replace(forms, clients=len(order.population), rows=order.rows).of(entry.up)
     own = order.received if entry.parted else None
     coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, order.round, own)
     named = bool(order.clients) and not order.whole

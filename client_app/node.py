@@ -183,8 +183,10 @@ class Node:
                 )
             names = [*names, *canaries]
             counts = np.concatenate([counts, np.full(len(canaries), CLAIMED)])
+        # Of a party's columns the others see embeddings only.
+        shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
-            names, counts, self.pool, self.share, app_version(), data.input_shape, data.num_classes,
+            names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
             code=code,
         )  # fmt: skip
 

@@ -156,6 +156,8 @@ def basis(
     batch = f'run-config key "batch-size" = {train.batch_size}'
     if field.of == "all":
         return rows, None, "all examples"
+    if field.of == "row":
+        return 1, None, "each of its rows by itself"
     if field.of == "batch":
         return width, None if width >= rows else 1, f"{batch}, one minibatch"
     steps = steps_of(train, rows, epochs)

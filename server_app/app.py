@@ -39,6 +39,7 @@ from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
 from task.references import is_reference
 from task.resolve.contract import contract_of
+from task.resolve.model_card import DIGESTS
 from task.storage.client_state import folder_of
 from task.tasks import task_of
 from task.text import logger
@@ -174,6 +175,8 @@ def _run(
         summary["global_model"] = global_model(
             opened.entry, opened.model, opened.dataset, opened.task, wire.pack_arrays(arrays)
         )
+    if opened.entry.vertical:
+        summary["model_holds"] = DIGESTS
     folder.finish(summary, arrays, opened.card)
     _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)

@@ -32,8 +32,9 @@ from tests.support.federation import (
     read_by,
     write_owners,
 )
+from tests.support.horizontal import HORIZONTAL
 
-NAMES = sorted(ALGORITHMS)
+NAMES = sorted(HORIZONTAL)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
 ONE = [name for name in NAMES if name not in OWN]  # one global model
 
@@ -62,7 +63,7 @@ def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     ]
     assert {entry.rule for entry in contracts} == set(STRATEGIES)
     assert {entry.solver for entry in contracts} == set(SOLVERS)
-    assert set(ACTIVE) == set(ALGORITHMS)
+    assert set(ACTIVE) == set(HORIZONTAL)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -42,7 +42,7 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(owners: Path, name: str, **keys: Any) -> dict[str, Any]:
     model = "mlp" if ALGORITHMS[name].personal else "logistic"
     given = {"num_server_rounds": 1, "model": model, **keys}
-    return owners_config(owners, algorithm=name, **given) | ACTIVE[name]
+    return owners_config(owners, algorithm=name, **given) | ACTIVE.get(name, {})
 
 
 def forms_of(owners: Path, name: str) -> Forms:

@@ -7,6 +7,8 @@ scope      how long, and whose
            from (`client_app.memory.state`)
 ``round``  the client's, from one phase of a round to the next; a later round does not find it, and its file
            is deleted by the first message of one
+``start``  the client's, always the newest: what the phases before round 1 fix, which are done again at each
+           start of the run
 ``node``   shared by all clients of a node or pool, always the newest: for caches and keys, which do not
            change what a run computes
 =========  ================================================================================================
@@ -119,6 +121,8 @@ class Memory:
         resumable = oldest_resumable(order.round, self.node.config.output.checkpoint_every)
         for scope, names in self.scopes.items():
             store, mine = self._stores[scope], {n: a for n, a in keep.items() if n in names}
+            if scope == "start" and not mine:
+                continue  # a later phase, which reads it only
             if scope == "run":
                 names = self._names
                 store.save(client, entry.name, order.round, mine, order.run, resumable, order.void, names)

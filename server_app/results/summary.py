@@ -256,6 +256,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
         ("Stopped", str(result.get("stopped") or "")),
+        ("model.safetensors", str(result.get("model_holds") or "")),
         ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
         ("Accuracy, final", _add(short(result.get("accuracy")), where)),
         ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),

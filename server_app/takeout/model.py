@@ -22,7 +22,8 @@ from task.numerics.arrays import Arrays
 from task.population import some
 from task.resolve.contract import contract_of, model_of, parts_of
 from task.resolve.kept_model import read_kept_model
-from task.resolve.model_card import ModelCard, read_model
+from task.resolve.model_card import DIGESTS, ModelCard, read_model
+from task.spec.brought import algorithm_of
 from task.spec.entry import Algorithm, evaluation_of
 from task.wire import messages as wire
 
@@ -81,6 +82,12 @@ def take(run: Path, client: str = "") -> TakenModel:
     """
     path = find(run)
     card, arrays = read_model(path)
+    if algorithm_of(card.config.algorithm).vertical:
+        raise ConfigError(
+            f"{path}: expected a model that lies in one place; got one of {card.config.algorithm}, which is "
+            f"cut between parties, and the file has {DIGESTS}. The run measures it through the parties: "
+            "client_accuracy in rounds.jsonl"
+        )
     folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
     if client and card.taken.get("client") != client:
         return _own(folder, path, card, arrays, client)

@@ -31,7 +31,7 @@ def learn_columns(
         ConfigError: It is not clear which shape the nodes' data have.
     """
     config, registry = engine.config, engine.registry
-    if not config.data.learns_columns:
+    if COLUMNS not in entry.phases:
         return None
     engine.moments = engine.moments or known
     if engine.moments is not None:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ from strategies.engine.lost_replies import LostReplies
 from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
+from strategies.engine.routes import packed_route
 from strategies.engine.rule import ADAPT, EVALUATE, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
@@ -166,7 +168,7 @@ class PhaseEngine:
         requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self.like(phase.contract), clients, self._coder(phase))
+        most = most_bytes(phase.contract, self.like(phase.contract, phase.rows), clients, self._coder(phase))
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
         opened = Opened(phase, requests, terms, evidence=evidence)
 
@@ -182,8 +184,7 @@ class PhaseEngine:
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
-        requests = secure.begin()
-        return Opened(phase, requests, Terms(self.registry.membership, self.round), secure=secure)
+        return Opened(phase, secure.begin(), Terms(self.registry.membership, self.round), secure=secure)
 
     def messages(
         self, phase: Phase, by_node: Mapping[int, Sequence[str]], evidence: Evidence | None = None
@@ -196,19 +197,18 @@ class PhaseEngine:
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route = self._packed_route(phase)
+        route = packed_route(phase)
         requests = []
         for node, clients in by_node.items():
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
                 self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
                 population=names, void=void, lost=lost,
-                whole=self.registry.membership.claims[node].registration.whole,
+                whole=self.registry.membership.claims[node].registration.whole, rows=phase.rows,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
-            more = {**self.extra, **extra, **signed}
-            content = wire.train_content(order, {**records, **sent}, more, theirs)
+            content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
             requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
         return requests
 
@@ -239,24 +239,6 @@ class PhaseEngine:
         cost = {c: n * (phase.epochs.get(c, full) / full) + 1 for c, n in counts.items()}
         return self.registry.assign(cost, cost, self._served if phase.session else None)
 
-    @staticmethod
-    def _packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
-        """Return what differs by client as records; what several get is packed once."""
-        packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
-
-        def pack(arrays: Arrays) -> ArrayRecord:
-            if id(arrays) not in packed:
-                packed[id(arrays)] = wire.pack_arrays(arrays)
-            return packed[id(arrays)]
-
-        route = {
-            f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
-            for f, by_client in phase.route.items()
-        }
-        if phase.models:
-            route[wire.ARRAYS] = {c: {c: wire.pack_arrays(phase.models.received(c))} for c in phase.to}
-        return route
-
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come.
 
@@ -286,7 +268,7 @@ class PhaseEngine:
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
         bound = bound_of(phase.contract, phase.scalars) or bound
-        like = self.like(phase.contract)
+        like = self.like(phase.contract, phase.rows)
         coder = self._coder(phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models,
@@ -397,15 +379,22 @@ class PhaseEngine:
 
     def _coder(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
-        like = self.like(phase.contract)
+        like = self.like(phase.contract, phase.rows)
         models = phase.models
         own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
         return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
-    def like(self, contract: Algorithm) -> Mapping[str, Arrays]:
-        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have."""
+    def like(
+        self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    ) -> Mapping[str, Arrays]:
+        """Return, by upward field, arrays of the names, shapes and dtypes that a reply must have.
+
+        `rows` are as of `Phase`.
+        """
         others = {"sums": self.measures.like if self.measures else {}}
         if self.family:
             others["sub-model"] = form_of(self.family, self.model)
         clients = len(self.registry.names)
-        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, others).of(contract.up)
+        return Forms(ckks.form_of(self.model), self.trainable, clients, self.columns, rows, others).of(
+            contract.up
+        )

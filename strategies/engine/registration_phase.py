@@ -8,7 +8,7 @@ waits:
   `timing.SILENT_NODES_S` more once most have; a run begins without nodes that decline or whose partition or
   data differ, as long as more take part;
 * before a later one for new nodes, `timing.NEW_NODE_S` each;
-* before each for ``min-replies`` clients.
+* before each for ``min-replies`` clients, and for those by name without which the rule cannot do.
 """
 
 import time
@@ -95,10 +95,15 @@ class RegistrationPhase:
             return False
         if self.round <= 1:
             self.registry.check()
-        return len(self.registry.names) >= self.clients
+        return len(self.registry.names) >= self.clients and not self.registry.missing()
 
     def _waits(self) -> str:
         names, online = self.registry.names, len(self.membership.nodes)
+        if missing := self.registry.missing():
+            return (
+                f"round {self.round} waits up to {self.registry.timeout_s:g} s for {some(missing)}, without "
+                f'which it cannot be done (run-config key "roll-call-timeout"); online: {_listed(names)}'
+            )
         return (
             f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of "
             f"{self.nodes} or more, with {len(names)} clients, of {self.clients} or more "
@@ -115,6 +120,12 @@ class RegistrationPhase:
             return AbsentError(
                 f'expected at least {self.nodes} {nodes} {within} (run-config keys "min-nodes", '
                 f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
+            )
+        if missing := self.registry.missing():
+            return AbsentError(
+                f"round {self.round}: expected {some(missing)} online {within}, without which it cannot be "
+                f'done (run-config key "roll-call-timeout"); got {_listed(names)}. Start the nodes of '
+                f"{some(missing)} and resume the run."
             )
         return AbsentError(
             f"round {self.round}: expected at least {self.clients} clients online {within} (run-config keys "

@@ -83,13 +83,14 @@ class RoundLog:
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
-        others = [folded for phase, folded in done if phase.name not in (TRAIN, EVALUATE)]
-        for phase, folded in done:
+        names = [phase.books or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
+        others = [folded for name, (_, folded) in zip(names, done, strict=True) if not name]
+        for name, (_, folded) in zip(names, done, strict=True):
             self.bytes_up += folded.bytes_up
             self.quarantined += folded.quarantined
-            if phase.name in (TRAIN, EVALUATE):
-                more = others if phase.name == TRAIN else ()
-                self.clients += client_lines(self.round, phase.name, folded, more)
+            if name:
+                more = others if name == TRAIN else ()
+                self.clients += client_lines(self.round, name, folded, more)
 
     def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
         """Take over the round's cohort and the result of its training, after `book`."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
+from task.text import logger
+
+if TYPE_CHECKING:  # it imports Flower, which a rule does not know
+    from task.wire.messages import RejectedReply
 
 # Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
@@ -53,6 +57,9 @@ class Phase:
     models: SubModels | None = None  # the parts of the model that the clients get, where they differ
     # Whether each client is asked at the node that served it last in this round, if it is there.
     session: bool = False
+    # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    books: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
 
     @property
     def kind(self) -> str:
@@ -78,6 +85,7 @@ class RoundContext:
     # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
+    remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
@@ -144,11 +152,17 @@ def over_models(found: Sequence[Mapping[str, float]]) -> dict[str, Number]:
 class TooFewRepliesError(Exception):
     """A phase had fewer good replies than the rule or the run asks for; raised where the rule yielded it.
 
-    A rule that can do without the phase catches it; else the round is skipped and the model kept.
+    A rule that can do without the phase catches it; else the round is skipped and the model kept. `rejected`
+    are the replies that were not used.
     """
+
+    def __init__(self, why: str, rejected: "Sequence[RejectedReply]" = ()) -> None:
+        super().__init__(why)
+        self.rejected = tuple(rejected)
 
 
 Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]]]
+Phases = Generator[Phase, AggregatedReplies, None]
 # Returns the next state and the rule's metrics, from the state, the replies and the run.
 Update = Callable[[Any, AggregatedReplies, Config], tuple[Any, dict[str, Number]]]
 
@@ -207,6 +221,21 @@ class Rule:
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
         return state, metrics | over_models(hops)
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Yield the phases before the first round of this start; one that resumes a run does them again.
+
+        They fix what holds for the whole run, such as who takes part, and leave the state alone.
+        """
+        yield from ()
+
+    def needs(self) -> tuple[str, ...]:
+        """Return the clients without which no round begins, sorted, once the run is open."""
+        return ()
+
+    def evaluation(self, state: Any, context: RoundContext) -> Phases:
+        """Yield the phases of an evaluation at the clients, the cohort; the last one measures."""
+        yield context.phase(EVALUATE, state)
 
     def down_scalars(self, state: Any) -> dict[str, float]:
         """Return the entry's downward scalars."""

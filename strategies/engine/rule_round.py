@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
-from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
 from task.errors import ConfigError, FieldError, NodesError, StateError
 from task.text import logger
@@ -36,6 +36,43 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
         raise
     except Exception as err:
         return None, _cannot(err)
+
+
+def run_until(name: str, phases: Phases, engine: PhaseEngine, grid: Grid) -> Phase | None:
+    """Run phases outside a round's training, each of which needs `Phase.least` good replies.
+
+    Returns:
+        The first phase of that name, which is still to be run; None if there is none.
+
+    Raises:
+        TooFewRepliesError: A phase had fewer, and the rule cannot do without.
+    """
+    try:
+        phase = next(phases)
+        while phase.name != name:
+            folded = engine.run(phase, grid)
+            good = len(folded.reduced.clients) if folded.reduced else 0
+            if folded.reduced is None or good < phase.least:
+                why = f"{good} usable replies of at least {max(phase.least, 1)}"
+                phase = phases.throw(TooFewRepliesError(why, folded.quarantined))
+            else:
+                phase = phases.send(folded.reduced)
+        return phase
+    except StopIteration:
+        return None
+
+
+def open_rule(rule: Rule, context_of: Callable[[int], RoundContext], engine: PhaseEngine, grid: Grid) -> None:
+    """Run the phases of a rule that come before the first round, if it has any, with all that are online.
+
+    Raises:
+        BouquetError: What the rule says of their replies.
+    """
+    if type(rule).opening is not Rule.opening:
+        engine.register(grid, 0, engine.config.server.min_replies)
+        context = context_of(0)
+        run_until("", rule.opening(context), engine, grid)
+        engine.registry.needed = rule.needs()
 
 
 class RuleRound:
@@ -96,7 +133,7 @@ class RuleRound:
             if folded.reduced is None or good < phase.least:
                 why = why or f"{good} usable replies of at least {phase.least}"
             if why or folded.reduced is None:
-                return self._phases.throw(TooFewRepliesError(why))
+                return self._phases.throw(TooFewRepliesError(why, folded.quarantined))
             return self._phases.send(folded.reduced)
         except StopIteration as done:
             state, metrics = done.value

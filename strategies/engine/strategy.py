@@ -32,7 +32,7 @@ from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
-from strategies.engine.rule_round import RuleRound, attempt
+from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
@@ -161,10 +161,11 @@ class Strategy(FlowerStrategy):
         return not self._in_start and type(self).start is Strategy.start
 
     def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
-        registry, trainable = self.registry, self.engine.trainable
+        engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
-        known = registry.num_examples, measure, registry.most_examples, self.engine.family
-        return RoundContext(self.rule, self.entry, server_round, lr, (), registry.names, trainable, *known)
+        known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
+        more = engine.family, engine.journal.remark
+        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -231,9 +232,10 @@ class Strategy(FlowerStrategy):
         rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
-        phase = self._context(server_round).phase(EVALUATE, self._sync(arrays), clients)
-        self._opened = self.engine.open(phase)
-        return self._opened.requests
+        context = replace(self._context(server_round), cohort=tuple(clients))
+        phase = run_until(EVALUATE, self.rule.evaluation(self._sync(arrays), context), self.engine, grid)
+        self._opened = self.engine.open(phase) if phase else None
+        return self._opened.requests if self._opened else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
@@ -301,6 +303,7 @@ class Strategy(FlowerStrategy):
         self._in_start, self._evaluate_fn = True, evaluate_fn
         try:
             learn_columns(engine, self.entry, grid)
+            open_rule(self.rule, self._context, engine, grid)
             what = engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap, engine.measures
             return Loop(self, self.config.server, *what).run()
         finally:

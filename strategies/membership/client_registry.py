@@ -61,6 +61,7 @@ class ClientRegistry:
         self.membership = Membership(timeout_s)
         self.names: Sequence[str] = []  # sorted, without those held out
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
+        self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
         # As of the last refresh; a node that left since is still in it.
         self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
@@ -77,6 +78,10 @@ class ClientRegistry:
         if admitted != self._answers:
             self._answers = admitted
             self._index()
+
+    def missing(self) -> list[str]:
+        """Return the clients without which no round begins and that are not online, sorted."""
+        return [name for name in self.needed if name not in self.names]
 
     def check(self) -> None:
         """Refuse to begin if it is not clear which nodes take part, or most of them cannot.

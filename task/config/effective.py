@@ -52,8 +52,10 @@ def _codec(*names: str) -> When:
 
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
+_VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
+_AVERAGED = When("algorithm", _VERTICAL, but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
-_TABLE = When("dataset", ("csv", "npz"))
+_TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
@@ -62,6 +64,10 @@ _OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-
 _ONE_GRADIENT = ("fedsgd", "qfedsgd", "signsgd")
 _STEPS = When("algorithm", _ONE_GRADIENT, but=True)
 _SGD = When("optimizer", ("sgd",))
+# What parties of one model have no use for: all of them take part in every step.
+_NOT_VERTICAL = (
+    "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
+)  # fmt: skip
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
@@ -81,12 +87,15 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
-    "standardise": (_TABLE,),
+    "standardise": (_TABLE, _AVERAGED),
     "local-epochs": (
         When("local-steps", (0,)),
-        When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),
+        When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),
     ),
-    "local-steps": (When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True),),
+    "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
+    **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
+    "vertical.": (_algorithm(*_VERTICAL),),
+    "vertical.noise": (When("vertical.defence", ("gaussian",)),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
     "momentum": (_STEPS, _SGD),

@@ -124,6 +124,16 @@ class FedDynConfig(Section):
     alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
 
 
+class NbAFLConfig(Section):
+    """NbAFL as published, Wei et al. 2020: no protection, see docs/privacy.md."""
+
+    clip: float = knob(15.0, "C, largest norm of a local model, all parameters together", above=0, high=1e9)
+    epsilon: float = knob(100.0, "the paper's epsilon, which does not hold", above=0, high=1e100)
+    delta: float = knob(0.01, "the paper's delta, of c = sqrt(2 ln(1.25 / delta))", above=0, below=1)
+    exposures: int = knob(1, "L, uploads of a client that the paper's epsilon counts", low=1)
+    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
+
+
 class FedExPConfig(Section):
     """FedExP, Jhunjhunwala et al. 2023."""
 
@@ -269,6 +279,28 @@ class EnsembleConfig(Section):
     )
 
 
+class VerticalConfig(Section):
+    """Parties with other columns of the same people: SplitNN, Vepakomma et al. 2018, in windows."""
+
+    cut: int = knob(16, "c, outputs of each party's bottom model, which travel", low=1)
+    hidden: int = knob(32, "hidden ReLU units of the top model, where the labels are; 0 = none", low=0)
+    window: int = knob(
+        0, "S, batches of one exchange; 0 = all of an epoch, 1 with vertical.local=1 = centralised", low=0
+    )
+    local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
+    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, at the party")
+    parties: str = knob("", 'names of the clients that take part, "bank,shop"; "" = all that are online')
+    defence: str = knob(
+        "none",
+        "noise on the gradients that leave the party with the labels",
+        choices=("none", "max-norm", "gaussian"),
+    )
+    noise: float = knob(3.0, "defence=gaussian: deviation over a batch's largest row gradient norm", above=0)
+    nopeek: float = knob(
+        0.0, "alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none", low=0
+    )
+
+
 class Seeds(NamedTuple):
     """The seeds of a run by what their random numbers decide (`task.numerics.seeds` has the roles)."""
 
@@ -311,6 +343,7 @@ class Config:
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
     fedexp: FedExPConfig = field(default_factory=FedExPConfig)
+    nbafl: NbAFLConfig = field(default_factory=NbAFLConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
     fedopt: FedOptConfig = field(default_factory=FedOptConfig)
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)
@@ -333,6 +366,7 @@ class Config:
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    vertical: VerticalConfig = field(default_factory=VerticalConfig)
 
     @property
     def seeds(self) -> Seeds:

@@ -20,8 +20,9 @@ from typing import Any, cast, get_type_hints
 from task.config.knobs import Config
 from task.config.names import unknown_key
 from task.config.run_name import key_of
-from task.config.sections import Value
+from task.config.sections import DataConfig, Value
 from task.errors import ConfigError, choose_from
+from task.spec.brought import algorithm_of
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides
@@ -105,7 +106,15 @@ def _built(run_config: Mapping[str, Any]) -> Config:
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
     sections = {name: cls(**values[name]) for name, cls in _sections()}
-    return _measured(Config(**values[""], **sections))
+    return _measured(_parted(Config(**values[""], **sections)))
+
+
+def _parted(config: Config) -> Config:
+    """Deal columns where the clients are parties, whose test set is one of the rows that all have."""
+    if not algorithm_of(config.algorithm).vertical:
+        return config
+    partition = "columns" if config.data.partition == DataConfig.partition else config.data.partition
+    return replace(config, data=replace(config.data, partition=partition, pool_test=True))
 
 
 def _measured(config: Config) -> Config:

@@ -71,6 +71,10 @@ class DataConfig(Section):
     feature_skew_strength: float = knob(
         0.0, "its s: level, contrast or deviation; 0 = background 0.5, contrast 0.5, noise 0.2", low=0, high=1
     )
+    columns: str = knob(
+        "even",
+        'columns of each party, with partition=columns: even, or how many, "10,20"; of images, pixels',
+    )
     min_client_examples: int = knob(1, "a partition with a smaller client is refused", low=1)
     local_test_fraction: float = knob(
         0.1, "share of a client's examples kept for its own test; 0 = none", low=0, high=0.9

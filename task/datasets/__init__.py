@@ -37,6 +37,11 @@ DATASETS: dict[str, DatasetSpec] = {
         "60,000 colour photographs 32x32 of 100 classes", _CIFAR,
         "cnn", images.locate_cifar, images.decode_cifar,
     ),
+    "breast-cancer": DatasetSpec(
+        "569 tumours with 30 measures each: 10 means, 10 errors, 10 worsts; comes with scikit-learn",
+        "Wolberg, Mangasarian, Street and Street 1995, UCI, CC BY 4.0; bundled with scikit-learn",
+        "mlp", lambda request: Source(), generated.decode_breast_cancer,
+    ),
     "csv": DatasetSpec(
         "your own table: numbers, categories and a label, optionally client and split; or a folder of them",
         "data-path", "mlp", tables.locate_csv, tables.decode_csv, own=True,
@@ -96,6 +101,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     request = _request(config, synthetic, seed, config.data_path)
     source = spec_of(config.dataset).locate(request)
     dataset = _cached(request, source)
+    _check_party(dataset, config)
     if dataset.owners and config.pool_test:
         raise ConfigError(
             f'run-config key "pool-test": data set "{config.dataset}" has natural owners, who own its test '
@@ -144,19 +150,39 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             f'run-config key "feature-skew": a node brings its own data (data-path "{local(data_path)}"), '
             f'which stay as they are; expected "none"; got "{config.feature_skew}"'
         )
-    if config.pool_test:
+    if config.pool_test and config.partition != "columns":  # parties have one test set, of common rows
         raise ConfigError(
             f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), whose '
             "test part is the client's own; expected false"
         )
     request = _request(config, SyntheticConfig(), seed, data_path, client_name)
     owned = _cached(request, spec.locate(request))
+    _check_party(owned, config)
     if config.task == "auto" and owned.task != natural_task(config):
         raise ConfigError(
             f'run-config key "task": a node brings its own data, whose targets are those of {owned.task}; '
             f'expected task = "{owned.task}", because nodes and server must agree before round 1; got "auto"'
         )
     return prepared(owned, config)
+
+
+def _check_party(dataset: Dataset, config: DataConfig) -> None:
+    """Refuse a table of rows without ids as a party's, and one without labels as any other's.
+
+    Raises:
+        DataError: Naming the file and what its header lacks.
+    """
+    parties = config.partition == "columns"
+    if parties and dataset.ids is None and spec_of(config.dataset).own:
+        raise DataError(
+            f"{local(dataset.source)}: expected a column of ids, by which the parties' rows are matched; got "
+            "none. Type it in the header of a csv file, as in patient:id"
+        )
+    if not parties and not dataset.labelled:
+        raise DataError(
+            f"{local(dataset.source)}: expected a column to predict, named label or typed NAME:target; got a "
+            'table of ids and features, which only a party of a vertical algorithm can use ("splitnn")'
+        )
 
 
 def natural_task(config: DataConfig) -> str:
@@ -224,7 +250,7 @@ def _request(
         synthetic=synthetic,
         owner=owner,
         keep_missing=config.missing != "refuse",
-        local_test_fraction=config.local_test_fraction if owner else 0.0,
+        local_test_fraction=config.local_test_fraction if owner and config.partition != "columns" else 0.0,
     )
 
 
@@ -288,12 +314,13 @@ def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
         whole,
         x=whole.x[rows],
         y=whole.y[rows],
+        ids=None if whole.ids is None else whole.ids[rows],
         num_train=max_examples,
         description=f"{whole.description}, of which {max_examples} training examples are used",
     )
 
 
-_SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners")]
+_SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners", "ids")]
 
 
 def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
@@ -303,6 +330,8 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()
+    if decoded.ids is not None:
+        arrays["ids"] = decoded.ids
     if decoded.owners:
         arrays |= decoded.owners.arrays()
         meta["owners"] = list(decoded.owners.names)
@@ -312,4 +341,5 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
 def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Dataset:
     scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
     names, x, y = scalars.pop("owners", None), arrays.pop("x"), arrays.pop("y")
-    return Dataset(name=name, x=x, y=y, owners=names and Owners(names, **arrays), **scalars)
+    ids = arrays.pop("ids", None)
+    return Dataset(name=name, x=x, y=y, ids=ids, owners=names and Owners(names, **arrays), **scalars)

@@ -127,6 +127,9 @@ class Decoded:
     # (`task.datasets.header.TypedColumn`).
     columns: tuple[str, ...] = ()
     owners: Owners | None = None  # the natural ones
+    # Of a table whose header has a column of ids: the id of each row, unique; None = the rows have none.
+    ids: npt.NDArray[np.str_] | None = None
+    labelled: bool = True  # whether `y` are targets; a party without them has zeros
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
 
@@ -138,6 +141,9 @@ class Decoded:
             digest.update(np.ascontiguousarray(array).data)
         fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
         digest.update(repr((*fields, self.std, self.classes)).encode())
+        if self.ids is not None:
+            digest.update("\x1f".join(self.ids.tolist()).encode())
+            digest.update(repr(self.labelled).encode())
         if any(":category(" in name for name in self.columns[:-1]):  # by names alone no model differs
             digest.update(repr(self.columns).encode())
         if owners := self.owners:

@@ -63,7 +63,7 @@ class Encoder:
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""
         raw = np.array(codes, dtype=np.float64)
-        parts: list[Floats] = []
+        parts: list[Floats] = [np.zeros((len(codes), 0), np.float32)]
         for j, column in enumerate(self.known()):
             places = self._places.get(column.name)
             if places is None:

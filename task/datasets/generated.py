@@ -1,4 +1,4 @@
-"""Data that need no file: scikit-learn's digits and Synthetic(alpha, beta)."""
+"""Data that need no file: scikit-learn's digits and breast cancer, and Synthetic(alpha, beta)."""
 
 from dataclasses import dataclass
 
@@ -27,6 +27,30 @@ def decode_digits(request: Request, source: Source) -> Decoded:
     rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
     x, y = images[rows].astype(np.uint8).reshape(-1, 8, 8), labels[rows].astype(np.int64)
     return decoded_images(x, y, int((~test).sum()), num_classes=10, scale=16.0, source="scikit-learn")
+
+
+def decode_breast_cancer(request: Request, source: Source) -> Decoded:
+    """Read the 569 rows; every fifth of each class, in the order of the file, is a test row."""
+    from sklearn.datasets import load_breast_cancer
+
+    found = load_breast_cancer()
+    test = np.zeros(len(found.target), dtype=bool)
+    for label in range(2):
+        test[np.flatnonzero(found.target == label)[4::5]] = True
+    rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
+    num_train = int((~test).sum())
+    return Decoded(
+        x=found.data[rows].astype(np.float32),
+        y=found.target[rows].astype(np.int64),
+        num_train=num_train,
+        num_classes=2,
+        input_shape=(found.data.shape[1],),
+        kind="features",
+        classes=tuple(str(name) for name in found.target_names),
+        columns=(*map(str, found.feature_names), "diagnosis"),
+        description=f"{num_train} training and {len(rows) - num_train} test rows of 30 columns",
+        source="scikit-learn",
+    )
 
 
 @dataclass(frozen=True)

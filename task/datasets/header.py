@@ -10,6 +10,9 @@ header                              cells
                                     several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
 ``patient:ignore``                  anything; nobody reads them
+``patient:id``                      who the row is of, each once: parties with other columns of the same
+                                    people match their rows by it. Such a file may be without a target, or
+                                    without a feature; the target is typed or called ``label``
 ``client``, ``split``               the owner's name; "train" or "test"
 ==================================  =====================================================================
 
@@ -24,7 +27,7 @@ from pathlib import Path
 
 from task.errors import DataError, local
 
-TYPES = ("category", "ignore", "number", "target")
+TYPES = ("category", "id", "ignore", "number", "target")
 RESERVED = ("client", "split")
 MISSING = frozenset({"", "na", "n/a", "nan", "null"})  # cells without a value, in lower case
 _TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
@@ -51,7 +54,7 @@ class TypedColumn:
     @property
     def feature(self) -> bool:
         """Whether a model reads it, unless it is the target."""
-        return self.name not in RESERVED and self.type not in ("ignore", "target")
+        return self.name not in RESERVED and self.type not in ("id", "ignore", "target")
 
 
 def typed_columns(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
@@ -72,20 +75,37 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
             f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
             f"once; got {local(list(cells))}. Put the column names into the first line."
         )
+    _check_ids(path, columns)
     targets_of(path, columns)
     return columns
+
+
+def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
+    """Refuse several columns of ids, and what says otherwise than they do which rows are for the test."""
+    ids = [c.name for c in columns if c.type == "id"]
+    if len(ids) > 1:
+        raise DataError(
+            f"{local(path)}, line 1: expected one column of ids; got {local(ids)}. Ignore the others."
+        )
+    if ids and "split" in (c.name for c in columns):
+        raise DataError(
+            f'{local(path)}, line 1: expected no column "split" with a column of ids, from which it follows '
+            "at all parties which common rows are for the test; got both. Remove one."
+        )
 
 
 def targets_of(path: Path, columns: Sequence[TypedColumn]) -> tuple[TypedColumn, ...]:
     """Return the columns that are predicted; several only if they are typed so.
 
     Raises:
-        DataError: None can be taken for one, or no feature is left.
+        DataError: None can be taken for one, or no feature is left. A file with ids may lack one of both.
     """
-    targets = [c for c in columns if c.type == "target"]
+    targets, ids = [c for c in columns if c.type == "target"], any(c.type == "id" for c in columns)
     if not targets:
         usable = [c for c in columns if c.feature]
-        targets = [c for c in usable if c.name == "label"] or usable[-1:]
+        targets = [c for c in usable if c.name == "label"] or ([] if ids else usable[-1:])
+    if ids and (targets or usable):
+        return tuple(targets)
     if not targets or targets[0].type not in ("", "target"):
         raise DataError(
             f"{local(path)}, line 1: expected a column to predict, named label or typed NAME:target; got "

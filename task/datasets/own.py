@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Names, Owners, Request, Rows
 from task.datasets.columns import layout_of
+from task.datasets.shares import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
 
@@ -53,17 +54,6 @@ def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
     return test
 
 
-def local_test_size(count: int, fraction: float) -> int:
-    """Return how many of a client's examples are its own test set.
-
-    The share is rounded, but it is at least one (if fraction > 0 and there are two examples), and one
-    always remains for training.
-    """
-    if fraction <= 0 or count < 2:
-        return 0
-    return min(max(round(fraction * count), 1), count - 1)
-
-
 def assemble(
     request: Request,
     *,
@@ -74,6 +64,8 @@ def assemble(
     classes: tuple[str, ...],
     where: str,
     columns: tuple[str, ...] = (),
+    ids: npt.NDArray[np.str_] | None = None,
+    labelled: bool = True,
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
@@ -111,6 +103,8 @@ def assemble(
         std=(0.5,) * shape[0] if image else (1.0,),
         classes=classes,
         columns=columns,
+        ids=None if ids is None else ids[order],
+        labelled=labelled,
         owners=_owners(labels, num_train) if len(labels) else None,
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
         + (f", {missing} values missing" if missing else ""),
@@ -133,6 +127,8 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         classes=whole.classes,
         where=whole.source,
         columns=whole.columns,
+        ids=whole.ids,
+        labelled=whole.labelled,
     )
 
 

@@ -17,6 +17,7 @@ from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
 from task.datasets import partitioners as deals
 from task.datasets.base import Owners, Rows
+from task.datasets.column_split import columns_of
 from task.datasets.own import Mask, local_test
 from task.datasets.partitioners import Deal
 from task.errors import ConfigError, DataError, choose_from
@@ -45,6 +46,10 @@ PARTITIONS: dict[str, PartitionSpec] = {
     "classes-unbalanced": PartitionSpec(
         "classes-per-client classes each, shares of a class random (PFLlib, FedALA)",
         deals.classes_unbalanced, ("classes_per_client",),
+    ),
+    "columns": PartitionSpec(
+        "all rows, and of their columns as many as `columns` says: parties of a vertical algorithm",
+        deals.whole, ("columns",),
     ),
     "dirichlet": PartitionSpec(
         "each class split by Dir(dirichlet-alpha) among the clients; labels and sizes skewed",
@@ -233,6 +238,8 @@ def _check(dataset: Dataset, config: DataConfig) -> None:
             'run-config key "num-clients": 0 (as many as the data set has owners) needs '
             f'partition = "natural"; got "{config.partition}". Say how many clients there are.'
         )
+    if config.partition == "columns":
+        columns_of(dataset, config.columns, config.num_clients)
     if config.partition == "bootstrap" and config.examples_per_client > dataset.num_train:
         raise ConfigError(
             f'run-config key "examples-per-client": expected at most the {dataset.num_train} training '
@@ -263,7 +270,9 @@ def _compute(dataset: Dataset, config: DataConfig, seed: int) -> tuple[cache.Arr
     num_test = 0  # of the rows of the training pool
     if not tests:
         drawn = zip(parts, names, strict=True)
-        masks = [local_test(len(part), config.local_test_fraction, seed, name) for part, name in drawn]
+        # Parties have one test set, of their common rows.
+        fraction = 0.0 if config.partition == "columns" else config.local_test_fraction
+        masks = [local_test(len(part), fraction, seed, name) for part, name in drawn]
         tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
         parts = [part[~mask] for part, mask in zip(parts, masks, strict=True)]
         num_test = sum(map(len, tests))
@@ -300,7 +309,8 @@ def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[
         "size_gini": float(((2 * rank - len(sizes) - 1) * sizes).sum() / (len(sizes) * sizes.sum())),
         "classes_mean": classes / len(sizes),
         "label_tv_mean": distance / len(sizes),
-        "coverage": float((sizes.sum() + num_test) / dataset.num_train),
+        # Parties have the same rows.
+        "coverage": float(min((sizes.sum() + num_test) / dataset.num_train, 1.0)),
     }
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from task.config.sections import DataConfig
 from task.datasets.base import Rows, no_progress_thread
-from task.datasets.own import local_test_size
+from task.datasets.shares import local_test_size
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
 from task.references import load_reference, place
@@ -59,6 +59,11 @@ class Deal:
 def iid(deal: Deal) -> list[Rows]:
     """Shuffle, then cut into K parts whose sizes differ by one at most."""
     return np.array_split(deal.rng().permutation(deal.size), deal.config.num_clients)
+
+
+def whole(deal: Deal) -> list[Rows]:
+    """Give all rows to each client, whose columns differ."""
+    return [np.arange(deal.size)] * deal.config.num_clients
 
 
 def shards(deal: Deal) -> list[Rows]:

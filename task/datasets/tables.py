@@ -12,6 +12,7 @@ classes: nodes have no other way to agree on them.
 """
 
 import csv
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.encode import CellError, Encoder
-from task.datasets.header import TypedColumn, parse_header, targets_of
+from task.datasets.header import MISSING, TypedColumn, parse_header, targets_of
 from task.datasets.own import assemble, data_path, keys_of
 from task.datasets.targets import Row, targets
 from task.errors import DataError, local, reason
@@ -54,6 +55,7 @@ class _Table:
         self.header: list[str] = []
         self.columns: tuple[TypedColumn, ...] = ()
         self.rows: list[Row] = []
+        self._ids: list[str] = []
 
     def read(self, path: Path, owner: str | None) -> None:
         """Append the rows of one file."""
@@ -86,6 +88,26 @@ class _Table:
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
 
+    def ids(self) -> npt.NDArray[np.str_] | None:
+        """Return the id of each row; None if the header has no column of them.
+
+        Raises:
+            DataError: An id is there twice.
+        """
+        if not self._ids:
+            return None
+        lines: dict[str, tuple[Path, int]] = {}
+        for row, value in zip(self.rows, self._ids, strict=True):
+            if value in lines:
+                path, line = lines[value]
+                raise DataError(
+                    f"{local(row.path)}, line {row.line}: expected an id that no other row has; got "
+                    f"{local(repr(value))} again, which is in {local(path)}, line {line}, too. Keep one row "
+                    "for each."
+                )
+            lines[value] = row.path, row.line
+        return np.array(self._ids, dtype=np.str_)
+
     def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
         if len(cells) != len(self.columns):
             raise DataError(
@@ -94,6 +116,13 @@ class _Table:
             )
         row = {c.name: cell.strip() for c, cell in zip(self.columns, cells, strict=True)}
         labels, split = tuple(row[c.name] for c in self.targets), row.get("split")
+        for column in self.columns:
+            if column.type == "id":
+                if row[column.name].lower() in MISSING:
+                    raise self._refused(
+                        path, line, column, "an id; the cell is empty. Fill it in or remove the line."
+                    )
+                self._ids.append(unicodedata.normalize("NFC", row[column.name]))
         if "" in labels:
             todo = "a label; the cell is empty. Fill it in or remove the line."
             raise self._refused(path, line, self.targets[labels.index("")], todo)
@@ -126,7 +155,10 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     rows = table.rows
     if not rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
-    y, classes = targets(rows, table.targets, request)
+    y: npt.NDArray[Any] = np.zeros(len(rows), np.int64)
+    classes: tuple[str, ...] = ()
+    if table.targets:
+        y, classes = targets(rows, table.targets, request)
     tests = [row.test for row in rows if row.test is not None]
     return assemble(
         request,
@@ -137,6 +169,8 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
         columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
+        ids=table.ids(),
+        labelled=bool(table.targets),
     )
 
 

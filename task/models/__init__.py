@@ -23,7 +23,7 @@ from task.references import is_reference
 if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
     from torch import nn
 
-__all__ = ["MODELS", "ModelSpec", "build_model"]
+__all__ = ["MODELS", "ModelSpec", "build_model", "drawn"]
 
 Shape = tuple[int, ...]
 
@@ -184,17 +184,22 @@ def build_model(
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
     """
-    import torch
-
     shape = tuple(input_shape)
     build = _builder(name, shape, num_classes, kind)
+    make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
+    return drawn(make, seed)
+
+
+def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a model whose first parameters are a function of `seed` alone."""
+    import torch
+
     generator = torch.default_generator
     before = generator.get_state()
     try:
         # Not torch.manual_seed: that would seed the accelerators' generators as well.
         generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
-        model = build()
-        return _twin(name, model, build(), shape, kind) if twin else model
+        return build()
     finally:
         generator.set_state(before)
 

@@ -50,6 +50,31 @@ def _distribution(q: float, z: float, interval: float) -> Any:
     )
 
 
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return epsilon of a Gaussian mechanism of noise 1 / mu times the sensitivity, exactly, of any size.
+
+    Balle and Wang 2018, arXiv 1805.06530, Theorem 8: delta = Phi(a) - e^epsilon Phi(a - mu), where
+    a = mu / 2 - epsilon / mu; that is Phi(a) - phi(a) R(mu - a) with Mills' ratio R, and grows with a. T
+    releases of noise s and sensitivity D have mu = sqrt(T) D / s.
+    """
+    low, high = -40.0, min(mu / 2, 40.0)
+    if _delta(high, mu) <= delta:
+        return 0.0
+    while low < (middle := low + (high - low) / 2) < high:  # until no number lies between
+        low, high = (low, middle) if _delta(middle, mu) > delta else (middle, high)
+    return mu * (mu / 2 - low)
+
+
+def _delta(a: float, mu: float) -> float:
+    x = mu - a
+    if x < 25:
+        ratio = math.sqrt(math.pi / 2) * math.exp(x * x / 2) * math.erfc(x / math.sqrt(2))
+    else:
+        ratio = (1 - (1 / x) ** 2 + 3 * (1 / x) ** 4) / x  # to 1e-7
+    density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    return math.erfc(-a / math.sqrt(2)) / 2 - density * ratio
+
+
 def accountant() -> Any:
     """Return dp-accounting's module of privacy loss distributions; importing it costs seconds.
 

@@ -22,6 +22,8 @@ from task.spec.selections import SELECTIONS
 from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
 
+_PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -31,6 +33,11 @@ class Choice:
     values: tuple[bool | int | str, ...]  # which are alike in what they need
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
+
+    def __post_init__(self) -> None:
+        """Refuse whatever stands around local training where none of one model takes place."""
+        check = self.why_not
+        object.__setattr__(self, "why_not", lambda entry: _PARTIES if entry.vertical else check(entry))
 
     def __str__(self) -> str:
         if self.values in ((SOME,), (BELOW_ONE,)):
@@ -173,6 +180,11 @@ def _summed(entry: Algorithm) -> str:
     return ""
 
 
+def _protecting(check: Callable[[Algorithm], str]) -> Callable[[Algorithm], str]:
+    """Return a check of what protects clients, which goes with nothing that only claims to."""
+    return lambda entry: entry.disproved or check(entry)
+
+
 def _selection(name: str) -> Choice:
     selection = SELECTIONS[name]
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
@@ -201,11 +213,11 @@ CHOICES: tuple[Choice, ...] = (
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
-    Choice("dp.noise", (SOME,), why_not_central),
-    Choice("dp.unit", ("example",), why_not_local),
-    Choice("secagg-bits", (64, 32), _rounded),
-    Choice("secagg", (True,), _secure),
-    Choice("he", (True,), why_not_added),
+    Choice("dp.noise", (SOME,), _protecting(why_not_central)),
+    Choice("dp.unit", ("example",), _protecting(why_not_local)),
+    Choice("secagg-bits", (64, 32), _protecting(_rounded)),
+    Choice("secagg", (True,), _protecting(_secure)),
+    Choice("he", (True,), _protecting(why_not_added)),
     Choice("transcript", ("sums",), _summed),
     *(_selection(name) for name in SELECTIONS if name != "uniform"),
 )
@@ -292,7 +304,7 @@ def _check_encrypted(config: Config) -> None:
 
 def _check_transcript(config: Config) -> None:
     """Refuse keys under which a round cannot be computed again from what a transcript holds."""
-    server = config.server
+    server, entry = config.server, ALGORITHMS.get(config.algorithm)
     if server.transcript == "full" and config.dp.central:
         raise ConfigError(
             'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
@@ -300,6 +312,8 @@ def _check_transcript(config: Config) -> None:
         )
     noisy = config.dp.central and config.dp.noise_by == "nodes"
     for key, value, on, why in (
+        ("algorithm", config.algorithm, entry is not None and entry.vertical,
+         "each party's part of the model stays with it"),
         ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
         ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
          "the sums of a coarser grid are not published"),

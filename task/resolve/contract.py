@@ -41,7 +41,7 @@ def entry_of(config: Config) -> Algorithm:
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
     entry = with_selection(entry_of(config), config.server.selection)
-    if config.data.learns_columns:
+    if config.data.learns_columns and not entry.vertical:  # parties learn those of their own columns
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))

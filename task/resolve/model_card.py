@@ -9,7 +9,8 @@ The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
 
 and ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and ``int8`` where
 the arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as in
-``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was. It is one
+``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was; and
+``holds`` where the arrays are no model's, as of vertical algorithms. It is one
 object since the order of several metadata in a file is arbitrary. Names, folders and what else differs
 between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
 """
@@ -31,9 +32,12 @@ from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
+from task.spec.brought import algorithm_of
 from task.tasks import with_task
 
 FORMAT = 1
+# Of a run of parties, whose parts of the model stay where they are.
+DIGESTS = "no weights: the SHA-256 of each party's part of the model, which stays at the party"
 METADATA = "bouquet"
 # Keys of one machine or of how long it waits; none of them says anything about the model.
 OF_THE_MACHINE = CHANGE_NO_RESULT | {
@@ -92,6 +96,8 @@ class ModelCard:
             "run": dict(self.run),
             **self.taken,
         }
+        if algorithm_of(config.algorithm).vertical:
+            value["holds"] = DIGESTS
         if self.moments:
             value["moments"] = self.moments.as_dict()
         if self.int8 is not None:

@@ -13,6 +13,7 @@ from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
+from task.spec.algorithms import ALGORITHMS
 from task.spec.brought import algorithm_of
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
@@ -54,6 +55,7 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_composition(config)
+    _check_columns(config)
     check_private(config)
     for name in {config.codec.up, config.codec.down} - {"none"}:
         codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
@@ -123,6 +125,23 @@ def _check_edges(config: Config) -> None:
     if config.algorithm == "hierfavg" and not knobs.pattern and 0 < clients < knobs.edges:
         raise ConfigError(
             f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
+        )
+
+
+def _check_columns(config: Config) -> None:
+    """Refuse columns dealt to clients of another kind than parties, and parties that hold other rows."""
+    partition, vertical = config.data.partition, algorithm_of(config.algorithm).vertical
+    if vertical and partition != "columns":
+        raise ConfigError(
+            f'run-config key "partition": the clients of "{config.algorithm}" have the same rows and other '
+            f'columns; expected "columns", or the key left out; got "{partition}"'
+        )
+    if partition == "columns" and not vertical:
+        fits = [name for name, entry in ALGORITHMS.items() if entry.vertical]
+        raise ConfigError(
+            f'run-config key "partition": "columns" gives clients the same rows and other columns, which '
+            f'"{config.algorithm}" cannot train on; expected another partition, or algorithm = '
+            f"{', '.join(fits)}"
         )
 
 

@@ -7,7 +7,8 @@ the registry, the privacy sheet (nothing else leaves a client), the source of th
 parameter list of the tests.
 
 Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
-algorithms and their baselines in `task.spec.personalised`. `task.spec.entry` says what an entry consists of;
+algorithms and their baselines in `task.spec.personalised`, those whose clients hold other columns of the same
+people in `task.spec.vertical`. `task.spec.entry` says what an entry consists of;
 its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
@@ -25,6 +26,7 @@ from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
+from task.spec.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -262,6 +264,15 @@ _GLOBAL = (
         biased="between two means over all, edges drift towards the optima of their own clients",
     ),
     Algorithm(
+        "nbafl", "NbAFL", paper("1911.00222", "Algorithm 1"),
+        about="Clients clip their models and add noise, as published: it protects nobody (docs/privacy.md).",
+        solver="nbafl",
+        down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
+        neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},
+        disproved="its noise follows from the run's seed and from a sensitivity that was disproved, and must "
+        "not pass for protection",
+    ),
+    Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         group="fair",
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
@@ -340,4 +351,4 @@ _GLOBAL = (
     ),
 )  # fmt: skip
 
-ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL)}
+ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL, *VERTICAL)}

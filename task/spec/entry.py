@@ -15,9 +15,13 @@ GROUPS = {
     "fair": "One global model that is fair to all clients",
     "robust": "One global model in spite of malicious clients",
     "topology": "Models that are mixed at edges or on a graph of peers",
+    "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
     "baseline": "Baselines to compare with",
 }
+Work = Literal[
+    "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score"
+]
 
 
 MCMAHAN = paper("1602.05629")
@@ -44,8 +48,9 @@ class Algorithm:
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
     # tables' columns, or measure on test data what a round of training would make of them, of which nothing
-    # goes up or is kept.
-    work: Literal["train", "evaluate", "loss", "columns", "adapt"] = "train"
+    # goes up or is kept. Parties (`vertical`) align their rows in three steps, embed rows, and where the
+    # labels are, train on embeddings or measure them.
+    work: Work = "train"
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
@@ -81,7 +86,11 @@ class Algorithm:
     evaluation: tuple[Record, ...] | None = None  # what goes down with evaluation messages, if not the model
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
+    # Why what its paper calls private is not; "" = it claims nothing. It goes with nothing that protects.
+    disproved: str = ""
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
+    # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
+    vertical: bool = False
 
     def __post_init__(self) -> None:
         """Name the rule and the group, and let nobody change the mappings."""
@@ -94,7 +103,7 @@ class Algorithm:
     @property
     def verb(self) -> Literal["train", "evaluate"]:
         """The kind of Flower's message that asks for it."""
-        return "train" if self.work == "train" else "evaluate"
+        return "train" if self.work in ("train", "embed", "label") else "evaluate"
 
     @property
     def parted(self) -> bool:
@@ -156,7 +165,8 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     """
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
-    asked = replace(entry, down=down, down_scalars=(), phases={}, work="evaluate")
+    work: Work = "score" if entry.vertical else "evaluate"
+    asked = replace(entry, down=down, down_scalars=(), phases={}, work=work)
     if not entry.metrics:
         return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
     return replace(asked, up=(SUMS,), up_scalars=MEASURED, keeps=keeps, weight="uniform")

@@ -82,12 +82,16 @@ _PAPERS = """
     Federated Multi-Task Learning
 2309.16825 2024 Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak
     A Comprehensive View of Personalized Federated Learning on Heterogeneous Clinical Datasets
+1812.00564 2018 Vepakomma, Gupta, Swedish, Raskar
+    Split Learning for Health: Distributed Deep Learning without Sharing Raw Patient Data
 2007.07481 2020 Wang, Liu, Liang, Joshi, Poor
     Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization
 1910.10252 2019 Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage
     Federated Evaluation of On-device Personalization
 1804.05271 2019 Wang, Tuor, Salonidis, Leung, Makaya, He, Chan
     Adaptive Federated Learning in Resource Constrained Edge Computing Systems
+1911.00222 2020 Wei, Li, Ding, Ma, Yang, Farokhi, Jin, Quek, Poor
+    Federated Learning with Differential Privacy: Algorithms and Performance Analysis
 1803.01498 2018 Yin, Chen, Ramchandran, Bartlett
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Reduce = Literal["mean", "sum", "collect"]
-Scope = Literal["run", "round", "node"]
-Of = Literal["steps", "halves", "batch", "all", "validation"]
+Scope = Literal["run", "round", "start", "node"]
+Of = Literal["steps", "halves", "batch", "all", "validation", "row"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,11 @@ class Layout:
     """Which arrays a record has."""
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
-    # something; ``table``, integers for each column of a table; ``free``, arrays that only the client knows.
-    kind: Literal["part", "vector", "table", "free"]
-    of: str = ""  # the part of the model; what the vector has a number for; or what the integers are
+    # something; ``table``, integers for each column of a table; ``rows``, numbers for each of the phase's
+    # rows, how many and how wide is for the phase to say; ``free``, arrays that only the client knows.
+    kind: Literal["part", "vector", "table", "rows", "free"]
+    # The part of the model; what the vector has a number for; what the integers are; or the rows' dtype.
+    of: str = ""
 
 
 # The model as the server knows it: parameters and buffers, without what stays at the clients.
@@ -66,8 +68,8 @@ class Record:
     # Of a downward record, whether ``all`` clients get the same or ``each`` gets records of its own, by name.
     to: Literal["all", "each"] = "all"
     # Of an upward record, which training examples it is computed from: those of the local ``steps``, the
-    # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, or a ``validation`` share that
-    # is kept out of the training. `client_app.owner` counts them.
+    # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, a ``validation`` share that is
+    # kept out of the training, or each ``row`` of it from one example. `client_app.owner` counts them.
     of: Of = "steps"
     # Whether the numbers travel as they are under any codec, as the client keeps what follows from them.
     exact: bool = False

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from task.errors import WireError
 from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
 from task.spec.record import Layout, Record
+from task.wire.checks import short
+
+ROWS = "rows"  # name of the one array of a record with a phase's rows
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Forms:
     parameters: tuple[str, ...]  # names of its parameters, in the model's order
     clients: int = 0  # number of clients that are online
     columns: int = 0  # number of columns of a table, as a model reads them
+    # Of the records that have a row for each of a phase's rows: how many and how wide, by name.
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
 
@@ -25,7 +31,7 @@ class Forms:
         """Return arrays of the names, shapes and dtypes of a layout.
 
         Raises:
-            KeyError: The layout is free, or a part that is unknown here.
+            KeyError: The layout is free, has a phase's rows, or is a part that is unknown here.
         """
         if layout.kind == "table":
             return columns_like(layout.of, self.columns)
@@ -49,13 +55,38 @@ class Forms:
 
     def of(self, records: Iterable[Record]) -> dict[str, Arrays]:
         """Return the arrays of several records by name; those of a free layout are left out."""
-        return {r.name: self._of(r) for r in records if r.layout.kind != "free"}
+        return {r.name: self.of_record(r) for r in records if r.layout.kind != "free"}
 
-    def _of(self, record: Record) -> Arrays:
+    def of_record(self, record: Record) -> Arrays:
+        """Return the arrays of a record; raises what `like` does."""
+        if record.layout.kind == "rows":
+            return {ROWS: np.broadcast_to(np.zeros((), record.layout.of), self.rows[record.name])}
         like = self.like(record.layout)
         if not record.integers:
             return like
         return {n: as_integers(a, np.int32 if record.clipped else np.int64) for n, a in like.items()}
+
+
+def row_entries(rows: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    """Return what a message says of `Forms.rows`."""
+    return {f"{ROWS}:{name}": list(size) for name, size in rows.items()}
+
+
+def rows_in(config: Mapping[str, object]) -> dict[str, tuple[int, int]]:
+    """Return what `row_entries` made, from all entries of a message.
+
+    Raises:
+        WireError: It is not two whole numbers.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for key, size in config.items():
+        head, _, name = key.partition(":")
+        if head != ROWS:
+            continue
+        if not isinstance(size, list) or len(size) != 2 or not all(type(n) is int and n >= 0 for n in size):
+            raise WireError(f"training message: expected rows and width of {name!r}; got {short(size)}", name)
+        found[name] = size[0], size[1]
+    return found
 
 
 def as_integers(a: np.ndarray, dtype: type) -> np.ndarray:

@@ -37,7 +37,7 @@ from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
-from task.wire.layouts import Forms
+from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
@@ -96,6 +96,7 @@ class TrainOrder:
     # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
     # entry, the node's.
     whole: bool = False
+    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as of `Forms.rows`
 
     def received(self, client: str) -> Mapping[str, Arrays]:
         """Return a client's downward records by field: those that all get, and the one of its own name."""
@@ -172,7 +173,7 @@ def train_content(
     stand for the order's own, packed once: what several get under one name is one record, and travels once.
     `extra` are further config entries, as given to Flower's ``start(train_config=...)``.
     """
-    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars})
+    config = ConfigRecord({**extra, "server-round": order.round, **order.scalars, **row_entries(order.rows)})
     if order.run:
         config["run"] = order.run
     if order.population:
@@ -203,12 +204,12 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     """
     config, records = _config(content), records_of(content, ArrayRecord)
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
-    forms = replace(forms, clients=len(population))
+    forms = replace(forms, clients=len(population), rows=rows_in(config))
 
     def read(f: Record, name: str) -> Arrays:
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
-        expected = forms.like(f.layout)
+        expected = forms.of_record(f)
         arrays = as_ours(read_arrays(records[name]), expected)
         check_arrays(name, arrays, expected)
         return arrays
@@ -231,7 +232,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     lost: dict[str, list[int]] = {}
     for client, lost_round in zip(names, rounds, strict=True):
         lost.setdefault(client, []).append(int(lost_round))
-    rest = each, population, void, lost, bool(config.get(WHOLE, False))
+    rest = each, population, void, lost, bool(config.get(WHOLE, False)), forms.rows
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, *rest)
 
 

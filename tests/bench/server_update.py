@@ -30,9 +30,10 @@ from task.wire.layouts import Forms
 from tests.bench import readings
 from tests.bench.folding import CNN, SMALL
 from tests.bench.rounds import Bench
+from tests.support.horizontal import HORIZONTAL
 
 CLIENTS = 50
-RULES = sorted(name for name, entry in ALGORITHMS.items() if entry.rule == name and entry.up)
+RULES = sorted(name for name, entry in HORIZONTAL.items() if entry.rule == name and entry.up)
 TARGETS = {"fedatt": 6.0, "geometric-median": 6.0, "krum": 10.0, "multi-krum": 10.0, "bulyan": 10.0}
 
 

@@ -18,6 +18,7 @@ from task.resolve.contract import parts_of
 from task.spec.algorithms import ALGORITHMS
 from tests.support.brought import NET, imported_from
 from tests.support.federation import play, read_by
+from tests.support.horizontal import HORIZONTAL
 
 LINEAR_ONLY = {"fsvrg-sparse"}  # it scales the columns of a first layer that is linear in the features
 
@@ -29,7 +30,7 @@ def net(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(HORIZONTAL))
 def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> None:
     # Each client has 21 training examples: its last batch is a single one.
     keys = {

@@ -12,6 +12,7 @@ from client_app.node import Node, open_node
 from task.config.read import as_run_config, read_config
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import owners_config, play, write_owners
+from tests.support.horizontal import HORIZONTAL
 from tests.support.nodes import NAMES, alone, start
 from tests.test_catalogue import ACTIVE
 
@@ -22,7 +23,7 @@ def node(tmp_path: Path) -> Node:
     return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(HORIZONTAL))
 def test_training_leaves_the_global_generators_alone(algorithm: str, node: Node) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
@@ -45,7 +46,7 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
     assert all(np.array_equal(first.arrays["arrays"][k], again.arrays["arrays"][k]) for k in start(node))
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(HORIZONTAL))
 def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"

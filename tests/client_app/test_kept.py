@@ -15,10 +15,11 @@ from client_app.solvers.sgd import Finished, Solver
 from task.numerics.arrays import Arrays, sha256
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
+from tests.support.horizontal import HORIZONTAL
 from tests.support.kept import kept_by, store_of
 from tests.test_catalogue import ACTIVE
 
-KEEPERS = [name for name, entry in sorted(ALGORITHMS.items()) if entry.keeps]
+KEEPERS = [name for name, entry in sorted(HORIZONTAL.items()) if entry.keeps]
 ROUNDS = 6
 SETTINGS = {
     "fraction_train": 0.6,

@@ -27,6 +27,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import far, owners_config, play, read_by, write_owners
+from tests.support.horizontal import HORIZONTAL
 from tests.support.models import Noisy, blobs
 from tests.support.nodes import order, read
 from tests.test_catalogue import ACTIVE
@@ -455,7 +456,7 @@ SETTINGS = {
 # Algorithms with the same solver, records and private part have the same client half; one stands for them.
 HALVES = {
     (e.solver, e.private, *(r.name for r in (*e.down, *e.up, *e.keeps))): e.name
-    for e in sorted(ALGORITHMS.values(), key=lambda e: e.name, reverse=True)
+    for e in sorted(HORIZONTAL.values(), key=lambda e: e.name, reverse=True)
 }
 
 

@@ -35,6 +35,7 @@ from tests.fuzz.draws import TEXTS, pick
 from tests.fuzz.mutate import mutate
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.horizontal import HORIZONTAL
 from tests.test_catalogue import ACTIVE
 
 ROUNDS = 3  # the first one is mutated; what it leaves behind shows in the others
@@ -61,7 +62,7 @@ class Variant:
 
 
 def _variants() -> Iterator[Variant]:
-    for name in sorted(ALGORITHMS):
+    for name in sorted(HORIZONTAL):
         model = "mlp" if ALGORITHMS[name].personal else "logistic"
         yield Variant(name, {"model": model, **ACTIVE[name], "algorithm": name})
     more: dict[str, dict[str, Any]] = {

@@ -34,8 +34,8 @@ COMMON = 'partition="shards" local-test-fraction=0.25 fraction-evaluate=1.0 prog
 MAIN = "from server_app.cli.main import main; main()"
 MEASURED = ("seconds",)  # keys of a row that differ between two runs of the same code
 OF_TIME = ("step_seconds", "step-seconds", "seconds-spent")  # the same among a rule's metrics
-DEPLOYED = ("fedavg", "scaffold", "fsvrg", "fedala", "fedfomo")
-RESUMED = ("fedavg", "feddyn", "fedprox", "fedala", "apple")
+DEPLOYED = ("fedavg", "scaffold", "fsvrg", "fedala", "fedfomo", "splitnn")
+RESUMED = ("fedavg", "feddyn", "fedprox", "fedala", "apple", "splitnn")
 MODELS = {"fedbn": "mlp-bn"}
 
 
@@ -79,6 +79,9 @@ def runs() -> Iterator[Run]:
 
 
 def _keys(algorithm: str, more: str = "") -> str:
+    if ALGORITHMS[algorithm].vertical:
+        parties = 'num-clients=2 batch-size=64 local-test-fraction=0.25 progress="none"'
+        return f'algorithm="{algorithm}" {parties} {more}'
     model = f'model="{MODELS[algorithm]}"' if algorithm in MODELS else ""
     fraction = "" if "fraction-train" in more else "fraction-train=0.8"
     return f'algorithm="{algorithm}" {COMMON} {fraction} {model} {more}'

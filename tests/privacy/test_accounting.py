@@ -7,7 +7,7 @@ import math
 import pytest
 
 from task.privacy import accounting
-from task.privacy.accounting import epsilon, joined, noise_for
+from task.privacy.accounting import epsilon, gaussian_epsilon, joined, noise_for
 
 # By (K, m, T, delta): epsilon by noise multiplier, Poisson cohorts, add or remove one client, computed with
 # another program; rounded as written.
@@ -70,3 +70,17 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "dp_accounting.pld", None)
     with pytest.raises(accounting.ConfigError, match=r"bouquet\[dp\]"):
         accounting.accountant()
+
+
+@pytest.mark.parametrize(("goal", "noise"), [(0.5, 7.03), (1.0, 3.73), (2.0, 1.99), (8.0, 0.600)])
+def test_epsilon_of_one_gaussian_release(goal: float, noise: float) -> None:
+    """Noise over sensitivity at delta = 1e-5, computed with another program."""
+    assert gaussian_epsilon(1 / noise, 1e-5) == pytest.approx(goal, rel=4e-3)
+    assert epsilon([(1.0, noise)], 1e-5) == pytest.approx(goal, rel=1e-2)
+
+
+def test_epsilon_of_a_gaussian_release_at_its_ends() -> None:
+    assert gaussian_epsilon(1e-9, 1e-5) == 0.0
+    # delta = Phi(a) up to a term that vanishes, so a = -2.3263 for 1 %, and epsilon = mu (mu / 2 - a)
+    assert gaussian_epsilon(1e4, 0.01) == pytest.approx(1e4 * (5e3 + 2.3263), rel=1e-7)
+    assert gaussian_epsilon(1e100, 0.01) == pytest.approx(5e199)

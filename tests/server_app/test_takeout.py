@@ -27,8 +27,8 @@ from task.config.read import read_config
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
 from task.resolve.model_card import read_model
-from task.spec.algorithms import ALGORITHMS
 from tests.support.grid import LocalGrid
+from tests.support.horizontal import HORIZONTAL
 
 
 def trained(tmp_path: Path, name: str = "trial", **more: Any) -> Path:
@@ -73,7 +73,7 @@ def test_predictions_are_as_good_as_the_run_said(tmp_path: Path) -> None:
     assert sum(float(rows[0][f"p_{i}"]) for i in range(10)) == pytest.approx(1.0, abs=1e-6)
 
 
-PERSONAL = sorted(n for n, a in ALGORITHMS.items() if a.personal and n not in ("ensemble", "centralised"))
+PERSONAL = sorted(n for n, a in HORIZONTAL.items() if a.personal and n not in ("ensemble", "centralised"))
 
 
 @pytest.mark.parametrize("name", [*PERSONAL, "fedprox, ala"])

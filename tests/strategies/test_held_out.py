@@ -13,12 +13,12 @@ from server_app.results.summary import headline
 from strategies.membership.client_registry import ClientRegistry
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.spec.algorithms import ALGORITHMS
 from tests.server_app.test_app import go
 from tests.support.federation import Keep, play, write_owners
+from tests.support.horizontal import HORIZONTAL
 from tests.test_contract import config
 
-OWN = [name for name, entry in ALGORITHMS.items() if entry.personal and not entry.pooled]
+OWN = [name for name, entry in HORIZONTAL.items() if entry.personal and not entry.pooled]
 
 
 class Held(Keep):

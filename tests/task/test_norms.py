@@ -16,6 +16,7 @@ from task.spec.algorithms import ALGORITHMS
 from task.spec.record import MODEL_UP, PARAMETERS, Record
 from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
+from tests.support.horizontal import HORIZONTAL
 from tests.support.liar import liar, times
 from tests.test_catalogue import ACTIVE
 
@@ -120,7 +121,7 @@ def keys(owners: Path, name: str, **more: Any) -> dict[str, Any]:
 VOTES = {n for n, a in ALGORITHMS.items() if any(r.code for r in a.up)}
 
 
-@pytest.mark.parametrize("name", sorted({n for n, a in ALGORITHMS.items() if a.up and not a.pooled} - VOTES))
+@pytest.mark.parametrize("name", sorted({n for n, a in HORIZONTAL.items() if a.up and not a.pooled} - VOTES))
 def test_an_update_beyond_the_bound_is_its_senders_own_fault(name: str, owners: Path) -> None:
     played = play(keys(owners, name), nodes=len(SIZES), tamper=liar(arrays=times(1e6), rounds=[2]))
     first, second, third = played.rows[1:]

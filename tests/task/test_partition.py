@@ -9,13 +9,13 @@ from task.config.sections import DataConfig
 from task.datasets import base
 from task.datasets import partition as module
 from task.datasets import partitioners as deals
-from task.datasets.own import local_test_size
 from task.datasets.partition import PARTITIONS, label_counts, load_partition
 from task.datasets.partitioners import Deal, apportion
+from task.datasets.shares import local_test_size
 from task.errors import ConfigError, DataError
 from tests.task.helpers import load, write_roles
 
-DEALT = sorted(set(PARTITIONS) - {"natural", "bootstrap"})
+DEALT = sorted(set(PARTITIONS) - {"natural", "bootstrap", "columns"})
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def everything(partition):
 
 def test_registry_is_sorted_and_complete():
     assert list(PARTITIONS) == sorted(PARTITIONS)
-    assert {name for name, spec in PARTITIONS.items() if spec.deal} == set(DEALT)
+    assert {name for name, spec in PARTITIONS.items() if spec.deal} == {*DEALT, "columns"}
     with pytest.raises(ConfigError, match='Did you mean "shards"'):
         deal(dataset(), partition="shard")
 

@@ -1,0 +1,1 @@
+"""A party's half of vertical algorithms: its rows and columns, their alignment, its part of the model."""

@@ -1,0 +1,139 @@
+"""One party: its columns, its ids and perhaps the labels; and which of its rows all parties have.
+
+A node's own table is one party's. Of a data set that is dealt by columns each client has all rows, with the
+row's number as its id, and the first client has the labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from client_app.node import Node, OneClient
+from task.config.knobs import Config
+from task.datasets import Dataset
+from task.datasets.column_split import columns_of
+from task.errors import StateError
+from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.moments import moments_of, sums_of
+from task.vertical.rows import Rows, epoch_order, num_tests
+
+
+@dataclass(frozen=True)
+class Party:
+    """A client with columns of its own."""
+
+    node: Node
+    name: str
+
+    @cached_property
+    def columns(self) -> slice:
+        """Which of the places along the last axis of an example are the party's."""
+        node = self.node
+        if isinstance(node.clients, OneClient):
+            return slice(None)
+        number = node.clients.index(self.name)
+        return columns_of(node.dataset, node.config.data.columns, node.clients.num_clients)[number]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one of its examples."""
+        *rest, last = self.node.dataset.input_shape
+        return (*rest, len(range(last)[self.columns]))
+
+    @property
+    def inputs(self) -> int:
+        """p_k, numbers that its bottom model reads of a row."""
+        return int(np.prod(self.shape))
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it has the labels."""
+        node = self.node
+        return node.dataset.labelled and (
+            isinstance(node.clients, OneClient) or not node.clients.index(self.name)
+        )
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Who its rows are of, in their order."""
+        ids = self.node.dataset.ids
+        return [str(i) for i in range(len(self.node.dataset.y))] if ids is None else ids.tolist()
+
+
+@dataclass(frozen=True)
+class AlignedParty:
+    """A party, and its rows that all parties have, in the common order: those of the test first."""
+
+    party: Party
+    rows: Rows  # numbers of its rows
+    # Mean and deviation of its columns over the rows that are trained on, float64; None = not yet known.
+    scale: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+
+    @property
+    def config(self) -> Config:
+        """The run."""
+        return self.party.node.config
+
+    @property
+    def tests(self) -> Rows:
+        """The rows of the test."""
+        return self.rows[: num_tests(len(self.rows), self.config)]
+
+    def epoch(self, server_round: int) -> Rows:
+        """Return the rows that are trained on, in the order of a round."""
+        train = self.rows[num_tests(len(self.rows), self.config) :]
+        return train[epoch_order(len(train), self.config, server_round)]
+
+    def kept(self) -> Arrays:
+        """Return what `aligned` reads back."""
+        x = self.x(np.sort(self.rows[num_tests(len(self.rows), self.config) :])).double()
+        spread = x.std(0, correction=0)
+        std = torch.where(spread > 0, spread, torch.ones_like(spread))
+        return {"rows": self.rows, "mean": x.mean(0).cpu().numpy(), "std": std.cpu().numpy()}
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        """The data set, a table filled and standardised by the party's own rows that are trained on."""
+        dataset = self.party.node.dataset
+        preparation = dataset.preparation
+        if preparation is None or not preparation.learns:
+            return dataset
+        train = np.sort(self.rows[num_tests(len(self.rows), self.config) :])
+        x = np.asarray(dataset.x[train], dtype=np.float32)
+        sums = sums_of(preparation.values(x), preparation.numeric)
+        moments = moments_of(sums["column-sums"], sums["column-squares"] if preparation.standardise else None)
+        return replace(dataset, preparation=preparation.with_moments(moments))
+
+    def x(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Return the party's columns of some rows."""
+        node = self.party.node
+        x = self._dataset.inputs(rows)[..., self.party.columns]
+        if self.scale is not None and self.config.vertical.standardise:
+            mean, std = (torch.from_numpy(a) for a in self.scale)
+            x = ((x.double() - mean) / std).float()
+        return x.contiguous().to(node.device)
+
+    def y(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Return the targets of some rows, at the party that has them."""
+        node = self.party.node
+        return node.task.targets(node.dataset, rows).to(node.device)
+
+
+def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
+    """Return a party with the rows that it keeps from before round 1.
+
+    Raises:
+        StateError: It keeps none, or its data have changed since.
+    """
+    party, rows = Party(node, client), kept.get("rows", np.zeros(0, np.int64))
+    if not len(rows) or int(rows.max()) >= len(node.dataset.y):
+        raise StateError(
+            f"client {client}: expected the common rows, as they were matched when the run started; got "
+            f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run, which "
+            "matches them again"
+        )
+    return AlignedParty(party, rows, (kept["mean"], kept["std"]))

@@ -1,0 +1,297 @@
+"""A party's share of a round: it embeds rows, and trains its part of the model on a window of batches.
+
+Where the labels are, the part is the top model and the party's own bottom, trained together by ordinary
+back-propagation on the other parties' embeddings, which stay as they came. Elsewhere it is a bottom, trained
+on the gradients of its embeddings, with the forward pass done again. `strategies.rules.splitnn` has the
+round as a whole and the symbols.
+
+Each part is kept with the number of windows of the round that it has trained on, so that a message that comes
+twice, or a round that begins again, changes nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from client_app.memory.memory import Memory
+from client_app.node import Node
+from client_app.stages.stage import Outcome, measured
+from client_app.training.local_optimizer import SGD
+from client_app.vertical.defence import dcor, defended
+from client_app.vertical.party import AlignedParty, aligned
+from task.config.knobs import Config
+from task.errors import StateError, WireError
+from task.models.split import bottom_of, top_of
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, sha256
+from task.numerics.evaluate import measure
+from task.spec.entry import SUMS, TRAIN_LOSS, Algorithm
+from task.vertical.rows import batches, windows
+from task.wire import messages as wire
+from task.wire.layouts import ROWS
+
+Kept = dict[str, Arrays]
+
+
+class SplitPart(torch.nn.Module):
+    """What one party has of the model: a bottom, a top, or both."""
+
+    def __init__(self, bottom: torch.nn.Module | None, top: torch.nn.Module | None) -> None:
+        super().__init__()
+        self.bottom, self.top = bottom, top
+
+    def forward(self, x: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of the top, of own columns and the others' embeddings."""
+        assert self.top is not None
+        found = [others] if self.bottom is None else [self.bottom(x), others]
+        outputs: torch.Tensor = self.top(torch.cat(found, dim=1))
+        return outputs
+
+
+class _Joined(torch.nn.Module):
+    """A part that reads own columns and embeddings as one tensor, for `measure`."""
+
+    def __init__(self, part: SplitPart, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.part, self.shape, self.size = part, shape, int(np.prod(shape))
+
+    def forward(self, joined: torch.Tensor) -> torch.Tensor:
+        """Return the outputs."""
+        own, others = joined[:, : self.size], joined[:, self.size :]
+        outputs: torch.Tensor = self.part(own.reshape(len(own), *self.shape), others)
+        return outputs
+
+
+@dataclass
+class _Trained:
+    """A party's part as it stands, ready to go on."""
+
+    data: AlignedParty
+    part: SplitPart
+    optimizer: SGD
+    windows: int  # of the round that it has trained on
+    kept: Kept
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.part.parameters() if p.requires_grad]
+
+    def step(self, gradients: tuple[torch.Tensor, ...], lr: float) -> None:
+        """Take one step of SGD."""
+        with torch.no_grad():
+            parameters = self.parameters
+            self.optimizer.step([p.data for p in parameters], [g.clone() for g in gradients], lr)
+
+    def arrays(self) -> Arrays:
+        return {name: t.detach().cpu().numpy().copy() for name, t in self.part.state_dict().items()}
+
+    def digest(self) -> Arrays:
+        """Return the SHA-256 of the part, [1, 32]."""
+        return {ROWS: np.frombuffer(bytes.fromhex(sha256(self.arrays())), np.uint8).reshape(1, 32)}
+
+    def keep(self, server_round: int) -> Kept:
+        velocity = {str(i): v.cpu().numpy().copy() for i, v in enumerate(self.optimizer.velocity)}
+        step = {"round": np.array(server_round), "windows": np.array(self.windows)}
+        return {"part": self.arrays(), "velocity": velocity, "step": step}
+
+
+class PartyWork:
+    """What the parties among an order's clients do in one phase of a round."""
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+        self.memory = Memory(node, entry, order)
+        self.window = int(order.scalars["window"])
+
+    def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
+        """Yield each client with what it sends, or with what went wrong."""
+        devices = [self.node.device] if self.node.device.type == "cuda" else []
+        for client in self.order.clients:
+            try:
+                with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
+                    upload, keep = step(client)
+                    yield client, self.memory.keep(client, upload, keep) if keep else upload
+            except Exception as err:
+                yield client, err
+
+    def opened(self, client: str, top: int = -1) -> _Trained:
+        """Return a party as it was left; with a top model over `top` numbers of others, if not negative.
+
+        Raises:
+            StateError: It has not trained on the windows that this phase goes on from.
+        """
+        order, window = self.order, self.window
+        (kept,) = self.memory.load([client], order.round + (window > 0))
+        done = self._windows(kept)
+        if done not in (window, window - 1) and window == 1:  # of a round that begins again
+            (kept,) = self.memory.load([client], order.round)
+            done = 0
+        if done not in (window, window - 1):
+            raise StateError(
+                f"client {client}: expected its part of the model after {window - 1} windows of round "
+                f"{order.round}; got it after {done}. Resume the run, which does the round again"
+            )
+        step = kept.get("step", {"round": np.array(0)})
+        if int(step["round"]) < order.round - 1:
+            got = f"one of round {int(step['round'])}" if "part" in kept else "none"
+            raise StateError(
+                f"client {client}: expected its part of the model of round {order.round - 1}; got {got}. Put "
+                "the state folder of its node back and resume the run, or start another run"
+            )
+        data = aligned(self.node, client, kept.get("aligned", {}))
+        part = self._part(data, top)
+        if "part" in kept:
+            part.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in kept["part"].items()})
+        part.to(self.node.device)
+        optimizer = SGD(self.config.train, [p.data for p in part.parameters() if p.requires_grad])
+        if velocity := kept.get("velocity"):
+            held = [torch.from_numpy(velocity[str(i)].copy()) for i in range(len(velocity))]
+            optimizer.velocity = [v.to(self.node.device) for v in held]
+        return _Trained(data, part.train(), optimizer, done, kept)
+
+    def _windows(self, kept: Kept) -> int:
+        """Return how many windows of the order's round a kept part has trained on."""
+        step = kept.get("step", {})
+        return int(step["windows"]) if step and int(step["round"]) == self.order.round else 0
+
+    def _part(self, data: AlignedParty, top: int) -> SplitPart:
+        party, config, classes = data.party, self.config, self.node.dataset.num_classes
+        bottom = bottom_of(config, party.shape, party.name) if party.inputs else None
+        if top < 0:
+            return SplitPart(bottom, None)
+        return SplitPart(bottom, top_of(config, config.vertical.cut * bool(party.inputs) + top, classes))
+
+    @property
+    def config(self) -> Config:
+        """The run."""
+        return self.node.config
+
+    def span(self, data: AlignedParty, window: int) -> tuple[np.ndarray, list[slice]]:
+        """Return the rows of a window, and its batches as places among them."""
+        rows = data.epoch(self.order.round)
+        start, stop = windows(len(rows), self.config)[window]
+        return rows[start:stop], batches(start, stop, len(rows), self.config)
+
+    def seeded(self, client: str, window: int, batch: int) -> None:
+        """Let dropout and the like draw the same for a batch whenever it is passed forward."""
+        name = f"{client}/{window}/{batch}"
+        torch.manual_seed(seeds.seed_for(self.config.seeds.train, seeds.TORCH, self.order.round, name))
+
+    def embed(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Train on the last window's gradients, if they came, and send embeddings of the next rows."""
+        order, window = self.order, self.window
+        held, keep = self.opened(client), Kept()
+        data = held.data
+        if held.windows < window:
+            gradients = torch.from_numpy(order.per_client["gradients"][client][client][ROWS])
+            self.follow(held, client, gradients.to(self.node.device))
+            held.windows = window
+            keep = held.keep(order.round)
+        count, width = order.rows["embeddings"]
+        found = np.zeros((0, width), np.float32)
+        if order.scalars["tests"]:
+            held.part.eval()
+            with torch.inference_mode():
+                assert held.part.bottom is not None
+                found = held.part.bottom(data.x(data.tests)).cpu().numpy()
+        elif count:
+            found = self.forward(held, client)
+        numbers = {wire.NUM_EXAMPLES: float(len(data.rows))}
+        return wire.ClientUpdate({"embeddings": {ROWS: found}, "digest": held.digest()}, numbers), keep
+
+    def forward(self, held: _Trained, client: str) -> np.ndarray:
+        """Return the embeddings of the window, batch after batch."""
+        rows, spans = self.span(held.data, self.window)
+        x, parts = held.data.x(rows), []
+        assert held.part.bottom is not None
+        with torch.no_grad():
+            for i, span in enumerate(spans):
+                self.seeded(client, self.window, i)
+                parts.append(held.part.bottom(x[span]))
+        found: np.ndarray = torch.cat(parts).cpu().numpy()
+        return found
+
+    def follow(self, held: _Trained, client: str, gradients: torch.Tensor) -> None:
+        """Train a bottom on the gradients of the last window, Q times over."""
+        last, vertical = self.window - 1, self.config.vertical
+        rows, spans = self.span(held.data, last)
+        x, bottom = held.data.x(rows), held.part.bottom
+        assert bottom is not None
+        for _ in range(vertical.local):
+            for i, span in enumerate(spans):
+                self.seeded(client, last, i)
+                found = bottom(x[span])
+                # Of which the gradient by A_k is G_k; to hand G_k to autograd imports sympy, 3 s a process.
+                total = (found * gradients[span]).sum()
+                if vertical.nopeek:
+                    total = total + vertical.nopeek * dcor(x[span].flatten(1), found)
+                held.step(torch.autograd.grad(total, held.parameters), self.order.scalars["lr"])
+
+    def label(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Train top and own bottom on a window, and send the gradients of the others' embeddings."""
+        given = self.order.arrays["embeddings"][ROWS]
+        self.window += 1  # the part will have trained on it
+        held = self.opened(client, given.shape[1])
+        if held.windows == self.window:
+            answer = held.kept["answer"]
+            numbers = {wire.NUM_EXAMPLES: len(given), TRAIN_LOSS.name: float(answer["loss"])}
+            up = {"gradients": {ROWS: answer["gradients"]}, "digest": held.digest()}
+            return wire.ClientUpdate(up, numbers), {}
+        others, loss = torch.from_numpy(given).to(self.node.device), 0.0
+        rows, spans = self.span(held.data, self.window - 1)
+        x, y = held.data.x(rows), held.data.y(rows)
+        back = torch.zeros_like(others)
+        for turn in range(self.config.vertical.local):
+            for i, span in enumerate(spans):
+                self.seeded(client, self.window - 1, i)
+                came = others[span].clone().requires_grad_()
+                batch = self.node.task.each(held.part(x[span], came), y[span]).mean()
+                total = batch
+                if self.config.vertical.nopeek and held.part.bottom is not None:
+                    own = held.part.bottom(x[span])
+                    total = batch + self.config.vertical.nopeek * dcor(x[span].flatten(1), own)
+                *steps, of_others = torch.autograd.grad(total, [*held.parameters, came], allow_unused=True)
+                held.step(tuple(steps), self.order.scalars["lr"])
+                if turn == 0:
+                    loss += float(batch.detach()) * (span.stop - span.start)
+                    if of_others is not None:
+                        back[span] = defended(of_others, self.config.vertical)
+        held.windows, loss = self.window, loss / len(rows)
+        gradients = back.cpu().numpy()
+        keep = held.keep(self.order.round)
+        keep["answer"] = {"gradients": gradients, "loss": np.array(loss)}
+        numbers = {wire.NUM_EXAMPLES: len(rows), TRAIN_LOSS.name: loss}
+        return wire.ClientUpdate({"gradients": {ROWS: gradients}, "digest": held.digest()}, numbers), keep
+
+    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+        """Measure the whole model on the common test rows."""
+        given = self.order.arrays["embeddings"][ROWS]
+        held = self.opened(client, given.shape[1])
+        data = held.data
+        if len(given) != len(data.tests):
+            raise WireError(f"embeddings: expected those of {len(data.tests)} test rows; got {len(given)}")
+        own = data.x(data.tests)
+        joined = torch.cat([own.flatten(1), torch.from_numpy(given).to(own.device)], dim=1)
+        model = _Joined(held.part, data.party.shape)
+        found, sums = measure(model, joined, data.y(data.tests), task=self.node.task)
+        return found, {SUMS.name: sums} if self.entry.metrics else {}
+
+
+def embed_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Embed rows at the parties of an order, after a step along the gradients that came with it."""
+    work = PartyWork(node, entry, order)
+    return work.run(work.embed)
+
+
+def train_labels(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Train on a window where the labels are."""
+    work = PartyWork(node, entry, order)
+    return work.run(work.label)
+
+
+def score_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Measure the whole model where the labels are."""
+    return measured(order.clients, partial(PartyWork.score, PartyWork(node, entry, order)))

@@ -1,0 +1,25 @@
+"""What goes down and differs by client, packed for the wire."""
+
+from flwr.app import ArrayRecord
+
+from strategies.engine.rule import Phase
+from task.numerics.arrays import Arrays
+from task.wire import messages as wire
+
+
+def packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
+    """Return what differs by client as records; what several get is packed once."""
+    packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
+
+    def pack(arrays: Arrays) -> ArrayRecord:
+        if id(arrays) not in packed:
+            packed[id(arrays)] = wire.pack_arrays(arrays)
+        return packed[id(arrays)]
+
+    route = {
+        f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
+        for f, by_client in phase.route.items()
+    }
+    if phase.models:
+        route[wire.ARRAYS] = {c: {c: wire.pack_arrays(phase.models.received(c))} for c in phase.to}
+    return route
