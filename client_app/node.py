@@ -24,9 +24,10 @@ from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import as_run_config
-from task.datasets import Dataset, load_dataset, load_owned, spec_of
+from task.datasets import Dataset, load_owned, spec_of
 from task.datasets.base import Owners
-from task.datasets.partition import Partition, load_partition
+from task.datasets.partition import Partition
+from task.datasets.skew import load_dealt
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError
 from task.models.family import SubModels, Widths
@@ -254,8 +255,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
         owned = load_owned(config.data, path, name, config.seeds.data)
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
-    dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
-    partition = load_partition(dataset, config.data, config.seeds.data)
+    dataset, partition = load_dealt(config)
     config = with_task(config, dataset.task)
     return Node(config, dataset, partition, _pool(config), share, device)
 

@@ -12,13 +12,14 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.deploy.link.confined import KIT, confined
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
+from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
 from server_app.run.evaluate import by_level, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
-from server_app.run.opening import open_run
+from server_app.run.opening import OpenedRun, open_run
 from server_app.run.progress import Progress, closing_table
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
@@ -34,6 +35,7 @@ from task.datasets.partition import load_partition
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
+from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -186,7 +188,7 @@ def _run(
             opened.strategy.registry.names,
         )
     folder.finish(summary, arrays, opened.card)
-    _report(path)
+    _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)
     closing_table(summary, path.resolve())
     if line := settle(config, str(folder.config()["id"])):
@@ -206,9 +208,11 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
 
 
-def _report(path: Path) -> None:
+def _report(path: Path, opened: OpenedRun, arrays: Arrays) -> None:
     """Write the report; a run whose report cannot be made is finished all the same."""
     try:
+        if opened.dataset is not None:
+            write_samples(path, opened.model, arrays, opened.dataset)
         write_report(path)
     except OSError:
         raise

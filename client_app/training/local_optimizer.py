@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from client_app.training.programs import Tensors
-from task.config.knobs import AdamConfig
+from task.config.algorithm_sections import AdamConfig
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.references import is_reference, load_reference

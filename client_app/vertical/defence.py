@@ -16,7 +16,7 @@ import secrets
 
 import torch
 
-from task.config.knobs import VerticalConfig
+from task.config.algorithm_sections import VerticalConfig
 
 
 def defended(gradients: torch.Tensor, config: VerticalConfig) -> torch.Tensor:

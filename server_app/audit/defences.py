@@ -16,8 +16,7 @@ from server_app.audit.wire import Tap, changes_heard
 from server_app.engines.simulate import simulate
 from server_app.results.folder import MODEL, RunFolder
 from task.config.read import read_config
-from task.datasets import load_dataset
-from task.datasets.partition import load_partition
+from task.datasets.skew import load_dealt
 from task.resolve.contract import model_of, parts_of
 from task.resolve.model_card import read_model
 from task.storage.files import make_folder
@@ -61,8 +60,7 @@ def attack_run(keys: Mapping[str, Any], nodes: int, steps: int, log: Path) -> At
         path = simulate(keys, nodes, watched=watched).path
     folder = RunFolder(path)
     card, after = read_model(path / MODEL)
-    dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
-    clients = load_partition(dataset, config.data, config.seeds.data)
+    dataset, clients = load_dealt(config)
     model = model_of(config, card.input_shape, card.num_classes)
     parameters = parts_of(model, config).trainable
     before, rows = initial_of(folder), np.asarray(clients.train(0))

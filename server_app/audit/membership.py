@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from server_app.run.repeat import keys_of_run
 from server_app.takeout.model import TakenModel, find, take
 from task.config.knobs import Config
-from task.datasets import Dataset, load_dataset
+from task.datasets import Dataset
 from task.datasets.columns import with_moments
 from task.datasets.partition import load_partition
+from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics.evaluate import BATCH
 from task.resolve.contract import contract_of
@@ -143,7 +144,7 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
             f"audit membership: expected a run of one global model; the models of {config.algorithm} are the "
             "clients' own"
         )
-    data = load_dataset(config.data, config.synthetic, config.seeds.data)
+    data = load_dealt(config)[0]
     data = with_moments(data, taken.card.moments) if taken.card.moments and data.preparation else data
     if data.num_train == len(data.y):
         raise ConfigError(

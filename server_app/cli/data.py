@@ -6,8 +6,9 @@ import numpy as np
 from rich.table import Table
 
 from task.config.knobs import Config
-from task.datasets import DATASETS, load_dataset
-from task.datasets.partition import PARTITIONS, label_counts, load_partition
+from task.datasets import DATASETS
+from task.datasets.partition import PARTITIONS, label_counts
+from task.datasets.skew import load_dealt
 from task.storage.files import make_folder
 
 
@@ -28,8 +29,7 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
     Raises:
         DataError: The data cannot be used.
     """
-    dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
-    partition = load_partition(dataset, config.data, config.seeds.data)
+    dataset, partition = load_dealt(config)
     sizes = partition.num_train()
     card = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
     num_test = len(dataset.y) - dataset.num_train

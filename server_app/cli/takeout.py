@@ -54,10 +54,14 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="Where to write the csv; none = standard output.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 250,
+    global_test: Annotated[
+        bool, typer.Option("--global-test", help="The global test set in place of the client's own.")
+    ] = False,
 ) -> None:
     """Predict classes, labels or numbers with the model of a run.
 
-    Writes csv: id, predicted class, probability of each class. With labels, loss and accuracy are printed.
+    Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
+    labels, loss and accuracy are printed.
     """
     with importing():
         from server_app.takeout.examples import read_examples
@@ -73,7 +77,9 @@ def predict(
         raise ConfigError("expected a run or a model file, or --kit KIT of a node; got neither")
     else:
         taken = take(run, client)
-    examples = own_examples(taken) if data is None else read_examples(data, taken.card)
+    if global_test and (data is not None or kit is not None):
+        raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
+    examples = own_examples(taken, whole=global_test) if data is None else read_examples(data, taken.card)
     found = run_model(taken, examples, batch)
     if out is None:
         typer.echo(found.csv(), nl=False)

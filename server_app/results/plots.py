@@ -3,10 +3,13 @@
 Rows are those of rounds.jsonl and clients.jsonl. Numbers that were not measured have no point.
 """
 
+import base64
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -311,3 +314,20 @@ def _line(rows: Sequence[Row], value: str | Callable[[Row], Any]) -> list[Point]
 
 def _value(row: Row, value: str | Callable[[Row], Any]) -> float | None:
     return number(row.get(value) if isinstance(value, str) else value(row))
+
+
+def samples(picture: Path) -> list[Plot]:
+    """Return the picture that `server_app.results.samples` has written, if it has."""
+    if not picture.exists():
+        return []
+    data = picture.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])  # of a PNG's first chunk
+    note = (
+        "Test images, their reconstructions and new ones from the prior; without a test set, new ones only."
+    )
+    return [
+        Plot(
+            "samples", "Samples", "of the final global model", note, (),
+            picture="data:image/png;base64," + base64.b64encode(data).decode(), size=(width, height),
+        )
+    ]  # fmt: skip

@@ -17,9 +17,9 @@ from typing import Any
 from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
 from server_app.results.clients import gather, participation
-from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, RunFolder, to_json
+from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
 from server_app.results.lines import Row
-from server_app.results.plots import by_class, by_round, confusion, labels, over_clients
+from server_app.results.plots import by_class, by_round, confusion, labels, over_clients, samples
 from server_app.results.summary import (
     headline,
     measured_on,
@@ -83,11 +83,11 @@ def write_report(run: Path) -> list[Path]:
     seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "")
     plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
-    plots += labels(config.get("data") or {})
+    plots += [*labels(config.get("data") or {}), *samples(folder.path / SAMPLES)]
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
-        if plot.series or plot.cells:
+        if plot:
             write_text(path, svg.standalone(plot))
             written.append(path)
         else:

@@ -99,6 +99,10 @@ class Cells(NamedTuple):
 class Plot:
     """What is drawn; its numbers are finite."""
 
+    def __bool__(self) -> bool:
+        """Return whether there is anything to draw."""
+        return bool(self.series or self.cells or self.picture)
+
     name: str  # of its file, and on a page
     title: str
     unit: str  # what y is
@@ -112,6 +116,8 @@ class Plot:
     within: tuple[float, float] = (-math.inf, math.inf)  # what y can be: the axis has nothing else
     whole: bool = False  # whether y is a count: the axis has whole numbers only
     cells: "Cells | None" = None  # of a heat map, which has no series
+    picture: str = ""  # address of an image in place of a drawing
+    size: tuple[int, int] = (1, 1)  # width and height of that image
 
 
 def element(tag: str, attributes: dict[str, Any] | None = None, *inside: Element | str) -> Element:
@@ -143,7 +149,9 @@ def standalone(plot: Plot) -> str:
 
 
 def draw(plot: Plot, width: int = WIDTH) -> Element:
-    """Return the drawing, this many pixels wide, of a plot that has series or cells."""
+    """Return the drawing, this many pixels wide, of a plot that is not empty."""
+    if plot.picture:
+        return _picture(plot, width)
     if plot.cells:
         return _heat(plot, plot.cells, width)
     points = [point for one in plot.series for point in one.points]
@@ -222,6 +230,20 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
     return element(
         "svg", {"class": "plot", "role": "img", "aria-label": f"{plot.title} {plot.unit}", **size}, *parts
     )
+
+
+def _picture(plot: Plot, width: int) -> Element:
+    """Return an image below its title."""
+    high = width * plot.size[1] / plot.size[0]
+    title = _text(0, 16, plot.title + " ", {"class": "title"})
+    title.append(element("tspan", {"class": "unit"}, plot.unit))
+    place = {"x": 0, "y": TOP, "width": width, "height": _px(high)}
+    tall = f"{TOP + high + 8:.0f}"
+    size = {"viewBox": f"0 0 {width} {tall}", "width": width, "height": tall}
+    return element(
+        "svg", {"class": "plot", "role": "img", "aria-label": plot.title, **size},
+        title, element("image", {**place, "href": plot.picture}),
+    )  # fmt: skip
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from task.config.knobs import Config
-from task.datasets import Dataset, load_dataset, spec_of
+from task.datasets import Dataset, spec_of
 from task.datasets.partition import Partition, label_counts, load_partition
+from task.datasets.skew import load_dealt
 
 MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
 
@@ -13,7 +14,7 @@ def server_data(config: Config) -> Dataset | None:
     """Return the data set that the server evaluates on; None if only the nodes have data."""
     if spec_of(config.data.dataset).own and not config.data.data_path:
         return None
-    return load_dataset(config.data, config.synthetic, config.seeds.data)
+    return load_dealt(config)[0]
 
 
 def data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[str, Any] | None:

@@ -11,12 +11,13 @@ import torch
 
 from server_app.takeout.examples import Input, of_dataset
 from server_app.takeout.model import TakenModel
-from task.datasets import load_dataset
 from task.datasets.columns import with_moments
+from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics.evaluate import BATCH
 from task.tasks import TASKS, task_of
 from task.tasks.base import Task, counted
+from task.tasks.elbo import Posterior
 
 
 @dataclass(frozen=True)
@@ -70,25 +71,29 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
     config = replace(taken.card.config, metrics="")  # which say nothing of one example
     task = task_of(config, taken.card.task, taken.card.num_classes)
     y = task.targets(examples.data, examples.rows)
-    parts = []
+    labelled = examples.labelled or task.name == "reconstruction"
+    parts, answers, losses = list[torch.Tensor](), [], []
     with torch.inference_mode():
         for i in range(0, len(examples.rows), batch):
-            parts.append(taken.model(examples.data.inputs(examples.rows[i : i + batch])))
-    if not all(isinstance(part, torch.Tensor) for part in parts):
-        raise ConfigError(
-            f'run-config key "model": expected a tensor as outputs of "{taken.config.model}"; got '
-            f"{type(parts[0]).__name__}, which only its loss can read"
-        )
-    logits = torch.cat(parts)
-    found = answer(logits, task.name).numpy()
-    labelled = examples.labelled or task.name == "reconstruction"
-    scores = _scores(task, logits, y, examples) if labelled else {}
+            outputs = taken.model(examples.data.inputs(examples.rows[i : i + batch]))
+            if not isinstance(outputs, torch.Tensor | Posterior):
+                raise ConfigError(
+                    f'run-config key "model": expected a tensor as outputs of "{taken.config.model}"; got '
+                    f"{type(outputs).__name__}, which only its loss can read"
+                )
+            answers.append(answer(outputs, task.name))
+            losses += [task.single(outputs, y[i : i + batch])] if labelled else []
+            parts += [outputs] if task.spec.accuracy and isinstance(outputs, torch.Tensor) else []
+    found = torch.cat(answers).numpy()
+    scores = _scores(task, parts, torch.cat(losses), y, examples) if labelled else {}
     names = taken.card.names if task.spec.classes else tuple(map(str, range(found.shape[1])))
     return Prediction(found, names, tuple(examples.ids), scores, task.name)
 
 
-def answer(outputs: torch.Tensor, task: str) -> torch.Tensor:
+def answer(outputs: torch.Tensor | Posterior, task: str) -> torch.Tensor:
     """Return probabilities of classes or labels, or an example's numbers [N, d], of a task's outputs."""
+    if isinstance(outputs, Posterior):
+        return outputs.reconstruction()
     if TASKS[task].classes:
         return torch.softmax(outputs, 1)
     numbers = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)
@@ -96,9 +101,8 @@ def answer(outputs: torch.Tensor, task: str) -> torch.Tensor:
 
 
 def _scores(
-    task: Task, outputs: torch.Tensor, y: torch.Tensor, examples: Input
+    task: Task, outputs: list[torch.Tensor], loss: torch.Tensor, y: torch.Tensor, examples: Input
 ) -> dict[str, dict[str, float]]:
-    loss = task.single(outputs, y)
     counts = counted(y)  # of text, padding does not
     named = np.array(examples.parts)
     masks = {"all": torch.ones(len(y), dtype=torch.bool)}
@@ -108,25 +112,27 @@ def _scores(
         n = int(counts[mask].sum())
         scores[part] = {"loss": float(loss[mask].double().sum()) / max(n, 1)}
         if task.spec.accuracy:
-            scores[part]["accuracy"] = task.correct(outputs[mask], y[mask]) / max(n, 1)
+            scores[part]["accuracy"] = task.correct(torch.cat(outputs)[mask], y[mask]) / max(n, 1)
         scores[part]["examples"] = n
     return scores
 
 
-def own_examples(taken: TakenModel) -> Input:
+def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
     """Return the test set that the run measured the model on: the global one, or the client's own.
+
+    With `whole` it is the global one in any case.
 
     Raises:
         ConfigError: There is none.
     """
-    if taken.node is not None:
+    if taken.node is not None and not whole:
         clients = taken.node.clients
         data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
     else:
         config = taken.config
         if taken.card.kind == "":
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dataset(config.data, config.synthetic, config.seeds.data)
+        data = load_dealt(config)[0]
         rows = np.arange(data.num_train, len(data.y))
     if taken.card.moments and data.preparation:
         data = with_moments(data, taken.card.moments)

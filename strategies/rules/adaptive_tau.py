@@ -58,7 +58,8 @@ import numpy as np
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from strategies.rules.robust_math import columns
-from task.config.knobs import AdaptiveTauConfig, Config
+from task.config.algorithm_sections import AdaptiveTauConfig
+from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 

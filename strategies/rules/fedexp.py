@@ -26,7 +26,7 @@ Neutral: a huge epsilon gives eta_g = 1; sizes being equal, that is FedAvg.
 
 Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 20 / (2 (4 + 1)).
 
->>> from task.config.knobs import FedExPConfig
+>>> from task.config.algorithm_sections import FedExPConfig
 >>> replies = AggregatedReplies(
 ...     {"arrays": {"w": np.array([2.0])}}, ("a", "b"), np.array([1, 1]), {"square-norm": [36.0, 4.0]},
 ...     trainable=("w",),

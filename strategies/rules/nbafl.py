@@ -43,7 +43,8 @@ from dataclasses import dataclass, replace
 
 from strategies.engine.rule import Round, RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from task.config.knobs import Config, NbAFLConfig
+from task.config.algorithm_sections import NbAFLConfig
+from task.config.knobs import Config
 from task.numerics import seeds
 from task.privacy.accounting import gaussian_epsilon
 

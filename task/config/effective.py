@@ -83,6 +83,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # single keys; all conditions must hold, those of the section too
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
+    "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),

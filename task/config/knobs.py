@@ -1,13 +1,43 @@
 """What a run is described by: every run-config key, declared once, and the objects that carry the values.
 
-The algorithms' sections stand here, the others in `task.config.sections`, and `Config` has them all. A test
-holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys into these objects.
+The algorithms' sections stand in `task.config.algorithm_sections`, the others in `task.config.sections`, and
+`Config` has them all. A test holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys
+into these objects.
 """
 
-import math
 from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple
 
+from task.config.algorithm_sections import (
+    AdamConfig,
+    AdaptiveTauConfig,
+    AppleConfig,
+    DittoConfig,
+    DPSGDConfig,
+    EnsembleConfig,
+    FedALAConfig,
+    FedAMPConfig,
+    FedAttConfig,
+    FedAvgMConfig,
+    FedDCConfig,
+    FedDynConfig,
+    FedExPConfig,
+    FedFomoConfig,
+    FedNovaConfig,
+    FedOptConfig,
+    FedProxConfig,
+    FineTuneConfig,
+    HierFAVGConfig,
+    MoonConfig,
+    NbAFLConfig,
+    PerFedAvgConfig,
+    PersonalConfig,
+    PFedMeConfig,
+    QFFLConfig,
+    RobustConfig,
+    ScaffoldConfig,
+    VerticalConfig,
+)
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
@@ -17,7 +47,6 @@ from task.config.sections import (
     DevicesConfig,
     DPConfig,
     OutputConfig,
-    Section,
     SelectConfig,
     ServerConfig,
     StructuredConfig,
@@ -26,280 +55,9 @@ from task.config.sections import (
     WidthConfig,
     knob,
 )
-from task.numerics.graphs import ROUTES
 from task.spec.brought import algorithm_of
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
-
-
-class AdamConfig(Section):
-    """The local optimizers adam, Kingma and Ba 2015, and adamw, Loshchilov and Hutter 2019."""
-
-    beta1: float = knob(0.9, "decay of the first moment", low=0, below=1)
-    beta2: float = knob(0.999, "decay of the second moment", low=0, below=1)
-    epsilon: float = knob(1e-8, "added to the root of the second moment", above=0)
-
-
-class FedProxConfig(Section):
-    """FedProx, Li et al. 2020."""
-
-    mu: float = knob(0.01, "mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg", low=0)
-    adaptive: bool = knob(False, "raise mu by 0.1 when the loss rises, lower it after 5 falls")
-    gamma: bool = knob(True, "measure gamma-inexactness: two full local gradients more a round")
-
-
-class FedAvgMConfig(Section):
-    """FedAvgM, Hsu et al. 2019."""
-
-    server_lr: float = knob(1.0, "eta of the server's step; 1 = FedAvg at momentum 0", above=0)
-    momentum: float = knob(0.9, "beta of v <- beta v + delta (not damped); 0 = none", low=0, below=1)
-    nesterov: bool = knob(True, "step by beta v + delta, as in the paper's runs, instead of v")
-
-
-class FedOptConfig(Section):
-    """FedAdagrad, FedAdam and FedYogi, Reddi et al. 2021."""
-
-    server_lr: float = knob(0.1, "eta of the server's step; the paper tunes it, from 10^-2.5 to 10", above=0)
-    beta1: float = knob(0.9, "decay of the first moment of fedadam and fedyogi; 0 = none", low=0, below=1)
-    adagrad_beta1: float = knob(0.0, "the same of fedadagrad", low=0, below=1)
-    beta2: float = knob(0.99, "decay of the second moment of fedadam and fedyogi", low=0, below=1)
-    tau: float = knob(0.001, "adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau", above=0)
-    bias_correction: bool = knob(False, "Kingma and Ba's form: v starts at 0; m, v over 1 - beta^t")
-
-
-class FedAttConfig(Section):
-    """FedAtt, Ji et al. 2019."""
-
-    epsilon: float = knob(1.2, "step along the attended difference; 1 = to the attended mean", above=0)
-    p: float = knob(2.0, "p of the norm of a layer's difference, over all its elements", low=1, high=10)
-    temperature: float = knob(1.0, "T of softmax(distance / T); 1 = the paper's, large = plain mean", above=0)
-    noise: float = knob(0.0, "beta, standard deviation of noise on the new model; no privacy proof", low=0)
-
-
-class ScaffoldConfig(Section):
-    """SCAFFOLD, Karimireddy et al. 2020."""
-
-    option: str = knob(
-        "II", "new control variate: I = full gradient at x, II = from the steps", choices=("I", "II")
-    )
-    server_lr: float = knob(1.0, "eta_g of the server's step; 1 = the mean of the local models", above=0)
-
-
-class FedNovaConfig(Section):
-    """FedNova, Wang et al. 2020."""
-
-    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
-
-
-class AdaptiveTauConfig(Section):
-    """Adaptive local steps under a resource budget, Wang et al. 2019."""
-
-    budget: float = knob(15.0, "R, what the run may spend, in units of resource", above=0)
-    resource: str = knob(
-        "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
-    )
-    step_cost: float = knob(0.013, "c of resource=model, cost of a local step", low=0)
-    round_cost: float = knob(0.1316, "b of resource=model, cost of a round without its steps", above=0)
-    phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
-    tau_max: int = knob(100, "largest tau", low=1)
-    fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
-
-
-class QFFLConfig(Section):
-    """q-FedAvg and q-FedSGD, Li et al. 2020."""
-
-    q: float = knob(
-        1.0, "q, weight F_k^q of a client's loss; 0 = plain mean of local models", low=0, high=100
-    )
-
-
-class FedDCConfig(Section):
-    """FedDC, Gao et al. 2022."""
-
-    alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value gives FedAvg", low=0)
-
-
-class FedDynConfig(Section):
-    """FedDyn, Acar et al. 2021."""
-
-    alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
-
-
-class NbAFLConfig(Section):
-    """NbAFL as published, Wei et al. 2020: no protection, see docs/privacy.md."""
-
-    clip: float = knob(15.0, "C, largest norm of a local model, all parameters together", above=0, high=1e9)
-    epsilon: float = knob(100.0, "the paper's epsilon, which does not hold", above=0, high=1e100)
-    delta: float = knob(0.01, "the paper's delta, of c = sqrt(2 ln(1.25 / delta))", above=0, below=1)
-    exposures: int = knob(1, "L, uploads of a client that the paper's epsilon counts", low=1)
-    mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
-
-
-class FedExPConfig(Section):
-    """FedExP, Jhunjhunwala et al. 2023."""
-
-    epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg of uniform weights", above=0)
-
-
-class RobustConfig(Section):
-    """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
-
-    byzantine: float = knob(
-        0.1, "f, malicious clients to withstand: a share of those asked, rounded down, or a count >= 1", low=0
-    )
-    trim: float = knob(0.2, "trimmed-mean: beta, share cut at each end; 0 = plain mean", low=0, below=0.5)
-    m: int = knob(0, "multi-krum: clients averaged, at most K - f; 0 = K - f - 2", low=0)
-    nu: float = knob(1e-6, "geometric-median: smallest distance that counts; huge = plain mean", above=0)
-    iterations: int = knob(100, "geometric-median: most Weiszfeld steps", low=1)
-    weighted: bool = knob(False, "geometric-median: weigh by the n_k that clients claim, as the paper does")
-
-    def f(self, asked: int) -> int:
-        """Return f for a round in which so many clients were asked."""
-        return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
-
-
-class PersonalConfig(Section):
-    """What several personalised algorithms share."""
-
-    layers: int = knob(1, "fedper, fedrep: K_P, last layers that stay at the client; 0 = FedAvg", low=0)
-    epochs: int = knob(
-        0, "epochs of FedRep's head, of Ditto's personal model, of fine-tune; 0 = local-epochs", low=0
-    )
-
-
-class FineTuneConfig(Section):
-    """Fine-tuning of a global model, the rows "-C" of FedALA's tables."""
-
-    mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
-
-
-class FedALAConfig(Section):
-    """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
-
-    eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)
-    percent: float = knob(80.0, "s, percent of a client's examples that W is learnt on", above=0, high=100)
-    layers: int = knob(1, "p, last layers of the shared part that have weights W; 0 = FedAvg", low=0)
-    threshold: float = knob(0.01, "start phase: until the last losses' standard deviation is less", above=0)
-    window: int = knob(10, "start phase: losses that count", low=2)
-    max_epochs: int = knob(100, "start phase: most epochs", low=1)
-    sampling: str = knob("block", "the s percent: consecutive or random", choices=("block", "random"))
-
-
-class DittoConfig(Section):
-    """Ditto, Li et al. 2021."""
-
-    lambda_: float = knob(1.0, "lambda of the term lambda/2 |v - w^t|^2; 0 = local-only", low=0)
-
-
-class MoonConfig(Section):
-    """MOON, Li, He and Song 2021."""
-
-    mu: float = knob(1.0, "mu, weight of the contrastive loss; 0 = FedAvg", low=0)
-    temperature: float = knob(0.5, "tau of the contrastive loss", above=0)
-    buffer: int = knob(1, "previous local models that are kept, the negatives", low=1, high=10)
-
-
-class PerFedAvgConfig(Section):
-    """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
-
-    alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
-    form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
-
-
-class PFedMeConfig(Section):
-    """pFedMe, Dinh, Tran and Nguyen 2020."""
-
-    lambda_: float = knob(15.0, "lambda of the Moreau envelope", above=0)
-    steps: int = knob(5, "K, steps towards theta on each batch", low=1)
-    inner_lr: float = knob(0.01, "learning rate of these steps", above=0)
-    beta: float = knob(1.0, "beta of the server's step; 1 = the mean of the local models", above=0)
-
-
-class AppleConfig(Section):
-    """APPLE, Luo and Wu 2022."""
-
-    dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
-    mu: float = knob(0.1, "mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu", low=0)
-    decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
-
-
-class FedFomoConfig(Section):
-    """FedFomo, Zhang et al. 2021."""
-
-    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
-    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
-    validation: float = knob(
-        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
-    )
-    baseline: str = knob(
-        "before",
-        "what is compared with: the client's model before its last training, or after it",
-        choices=("before", "after"),
-    )
-
-
-class FedAMPConfig(Section):
-    """FedAMP, Huang et al. 2021."""
-
-    alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)
-    sigma: float = knob(100.0, "sigma of A(x) = 1 - exp(-x / sigma)", above=0)
-    lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
-
-
-class DPSGDConfig(Section):
-    """D-PSGD, Lian et al. 2017: whose models are mixed."""
-
-    route: str = knob(
-        "ring", "the graph; in one-peer each sends to one, another in each round", choices=ROUTES
-    )
-    degree: int = knob(3, "regular: neighbours of each client", low=1)
-    order: str = knob(
-        "adapt-then-combine",
-        "what is mixed: trained models, or received ones, to which the training's change is added",
-        choices=("adapt-then-combine", "combine-then-adapt"),
-    )
-
-
-class HierFAVGConfig(Section):
-    """HierFAVG, Liu et al. 2020; kappa_1 is local-steps, or local-epochs."""
-
-    kappa2: int = knob(2, "kappa_2, means at an edge to one in the cloud; 1 = FedAvg", low=1)
-    edges: int = knob(2, "edges, that the clients are shared out to by name", low=1)
-    pattern: str = knob(
-        "", 'which part of a client\'s name is its edge, a regular expression: "^[a-z]+"; "" = edges'
-    )
-
-
-class EnsembleConfig(Section):
-    """The ensemble of local models; of="site" is Lakshminarayanan et al. 2017."""
-
-    of: str = knob(
-        "clients",
-        "data of a member: its client's, or all of its site's, with an initial model of its own",
-        choices=("clients", "site"),
-    )
-
-
-class VerticalConfig(Section):
-    """Parties with other columns of the same people: SplitNN, Vepakomma et al. 2018, in windows."""
-
-    cut: int = knob(16, "c, outputs of each party's bottom model, which travel", low=1)
-    hidden: int = knob(32, "hidden ReLU units of the top model, where the labels are; 0 = none", low=0)
-    window: int = knob(
-        0, "S, batches of one exchange; 0 = all of an epoch, 1 with vertical.local=1 = centralised", low=0
-    )
-    local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
-    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, at the party")
-    parties: str = knob("", 'names of the clients that take part, "bank,shop"; "" = all that are online')
-    defence: str = knob(
-        "none",
-        "noise on the gradients that leave the party with the labels",
-        choices=("none", "max-norm", "gaussian"),
-    )
-    noise: float = knob(3.0, "defence=gaussian: deviation over a batch's largest row gradient norm", above=0)
-    nopeek: float = knob(
-        0.0, "alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none", low=0
-    )
 
 
 class Seeds(NamedTuple):

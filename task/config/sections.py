@@ -65,6 +65,14 @@ class DataConfig(Section):
     shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
+    feature_skew: str = knob(
+        "none",
+        "how clients' images differ, by the client's number (task/datasets/skew.py)",
+        choices=("none", "background", "contrast", "invert", "noise", "rotate", "styles"),
+    )
+    feature_skew_strength: float = knob(
+        0.0, "its s: level, contrast or deviation; 0 = background 0.5, contrast 0.5, noise 0.2", low=0, high=1
+    )
     columns: str = knob(
         "even",
         'columns of each party, with partition=columns: even, or how many, "10,20"; of images, pixels',

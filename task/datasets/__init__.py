@@ -145,6 +145,11 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             'run-config key "num-classes": expected the number of classes that all nodes share, because '
             f"nodes bring their own data; got {config.num_classes}"
         )
+    if config.feature_skew != "none":
+        raise ConfigError(
+            f'run-config key "feature-skew": a node brings its own data (data-path "{local(data_path)}"), '
+            f'which stay as they are; expected "none"; got "{config.feature_skew}"'
+        )
     if config.pool_test and config.partition != "columns":  # parties have one test set, of common rows
         raise ConfigError(
             f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), whose '

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
 
     from task.datasets.columns import Preparation
+    from task.datasets.skew import Skew
 
 Rows = npt.NDArray[np.int64]
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
@@ -173,6 +174,7 @@ class Dataset(Decoded):
     name: str  # in `DATASETS`
     fingerprint: str = ""  # hash of the content: equal on two machines that hold the same data
     preparation: Preparation | None = None  # of a table's columns; None = a model reads them as they are
+    skew: Skew | None = None  # of the clients' images; None = all are as in the file
 
     @property
     def test_rows(self) -> slice:
@@ -191,6 +193,8 @@ class Dataset(Decoded):
         if self.preparation:
             return self.preparation(picked)
         picked = picked.float().reshape(len(picked), *self.input_shape)
+        if self.skew:
+            picked = self.skew(picked, rows)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
             shift, divisor = self._normalisation
             picked.sub_(shift).div_(divisor)

@@ -37,6 +37,8 @@ class ModelSpec:
     build: Callable[[Shape, int], nn.Module]  # draws from torch's CPU generator
     fits: Callable[[Shape, int], bool]
     kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
+    loss: str = ""  # in place of the task's own, of a model that no other one can train
+    metrics: tuple[str, ...] = ()  # measured unless the run names others
 
 
 def _perceptron(description: str, *hidden: int, norm: bool = False) -> ModelSpec:
@@ -62,6 +64,12 @@ def _autoencoder(*hidden: int) -> ModelSpec:
         f'{", ".join(map(str, hidden))} ReLU and as many outputs as inputs (task = "reconstruction")'
     )
     return ModelSpec(description, "images or feature vectors", build, lambda shape, _: len(shape) >= 1)
+
+
+def _vae(shape: Shape, num_classes: int) -> nn.Module:
+    from task.models.vae import VAE
+
+    return VAE(math.prod(shape))
 
 
 def _convolutional(
@@ -155,6 +163,11 @@ MODELS: dict[str, ModelSpec] = {
     "pfl-cnn": _convolutional(
         "two unpadded 5x5 convolutions, 512 ReLU (PFLlib's and FedALA's CNN; 582,026 on MNIST)",
         (32, 64), 512,
+    ),
+    "vae": ModelSpec(
+        'variational autoencoder, 128 ReLU and a code of 8 (task = "reconstruction"; 204,832 on MNIST)',
+        "images or feature vectors from 0 to 1", _vae, lambda shape, _: len(shape) >= 1,
+        loss="elbo", metrics=("neg-elbo", "neg-iwae"),
     ),
 }  # fmt: skip
 

@@ -3,8 +3,8 @@
 There is no global generator. Two calls with the same arguments give the same stream on every
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
-The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's, PARTITION, SPLIT,
-VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the training's.
+The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's, PARTITION,
+FEATURES, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the training's.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ GRAPH: Final = "graph"  # which clients a random regular graph links
 EVALUATION: Final = "evaluation"  # which clients evaluate in a round
 STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
 PARTITION: Final = "partition"  # who owns which examples
+FEATURES: Final = "features"  # noise of the clients' images, and whose skew a global test row has
 SPLIT: Final = "split"  # a client's own train/test split
 BATCHES: Final = "batches"  # order of a client's examples in a round; without a name, of all parties' rows
 ALA: Final = "ala"  # the examples that a client's aggregation weights are learnt on

@@ -10,7 +10,8 @@ classification  class numbers int64 [N]       logits [B, C]                     
 language        next characters int64 [N, T]  logits [B, C, T]                    cross-entropy
 regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
 multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
-reconstruction  the inputs, float32           like the inputs, or flat [B, p]     mse
+reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a  mse; elbo
+                                              `task.tasks.elbo.Posterior`
 ==============  ============================  ==================================  =======================
 
 A target of -100, or NaN among floats, does not count: it fills up a batch or a text.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
+from task.models import MODELS
 from task.population import listed
 from task.references import check_reference, is_reference, load_reference
 from task.spec.brought import algorithm_of
@@ -52,7 +54,7 @@ def task_of(config: Config, found: str, classes: int) -> Task:
     _check_data(config, name, found)
     check_goal(config, name)
     measures, losses = Measures(name, metrics_of(config, name), classes), TASKS[name].losses
-    loss = config.loss or losses[0]
+    loss = config.loss or _of_model(config, name)[0] or losses[0]
     if is_reference(loss):
         return make_task(name, loss, load_reference("loss", loss), measures)
     if loss not in losses:
@@ -64,7 +66,14 @@ def task_of(config: Config, found: str, classes: int) -> Task:
 
 def metrics_of(config: Config, task: str) -> tuple[str, ...]:
     """Return the names of a run's further metrics: those of the key, else the task's own."""
-    return tuple(listed(config.metrics)) or (TASKS[task].metrics if task in TASKS else ())
+    usual = _of_model(config, task)[1] or (TASKS[task].metrics if task in TASKS else ())
+    return tuple(listed(config.metrics)) or usual
+
+
+def _of_model(config: Config, task: str) -> tuple[str, tuple[str, ...]]:
+    """Return loss and metrics that come with the run's model, rather than with its task; "" and () = none."""
+    spec = MODELS.get(config.model)
+    return (spec.loss, spec.metrics) if spec and task == "reconstruction" else ("", ())
 
 
 def with_task(config: Config, found: str) -> Config:
@@ -107,7 +116,12 @@ def check_goal(config: Config, name: str) -> None:
     Raises:
         ConfigError: Naming the key, the algorithm or attack, and the tasks that go.
     """
-    spec = TASKS[name]
+    spec, model = TASKS[name], MODELS.get(config.model)
+    if model and model.loss and name != "reconstruction":
+        raise ConfigError(
+            f'run-config key "task": model = "{config.model}" learns to draw its inputs; expected '
+            f'"reconstruction"; got "{name}"'
+        )
     if not spec.classes and (why := classes_only(config)):
         fits = " or ".join(n for n, s in TASKS.items() if s.classes)
         raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')

@@ -15,6 +15,7 @@ from torch.nn.functional import (
 
 from task.errors import ConfigError
 from task.tasks.base import Loss, Task
+from task.tasks.elbo import neg_elbo
 from task.tasks.metrics import Measures
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ _LOSSES: dict[str, dict[str, Loss]] = {
     "language": _CLASSES,
     "regression": _NUMBERS,
     "multi-label": {**_BCE, "focal": _focal_labels},
-    "reconstruction": {**_NUMBERS, **_BCE},
+    "reconstruction": {**_NUMBERS, **_BCE, "elbo": neg_elbo},
 }
 
 
@@ -163,12 +164,14 @@ class Inputs(Numbers):
         return f"{list(y.shape)} or {list(y.flatten(1).shape)}, like the inputs,"
 
     def _check(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, classes: int) -> None:
-        if self.title == "bce" and (float(y.min()) < 0 or float(y.max()) > 1):
+        if self.title in ("bce", "elbo") and (float(y.min()) < 0 or float(y.max()) > 1):
             raise ConfigError(
-                'run-config key "loss": "bce" reconstructs inputs from 0 to 1; the data set has others. '
-                'Choose "mse", or scale the data.'
+                f'run-config key "loss": "{self.title}" reconstructs inputs from 0 to 1; the data set has '
+                'others. Choose "mse", or scale the data.'
             )
         super()._check(model, x, y, classes)
+        with torch.no_grad():
+            self.measures.sums(model(x), y, len(x))  # refuses bounds of another model
 
 
 _KINDS: dict[str, type[Task]] = {

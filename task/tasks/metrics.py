@@ -16,6 +16,7 @@ sums                       what they are                                       m
 ``labels`` [C, 3]          true positives, predicted and true by label         precision, recall, f1
 ``exact`` [1]              examples whose labels are all right                 accuracy
 ``errors`` [d, 4, LIMBS]   |r|, r^2, y and y^2 by output, r = output - y       mae, mse, rmse, r2
+``elbo``, ``iwae``         bounds of -log p(x), `task.tasks.elbo`; [1, LIMBS]  neg-elbo, neg-iwae
 =========================  ==================================================  ==============================
 
 AUROC is that of scores rounded down to multiples of 1/1024: at most half of the pairs whose scores are in one
@@ -37,6 +38,7 @@ from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.numerics.limbs import LIMBS, Ints, exact, number_of
 from task.references import is_reference
+from task.tasks.elbo import Posterior, neg_elbo, neg_iwae
 from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None
@@ -109,9 +111,17 @@ def _errors(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
     return exact(np.stack([np.abs(r), r * r, true, true * true], 2))
 
 
-def _pixels(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
+def _bound(of: Callable[[Any, torch.Tensor], torch.Tensor]) -> _Add:
+    def add(outputs: Any, y: torch.Tensor, classes: int) -> Ints:
+        return exact(of(outputs, y).double().cpu().numpy()[:, None])
+
+    return add
+
+
+def _pixels(outputs: torch.Tensor | Posterior, y: torch.Tensor, classes: int) -> Ints:
     """Return the sums of each example's means over its numbers, so that all numbers count alike."""
-    r = (outputs.double().reshape(len(y), -1) - y.double().reshape(len(y), -1)).cpu().numpy()
+    pixels = outputs.reconstruction() if isinstance(outputs, Posterior) else outputs
+    r = (pixels.double().reshape(len(y), -1) - y.double().reshape(len(y), -1)).cpu().numpy()
     return exact(np.stack([np.abs(r).mean(1, keepdims=True), (r * r).mean(1, keepdims=True)], 2))
 
 
@@ -209,6 +219,10 @@ def _mean_of(i: int) -> Callable[[Sums], Value]:
     return value
 
 
+def _mean_bound(name: str) -> Callable[[Sums], Value]:
+    return lambda sums: float(number_of(sums[name][0]) / int(sums[COUNT][0]))
+
+
 def _rmse(sums: Sums) -> Value:
     n = int(sums[COUNT][0])
     return _average([math.sqrt(number_of(of[1]) / n) for of in sums["errors"]])
@@ -264,14 +278,15 @@ _ERRORS = {
     "mse": Metric("errors", _mean_of(1)),
     "rmse": Metric("errors", _rmse),
 }
+_BOUNDS = {f"neg-{name}": Metric(name, _mean_bound(name)) for name in ("elbo", "iwae")}
 METRICS: dict[str, dict[str, Metric]] = {
     "classification": _CLASSES,
     "language": _CLASSES,
     "multi-label": {"accuracy": Metric("exact", _accuracy), **_of_positives("labels"), **_AUROC},
     "regression": {**_ERRORS, "r2": Metric("errors", _r2)},
-    "reconstruction": _ERRORS,
+    "reconstruction": {**_ERRORS, **_BOUNDS},
 }
-_Add = Callable[[torch.Tensor, torch.Tensor, int], Ints]
+_Add = Callable[[Any, torch.Tensor, int], Ints]
 _SUMS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
     "confusion": (_confusion, lambda c: (c, c)),
     "top": (_top, lambda c: (1,)),
@@ -285,7 +300,9 @@ _OF_LABELS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
     "scores": (_label_scores, lambda c: (c, 2, BINS))
 }
 _OF_INPUTS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
-    "errors": (_pixels, lambda c: (1, 2, LIMBS))
+    "errors": (_pixels, lambda c: (1, 2, LIMBS)),
+    "elbo": (_bound(neg_elbo), lambda c: (1, LIMBS)),
+    "iwae": (_bound(neg_iwae), lambda c: (1, LIMBS)),
 }
 
 

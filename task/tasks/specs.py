@@ -19,6 +19,6 @@ TASKS: dict[str, TaskSpec] = {
     "classification": TaskSpec("one class of each example", _CLASSES, classes=True, accuracy=True),
     "language": TaskSpec("the next character of each one in a text", _CLASSES, classes=True, accuracy=True),
     "multi-label": TaskSpec("each label of an example, 0 or 1", ("bce", "focal"), accuracy=True),
-    "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber")),
+    "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber", "elbo")),
     "regression": TaskSpec("numbers", ("mse", "mae", "huber"), metrics=("mae", "r2")),
 }

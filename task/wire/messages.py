@@ -396,6 +396,5 @@ def _value_bytes(value: object) -> int:
     # ConfigRecord.count_bytes refuses empty strings and lists, which are fine on the wire.
     if isinstance(value, list):
         return sum(_value_bytes(v) for v in value)
-    if isinstance(value, bool):
-        return 1
-    return len(value) if isinstance(value, str | bytes) else 8  # numbers travel as 64 bits
+    size = len(value) if isinstance(value, str | bytes) else 8  # numbers travel as 64 bits
+    return 1 if isinstance(value, bool) else size

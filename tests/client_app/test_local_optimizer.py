@@ -16,7 +16,8 @@ from client_app.solvers.sgd import Solver
 from client_app.training.local_optimizer import check_optimizer, clip
 from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import program_of
-from task.config.knobs import AdamConfig, Config
+from task.config.algorithm_sections import AdamConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError

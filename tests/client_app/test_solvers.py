@@ -12,7 +12,8 @@ from torch import nn
 
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import LocalTask, train
-from task.config.knobs import Config, FedProxConfig
+from task.config.algorithm_sections import FedProxConfig
+from task.config.knobs import Config
 from task.numerics.arrays import Arrays, state_of
 from task.wire.messages import ClientUpdate
 from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on

@@ -30,7 +30,8 @@ from strategies.rules.adaptive_tau import (  # fmt: skip
     plan_next,
     server_update,
 )
-from task.config.knobs import AdaptiveTauConfig, Config
+from task.config.algorithm_sections import AdaptiveTauConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.wire.messages import ClientUpdate

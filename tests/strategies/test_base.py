@@ -15,7 +15,8 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies import FedAvg, FedProx, Strategy
 from strategies.engine.journal import Journal, Snapshot
-from task.config.knobs import Config, FedProxConfig
+from task.config.algorithm_sections import FedProxConfig
+from task.config.knobs import Config
 from task.errors import ConfigError, WireError
 from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration

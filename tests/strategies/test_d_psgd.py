@@ -15,7 +15,8 @@ from strategies.rules import d_psgd
 from strategies.rules.client_models import table
 from strategies.rules.d_psgd import PeersState, server_update
 from task import timing
-from task.config.knobs import Config, DPSGDConfig
+from task.config.algorithm_sections import DPSGDConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError

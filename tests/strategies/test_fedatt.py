@@ -10,7 +10,8 @@ import pytest
 
 from strategies.engine.state import ServerState
 from strategies.rules.fedatt import COLUMNS, attention, distances, server_update
-from task.config.knobs import Config, FedAttConfig
+from task.config.algorithm_sections import FedAttConfig
+from task.config.knobs import Config
 from task.numerics.arrays import Arrays, sha256
 from tests.reference.fedatt import layer
 from tests.support.rules import reduced, w

@@ -12,7 +12,8 @@ from client_app.solvers import SOLVERS
 from client_app.training.loop import train
 from strategies.engine.state import AggregatedReplies
 from strategies.rules.feddc import FedDCState, server_update
-from task.config.knobs import Config, FedDCConfig
+from task.config.algorithm_sections import FedDCConfig
+from task.config.knobs import Config
 from tests.support.models import OneNumber, task_on
 from tests.support.rules import w
 

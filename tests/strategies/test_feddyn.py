@@ -14,7 +14,8 @@ from client_app.training.loop import train
 from strategies import FedDyn
 from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.feddyn import FedDynState, server_update
-from task.config.knobs import Config, FedDynConfig
+from task.config.algorithm_sections import FedDynConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.reference import feddyn

@@ -12,7 +12,8 @@ from client_app.solvers import SOLVERS
 from client_app.training.loop import train
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedexp import server_update
-from task.config.knobs import Config, FedExPConfig
+from task.config.algorithm_sections import FedExPConfig
+from task.config.knobs import Config
 from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.liar import liar
 from tests.support.models import OneNumber, task_on

@@ -14,7 +14,8 @@ from client_app.solvers.fednova import step_weight
 from client_app.training.loop import train
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fednova import server_update
-from task.config.knobs import Config, FedNovaConfig
+from task.config.algorithm_sections import FedNovaConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners

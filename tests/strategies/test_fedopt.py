@@ -13,7 +13,8 @@ from flwr.app import Message
 from strategies import STRATEGIES, FedAdam, FedAvgM
 from strategies.engine.state import ServerState, dump_state, load_state
 from strategies.rules.fedopt import FedOptState
-from task.config.knobs import Config, FedAvgMConfig, FedOptConfig
+from task.config.algorithm_sections import FedAvgMConfig, FedOptConfig
+from task.config.knobs import Config
 from task.numerics.arrays import Arrays, sha256
 from task.wire import messages as wire
 from tests.support.apps import named_app

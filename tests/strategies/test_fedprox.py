@@ -12,7 +12,8 @@ import pytest
 from strategies import FedProx
 from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedprox import FedProxState, server_update
-from task.config.knobs import Config, FedProxConfig
+from task.config.algorithm_sections import FedProxConfig
+from task.config.knobs import Config
 from tests.reference import fedprox
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.personal import against_reference

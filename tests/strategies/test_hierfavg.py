@@ -9,7 +9,8 @@ import pytest
 from flwr.app import Message
 
 from strategies.rules.hierfavg import share_out
-from task.config.knobs import Config, HierFAVGConfig
+from task.config.algorithm_sections import HierFAVGConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import sha256

@@ -13,7 +13,8 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import train
 from strategies.rules.nbafl import NbAFLState, honest_epsilon, server_update, sigmas
-from task.config.knobs import Config, NbAFLConfig
+from task.config.algorithm_sections import NbAFLConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.wire import messages as wire

@@ -16,7 +16,8 @@ from client_app.training.loop import LocalTask, full_loss, train
 from strategies import QFedAvg, QFedSGD
 from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.qfedavg import QFFLState, gradient_update, server_update
-from task.config.knobs import Config, QFFLConfig
+from task.config.algorithm_sections import QFFLConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.wire.messages import ClientUpdate

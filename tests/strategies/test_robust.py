@@ -17,7 +17,8 @@ from strategies.rules.bulyan import around_median, selection
 from strategies.rules.geometric_median import weiszfeld
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import squared_distances
-from task.config.knobs import Config, RobustConfig
+from task.config.algorithm_sections import RobustConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays

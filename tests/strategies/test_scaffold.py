@@ -15,7 +15,8 @@ from client_app.training.loop import LocalTask, train
 from strategies import Scaffold
 from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.scaffold import ScaffoldState, server_update
-from task.config.knobs import Config, ScaffoldConfig
+from task.config.algorithm_sections import ScaffoldConfig
+from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.reference import scaffold

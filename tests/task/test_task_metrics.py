@@ -29,7 +29,8 @@ PREDICTED = LOGITS.argmax(1).numpy()
 
 def of(task: str, outputs: torch.Tensor, y: torch.Tensor, parts: int = 1, *names: str) -> dict[str, Any]:
     """Return the metrics, of sums over so many parts of unequal sizes."""
-    measures = Measures(task, names or tuple(METRICS[task]), outputs.shape[1] if outputs.dim() > 1 else 1)
+    usual = tuple(n for n in METRICS[task] if n not in ("neg-elbo", "neg-iwae"))  # of tensors
+    measures = Measures(task, names or usual, outputs.shape[1] if outputs.dim() > 1 else 1)
     cuts = np.sort(np.random.default_rng(parts).choice(len(y), parts - 1, replace=False))
     rows = np.split(np.random.default_rng(9).permutation(len(y)), cuts)
     sums = added([measures.sums(outputs[r], y[r], len(r)) for r in rows])

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 
 from client_app.vertical.defence import dcor, defended
-from task.config.knobs import VerticalConfig
+from task.config.algorithm_sections import VerticalConfig
 from task.config.read import read_config
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.support import parties

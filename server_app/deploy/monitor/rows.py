@@ -113,7 +113,7 @@ def process_row(process: Row, *, old: bool) -> Row:
 def plot_row(plot: Plot, width: int) -> Row:
     """Return a plot of this width, as far as widths make sense."""
     width = min(max(width, NARROWEST), WIDEST)
-    drawn = svg.as_lists(svg.draw(plot, width)) if plot.series or plot.cells else None
+    drawn = svg.as_lists(svg.draw(plot, width)) if plot else None
     return {"name": plot.name, "note": plot.note, "drawing": drawn}
 
 

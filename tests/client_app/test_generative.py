@@ -1,0 +1,80 @@
+"""A variational autoencoder in a federation: its draws follow from seed, client and round alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from server_app.results.plots import samples
+from server_app.results.samples import tiled, write_samples
+from task.config.read import read_config
+from task.datasets.skew import load_dealt
+from task.models import build_model
+from task.numerics.arrays import state_of
+from tests.support.federation import Keep, play
+
+KEYS: dict[str, Any] = {
+    "dataset": "digits", "model": "vae", "task": "reconstruction", "feature-skew": "styles",
+    "num-clients": 5, "max-examples": 150, "local-test-fraction": 0.2, "fraction-train": 1.0,
+    "fraction-evaluate": 1.0, "batch-size": 32, "learning-rate": 0.02, "num-server-rounds": 2,
+    "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "scaffold"])
+def test_neither_model_nor_bounds_depend_on_the_nodes(algorithm: str, tmp_path: Path) -> None:
+    keys = KEYS | {"algorithm": algorithm}
+    keys |= {"private-layers": "decoder"} if algorithm == "fedper" else {}
+    runs = [play(keys | {"state-dir": str(tmp_path / str(n))}, nodes=n, seed=n) for n in (1, 3, 5)]
+    for key in ("model_sha256", "train_loss", "client_loss", "client_neg-elbo", "client_neg-iwae"):
+        first, *others = (run.rows[-1][key] for run in runs)
+        assert first is not None
+        assert others == [first, first], key
+
+
+def test_another_training_seed_draws_other_codes() -> None:
+    """Batches of all examples: nothing but the codes is drawn."""
+    keys = KEYS | {"batch-size": 0, "fraction-evaluate": 0.0, "data-seed": 1, "model-seed": 1}
+    hashes = [play(keys | {"train-seed": s}, nodes=1).rows[-1]["model_sha256"] for s in (1, 1, 2)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_run_that_goes_on_ends_in_the_same_bytes() -> None:
+    whole = play(KEYS, nodes=2)
+    resumed = play(KEYS, nodes=3, journal=Keep(whole.keep.snapshots[1]))
+    assert resumed.rows[-1]["model_sha256"] == whole.rows[-1]["model_sha256"]
+
+
+def test_one_client_of_fedavg_is_local_training() -> None:
+    keys = KEYS | {"num-clients": 1, "feature-skew": "none"}
+    hashes = [play(keys | {"algorithm": a}).rows[-1]["model_sha256"] for a in ("fedavg", "centralised")]
+    assert hashes[0] == hashes[1]
+
+
+def test_the_picture_has_images_reconstructions_and_samples(tmp_path: Path) -> None:
+    config = read_config(KEYS)
+    data, _ = load_dealt(config)
+    model = build_model("vae", data.input_shape, 10, seed=1)
+    write_samples(tmp_path, model, state_of(model), data)
+    (plot,) = samples(tmp_path / "samples.png")
+    assert plot
+    assert plot.size == (12 * 34, 3 * 34)  # pixels of 8x8 are enlarged to 32x32, and have a gap of 2
+    assert plot.picture.startswith("data:image/png;base64,")
+    other = tmp_path / "other"
+    write_samples(other, build_model("mlp", data.input_shape, 10, seed=1), {}, data)
+    write_samples(other, model, {}, data)  # the shared part of clients' own models
+    assert not (other / "samples.png").exists()
+
+
+def test_images_stand_where_they_belong() -> None:
+    images = torch.zeros(2, 2, 1, 32, 32).numpy()
+    images[1, 0] = 0.5
+    grid = tiled(images)
+    assert grid.shape == (68, 68, 3)
+    assert np.unique(grid[34:66, :32]).tolist() == [128]
+    assert not grid[:32, :32].any()
+    assert not grid[34:66, 34:66].any()
