@@ -137,8 +137,8 @@ class Privacy:
 
     def _check_bits(self) -> None:
         """Refuse ``secagg-bits`` that the sum of all clients could wrap."""
-        bits = self.config.server.secagg_bits
-        if not self.config.server.secagg or bits == EXACT:
+        server = self.config.server
+        if not server.secagg or (bits := server.secagg_bits) == EXACT:
             return
         # C 2^g is less than 2^(WIDTH + 1) / z, whatever C is.
         units = max(2.0 ** (WIDTH + 1) / self._noise, BIT * (self.dp.clip_quantile > 0))

@@ -67,6 +67,8 @@ def sigmas(config: Config, m: int, clients: int, rounds: int) -> tuple[float, fl
 
 def honest_epsilon(config: Config, sigma_up: float, rounds: int) -> float:
     """Return the epsilon of so many uploads with this noise if a model may move by 2 C."""
+    if not sigma_up:
+        return math.inf
     mu = math.sqrt(rounds) * 2.0 * config.nbafl.clip / sigma_up
     return gaussian_epsilon(mu, config.nbafl.delta)
 

@@ -24,14 +24,14 @@ LENGTH = 10.0  # of its update, in units of the clipping bound C
 
 def canary_names(config: Config) -> list[str]:
     """Return the names of the run's canaries."""
-    count = config.audit.canaries
+    count = config.audit.canaries if config.dp.central else 0
     digits = len(str(max(count - 1, 0)))
     return [f"{PREFIX}{i:0{digits}d}" for i in range(count)]
 
 
 def is_canary(config: Config, name: str) -> bool:
     """Return whether a client is a canary."""
-    return config.audit.canaries > 0 and name.startswith(PREFIX)
+    return name.startswith(PREFIX) and config.dp.central and config.audit.canaries > 0
 
 
 def is_in(config: Config, name: str) -> bool:

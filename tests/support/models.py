@@ -16,10 +16,10 @@ from task.config.sections import TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import state_of
 from task.numerics.seeds import rng_for
-from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import Forms
+from tests.support.horizontal import HORIZONTAL
 
 
 class OneNumber(nn.Module):
@@ -106,7 +106,7 @@ def solver_of(name: str, task: LocalTask) -> Solver:
 
 
 def _entries(solver: str) -> list[Algorithm]:
-    return [e for a in ALGORITHMS.values() for e in (a, *a.phases.values()) if e.solver == solver]
+    return [e for a in HORIZONTAL.values() for e in (a, *a.phases.values()) if e.solver == solver]
 
 
 def flat(model: nn.Module) -> torch.Tensor:

@@ -85,7 +85,7 @@ def test_a_private_masked_run_ends_in_the_bytes_of_the_simulation(image: str, tm
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(__file__).resolve().parents[1], tmp_path / "tests", ignore=ignore)
     call("docker", "build", "--tag", KILLED, str(tmp_path), timeout_s=600)
-    count = 300  # long enough for the node to come back three times
+    count = 100  # long enough for the node to come back three times
     keys = {**KEYS, "secagg": True, "dp.noise": 1.0, "dp.delta": 0.01, "fraction-train": 0.8}
     keys |= {"max-examples": 200, "num-server-rounds": count, "round-timeout": 10.0}
     words = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
