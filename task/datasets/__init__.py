@@ -29,6 +29,11 @@ __all__ = [
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
 
 DATASETS: dict[str, DatasetSpec] = {
+    "breast-cancer": DatasetSpec(
+        "569 tumours with 30 measures each: 10 means, 10 errors, 10 worsts; comes with scikit-learn",
+        "Wolberg, Mangasarian, Street and Street 1995, UCI, CC BY 4.0; bundled with scikit-learn",
+        "mlp", lambda request: Source(), generated.decode_breast_cancer,
+    ),
     "cifar10": DatasetSpec(
         "60,000 colour photographs 32x32 of 10 classes", _CIFAR,
         "cnn", images.locate_cifar, images.decode_cifar,
@@ -36,11 +41,6 @@ DATASETS: dict[str, DatasetSpec] = {
     "cifar100": DatasetSpec(
         "60,000 colour photographs 32x32 of 100 classes", _CIFAR,
         "cnn", images.locate_cifar, images.decode_cifar,
-    ),
-    "breast-cancer": DatasetSpec(
-        "569 tumours with 30 measures each: 10 means, 10 errors, 10 worsts; comes with scikit-learn",
-        "Wolberg, Mangasarian, Street and Street 1995, UCI, CC BY 4.0; bundled with scikit-learn",
-        "mlp", lambda request: Source(), generated.decode_breast_cancer,
     ),
     "csv": DatasetSpec(
         "your own table: numbers, categories and a label, optionally client and split; or a folder of them",
