@@ -58,7 +58,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "shape": list(answer.shape),
             "classes": answer.classes,
             "code": [f"{package}={digest}" for package, digest in answer.code.items()],
-            "width": answer.width,
+            **({"width": answer.width} if answer.width else {}),
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
