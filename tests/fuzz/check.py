@@ -67,7 +67,10 @@ def _refused(played: Played) -> Iterator[str]:
     if played.kind == "train":
         used = {c["name"] for c in played.clients if c["round"] == 1 and c["phase"] == "train"}
         lost = {line["client"] for line in played.lines(1)}
+        repeats = ALGORITHMS[VARIANTS[played.case.variant].keys["algorithm"]].repeats
         for client in sorted(played.said):
+            if client in used and client in lost and repeats:
+                continue  # used in one training of the round, refused in another
             if (client in used) == (client in lost):
                 yield "a client of a mutated reply was " + (
                     "both used and refused" if client in used else "neither"

@@ -36,7 +36,6 @@ from task.numerics.seeds import NOISE, rng_for
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in
 from task.privacy.grid import ClipBound
 from task.privacy.noise import Stream
-from task.spec import stages
 from task.wire import messages as wire
 from tests.privacy.test_central import Ledger
 from tests.support.federation import owners_config, play, write_owners
@@ -119,11 +118,13 @@ def test_other_rules_and_records_are_audited_too(name: str, keys: dict[str, Any]
 
 def weigh_by_examples(patch: pytest.MonkeyPatch) -> None:
     """Let clients count n_k times, as under FedAvg."""
-    right, clip = stages.STAGES["dp"], clipping.Clipping._clipped
-    patch.setitem(stages.STAGES, "dp", lambda entry: replace(right(entry), weight="examples"))
+    clip = clipping.Clipping._clipped
 
     def counted(self: Any, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        return replace(clip(self, client, upload), scalars=dict(upload.scalars))
+        n, sent = int(upload.scalars[wire.NUM_EXAMPLES]), clip(self, client, upload)
+        return replace(
+            sent, arrays={r: {k: a * n for k, a in given.items()} for r, given in sent.arrays.items()}
+        )
 
     patch.setattr(clipping.Clipping, "_clipped", counted)
     patch.setattr(ClipBound, "check", lambda *args, **kwargs: None)
