@@ -45,10 +45,10 @@ test: setup lint test-fast  ## what every commit must pass: lint, types, tests, 
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "system and not full"
 
 test-all: setup lint test-fast  ## every test: all faults, containers, browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m system
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "system or full"
 
-test-fast: setup  ## the default suite without the tests that start processes
-	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system"
+test-fast: setup  ## the default suite without the tests that start processes and those that take long
+	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system and not full"
 
 lint: setup  ## ruff, mypy --strict, codespell
 	$(BIN)/ruff check .
