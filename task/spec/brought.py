@@ -113,13 +113,14 @@ def _check_solver(where: str, what: str, entry: Algorithm, name: str) -> None:
                 f'compare and allow; got "{entry.solver}"'
             )
         return
-    known = [part for ours in ALGORITHMS.values() for part in (ours, *ours.phases.values())]
+    ours = [a for a in ALGORITHMS.values() if not a.vertical]  # of a party's work, which is no solver's
+    known = [part for a in ours for part in (a, *a.phases.values())]
     peers = [part for part in known if part.solver == entry.solver]
     if not peers:
         names = sorted({part.solver for part in known})
         raise ConfigError(choose_from(f'{where}: {what}.solver, ours or "module:Class"', entry.solver, names))
     for field in ("up", "up_scalars"):
-        sent = set().union(*(_names(ours, field) for ours in peers))
+        sent = set().union(*(_names(peer, field) for peer in peers))
         if strange := sorted(_names(entry, field) - sent):
             raise ConfigError(
                 f'{where}: {what}.{field}: solver "{entry.solver}" sends {_listed(sent)}; got {strange[0]}. '

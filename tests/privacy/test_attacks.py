@@ -180,6 +180,7 @@ def test_the_likelihood_ratio_by_hand() -> None:
     assert found == pytest.approx([2 / math.sqrt(2), -1 / math.sqrt(2), 1 / math.sqrt(2)])
 
 
+@pytest.mark.full
 def test_a_run_that_remembers_gives_its_members_away(tmp_path: Path) -> None:
     """A command's whole way: two runs, of which the longer one knows its few examples by heart."""
     runner = CliRunner()

@@ -294,6 +294,7 @@ def test_the_one_run_bound_of_perfect_and_of_blind_scores() -> None:
 # ---------------------------------------------------------------------- the command
 
 
+@pytest.mark.full
 def test_the_command_runs_twice_and_ends_with_1_if_a_promise_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

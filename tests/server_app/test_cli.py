@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.table import Table
@@ -149,7 +150,7 @@ def test_a_federation_gives_each_of_its_nodes_a_slow_line(
     began: list[dict[str, list[str]]] = []
 
     @contextmanager
-    def start(nodes: dict[str, list[str]], runs: Path, packages: list[str]) -> Iterator[SimpleNamespace]:
+    def start(nodes: dict[str, list[str]], runs: Path, *rest: Any, **more: Any) -> Iterator[SimpleNamespace]:
         began.append(nodes)
         yield SimpleNamespace(run=lambda keys: None)
 
