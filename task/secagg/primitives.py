@@ -98,7 +98,7 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
 class Keystream:
     """The keystream of a key that gives no other, piece by piece: AES-256 in counter mode.
 
-    A key gives fewer than 2^32 blocks, so that it is told from random bytes with a chance below 2^-64.
+    A key gives fewer than 2^32 blocks, so that the chance to tell it from random bytes is below 2^-64.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -128,7 +128,7 @@ def test_push_sum_finds_the_mean_on_a_graph_that_averaging_gets_wrong(
     assert np.array([3.692308, 2.461538, 4.923077, 4.923077]) / 4 == pytest.approx(shares, abs=1e-5)
 
 
-# ------------------------------------------------------------------------------- who is there
+# ------------------------------------------------------------------------------- absent clients
 
 
 def test_who_is_away_keeps_its_model_and_the_others_mix_on_what_is_left() -> None:

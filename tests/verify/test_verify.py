@@ -229,7 +229,7 @@ def rewritten(folder: Path, other: Path, lines: list[Row]) -> Path:
 
 
 def lie(copy: Path, change: Callable[[list[Row]], object], *, receipts: bool = False) -> list[str]:
-    """Change the lines of the run, write them anew and return what contradicts."""
+    """Change the lines of the run, write them again and return what contradicts."""
     folder = copy / "runs/it"
     lines = lines_of(folder)
     change(lines)
