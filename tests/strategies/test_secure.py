@@ -58,7 +58,7 @@ def hashes(rows: list[dict[str, Any]]) -> list[str]:
     return [row["model_sha256"] for row in rows]
 
 
-@pytest.mark.parametrize("nodes", [3, 10])
+@pytest.mark.parametrize("nodes", [3, pytest.param(10, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ADMITTED)
 def test_the_models_are_those_of_the_plain_run(name: str, nodes: int, owners: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.3, "local_epochs": 2} if name == "fedprox" else {}
