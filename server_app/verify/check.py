@@ -97,7 +97,7 @@ def proves(chain: Chain, *, receipts: bool) -> tuple[list[str], list[str]]:
     if not noise:
         shown += [
             "each client is counted in one upload at most, to which the holder of a key has committed",
-            "that holder had received the model of the round before, as published, and the run's keys",
+            "that holder had received the published model of the previous round, and the run's keys",
         ]
     if full:
         shown.append("the published sums are the sums of those very uploads")
