@@ -13,6 +13,7 @@ from task.resolve.validate import check_names
 from task.spec.algorithms import ALGORITHMS
 from tests.pages import composition
 from tests.support.federation import play, write_owners
+from tests.support.shapes import by_shape
 from tests.test_contract import config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
 
 
-@pytest.mark.parametrize(("name", "choice"), ALLOWED, ids=str)
+@pytest.mark.parametrize(("name", "choice"), by_shape(ALLOWED), ids=str)
 def test_what_goes_together_runs(name: str, choice: Choice, owners: Path) -> None:
     keys = keys_of(owners, name, choice)
     assert choice.chosen(read_config(keys))

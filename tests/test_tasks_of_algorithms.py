@@ -14,6 +14,7 @@ from client_app.node import open_node
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.support.federation import SIZES, Played, owners_config, play, read_by
+from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE, NAMES
 
 REFUSED = {"ensemble", "moon"}
@@ -51,7 +52,7 @@ def measured(played: Played, name: str) -> Any:
     return played.rows[-1][f"client_{name}"]
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - REFUSED))
+@pytest.mark.parametrize("name", by_shape((n,) for n in sorted(set(NAMES) - REFUSED)))
 def test_a_regression_does_not_depend_on_the_nodes(name: str, folder: Path, tmp_path: Path) -> None:
     """A loss or a metric that is computed otherwise where a node has many clients changes bits."""
     keys = config(folder, "regression", name)

@@ -19,6 +19,7 @@ from task.spec.algorithms import ALGORITHMS
 from tests.support.brought import NET, imported_from
 from tests.support.federation import play, read_by
 from tests.support.horizontal import HORIZONTAL
+from tests.support.shapes import by_shape
 
 LINEAR_ONLY = {"fsvrg-sparse"}  # it scales the columns of a first layer that is linear in the features
 
@@ -30,7 +31,7 @@ def net(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(HORIZONTAL))
+@pytest.mark.parametrize("name", by_shape((n,) for n in sorted(HORIZONTAL)))
 def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> None:
     # Each client has 21 training examples: its last batch is a single one.
     keys = {

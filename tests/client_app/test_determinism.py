@@ -14,6 +14,7 @@ from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.nodes import NAMES, alone, start
+from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE
 
 
@@ -46,7 +47,7 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
     assert all(np.array_equal(first.arrays["arrays"][k], again.arrays["arrays"][k]) for k in start(node))
 
 
-@pytest.mark.parametrize("algorithm", sorted(HORIZONTAL))
+@pytest.mark.parametrize("algorithm", by_shape((n,) for n in sorted(HORIZONTAL)))
 def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"

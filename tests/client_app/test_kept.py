@@ -17,6 +17,7 @@ from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.kept import kept_by, store_of
+from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE
 
 KEEPERS = [name for name, entry in sorted(HORIZONTAL.items()) if entry.keeps]
@@ -52,7 +53,7 @@ def digests(kept: dict[str, dict[str, Arrays]]) -> dict[tuple[str, str], str]:
     return {(field, c): sha256(a) for field, clients in kept.items() for c, a in clients.items()}
 
 
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
 def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str, tmp_path: Path) -> None:
     found = []
     for nodes in (2, 5):  # of several clients and of one
@@ -67,7 +68,9 @@ def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str,
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [(n, m) for n in KEEPERS for m in ("logistic", "mlp") if m == "mlp" or not ALGORITHMS[n].personal],
+    by_shape(
+        (n, m) for n in KEEPERS for m in ("logistic", "mlp") if m == "mlp" or not ALGORITHMS[n].personal
+    ),
 )
 def test_a_client_keeps_the_same_alone_and_in_a_stack(name: str, model: str, tmp_path: Path) -> None:
     both = []
@@ -86,7 +89,7 @@ def test_a_client_keeps_the_same_alone_and_in_a_stack(name: str, model: str, tmp
             assert far(*pair) < 1e-3, (field, c)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
 def test_a_client_that_does_not_take_part_keeps_what_it_has(name: str, tmp_path: Path) -> None:
     """Its state is that of its last round, byte for byte."""
     keys = keys_of(name, tmp_path)
@@ -117,7 +120,7 @@ class OneRun(Keep):
     run_id = "the-run"
 
 
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
 @pytest.mark.parametrize(("every", "rounds"), [(1, (4, 5)), (4, (4,))])
 def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
     name: str, every: int, rounds: tuple[int, ...], tmp_path: Path
@@ -138,7 +141,7 @@ def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
         assert digests(all_kept(keys, resumed)) == want
 
 
-@pytest.mark.parametrize("name", KEEPERS)
+@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
 def test_another_run_of_the_name_begins_anew(name: str, tmp_path: Path) -> None:
     keys = keys_of(name, tmp_path, num_server_rounds=2, fraction_train=1.0)  # all kept something
     first, second = play(keys), play(keys)

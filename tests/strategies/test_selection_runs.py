@@ -30,6 +30,7 @@ from tests.support.federation import (
     write_owners,
 )
 from tests.support.grid import LocalGrid
+from tests.support.shapes import by_shape
 from tests.test_catalogue import NAMES
 from tests.test_contract import config as contract_config
 from tests.test_privacy import Recording
@@ -290,7 +291,7 @@ REFUSED |= {
 
 
 @pytest.mark.parametrize("policy", ["oort", "power-of-choice"])  # further scalars; equal weights and a query
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", by_shape((n,) for n in NAMES))
 def test_every_rule_runs_under_a_policy(name: str, policy: str, owners: Path) -> None:
     of = contract_config(owners, name, selection=policy, fraction_train=1.0)
     if (name, policy) in REFUSED:

@@ -18,6 +18,7 @@ from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.liar import liar, times
+from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE
 
 MODEL: Arrays = {
@@ -125,7 +126,7 @@ VOTES = {n for n, a in ALGORITHMS.items() if any(r.code for r in a.up)}
 ONCE = {n for n, a in HORIZONTAL.items() if a.up and not a.pooled and not a.repeats}
 
 
-@pytest.mark.parametrize("name", sorted(ONCE - VOTES))
+@pytest.mark.parametrize("name", by_shape((n,) for n in sorted(ONCE - VOTES)))
 def test_an_update_beyond_the_bound_is_its_senders_own_fault(name: str, owners: Path) -> None:
     played = play(keys(owners, name), nodes=len(SIZES), tamper=liar(arrays=times(1e6), rounds=[2]))
     first, second, third = played.rows[1:]
