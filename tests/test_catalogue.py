@@ -194,7 +194,7 @@ def convex(path: Path, identical: bool, clients: str = "abc") -> tuple[np.ndarra
 
 
 @pytest.mark.parametrize("name", ONE)
-@pytest.mark.parametrize(("identical", "epochs"), [(False, 1), (True, 3)])
+@pytest.mark.parametrize(("identical", "epochs"), [(False, 1), pytest.param(True, 3, marks=pytest.mark.full)])
 def test_it_converges_to_the_optimum_of_the_pooled_data(
     name: str, identical: bool, epochs: int, tmp_path: Path
 ) -> None:
