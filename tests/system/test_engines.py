@@ -15,7 +15,6 @@ pytestmark = pytest.mark.system
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 KEYS = {
     "fedavg": 'algorithm="fedavg" num-server-rounds=5',
-    "fedprox": 'algorithm="fedprox" fedprox.mu=0.1 fedprox.adaptive=true stragglers=0.5 num-server-rounds=5',
     "coded": 'algorithm="fedadam" codec.up="stc" codec.down="stc" codec.keep=0.05 num-server-rounds=5',
     "parts": 'algorithm="fedavgm" dropout-width=0.5 codec.up="int8" num-server-rounds=5',
 }
@@ -46,6 +45,7 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 FULL = {
+    "fedprox": 'algorithm="fedprox" fedprox.mu=0.1 fedprox.adaptive=true stragglers=0.5 num-server-rounds=5',
     "peers": 'algorithm="d-psgd" d-psgd.route="directed-ring" fraction-train=0.8 num-server-rounds=5',
     "edges": 'algorithm="hierfavg" hierfavg.kappa2=2 num-server-rounds=5',
 }
