@@ -36,6 +36,7 @@ from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
+from task.codecs.codec import Left
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, only
 from task.numerics.held import Base, Held
@@ -95,11 +96,10 @@ class Coding(Stage):
         kept: dict[str, Arrays] = {LAST_CODE.name: {"round": np.array(self.order.round, np.int64)}}
         for r in self.coded:
             try:
-                codes[r.name], left = self._within_bound(client, r, upload)
+                codes[r.name], left, known = self._within_bound(client, r, upload)
             except FieldError:  # `Memory.keep` refuses the upload, and what it keeps stays as it was
                 return upload, keep
-            sent = self.coder.on_wire(r, replace(upload, codes=codes))
-            decoded[r.name] = self.coder.decode(client, r, sent)
+            decoded[r.name] = self.coder.known(client, r, replace(upload, codes=codes), known)
             entries, values = _taken_off(left)
             kept[residual_of(r).name] = {n: _settled(a) for n, a in left.items()}
             kept[LAST_CODE.name] |= {f"{r.name}/entries": entries, f"{r.name}/values": values}
@@ -108,8 +108,10 @@ class Coding(Stage):
 
     def _within_bound(
         self, client: str, record: Record, upload: wire.ClientUpdate
-    ) -> tuple[bytes, dict[str, Held]]:
-        """Return a code and what it leaves out; unless the update alone is refused, it keeps the bound.
+    ) -> tuple[bytes, Mapping[str, Held], Mapping[str, Left]]:
+        """Return a code, what the client will owe, and what the code itself leaves out.
+
+        Unless the update alone is refused, the code keeps the bound.
 
         Raises:
             FieldError: A number is not finite.
@@ -118,23 +120,23 @@ class Coding(Stage):
         code, x, left = self.coder.encode(client, record, arrays, owed)
         excess = self._excess(client, record, upload, code)
         if excess <= 1:
-            return code, left
-        alone, own, _ = self.coder.encode(client, record, arrays, {})
+            return code, left, left
+        alone, own, without = self.coder.encode(client, record, arrays, {})
         if not owed or self._excess(client, record, upload, alone) > 1:
             owed = owed or {n: np.zeros_like(a) for n, a in own.items()}
             nothing = np.empty(0, np.int64), np.empty(0, np.float32)
-            return alone, {n: Held(Base(a), *nothing) for n, a in owed.items()}
+            return alone, {n: Held(Base(a), *nothing) for n, a in owed.items()}, without
         scale = 1.0
         while excess > 1:
             scale *= MARGIN / excess
             less = {n: owed[n] + np.float32(scale - 1) * a for n, a in x.items()}
             code, _, rest = self.coder.encode(client, record, arrays, less)
             excess = self._excess(client, record, upload, code)
-        left = {}
+        held = {}
         for n, a in rest.items():
             start = Base(x[n])
-            left[n] = Held(start, a.index, start.flat.take(a.index) - (a.start.flat.take(a.index) - a.values))
-        return code, left
+            held[n] = Held(start, a.index, start.flat.take(a.index) - (a.start.flat.take(a.index) - a.values))
+        return code, held, rest
 
     def _excess(self, client: str, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
         """Return the norm of a code's update, with the parameters beside it, in units of the bound."""

@@ -12,6 +12,7 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -76,6 +77,24 @@ class Reader:
             raise self.refuse(f"a code of {self.at} bytes", f"{len(self.data)}")
 
 
+@dataclass(frozen=True, eq=False)
+class Left(Held):
+    """What a code leaves out of an update, and what it sends of each of the places `index`.
+
+    `sent` is float32: changes, or the entries' new values (not `changes`).
+    """
+
+    sent: np.ndarray
+    changes: bool
+
+    def decoded(self, base: Base) -> Held:
+        """Return what `Codec.decode` makes of the code: the bits are the same."""
+        held = Held(base, self.index, self.sent.copy())
+        if self.changes:
+            np.add(held.values, held.before, out=held.values)
+        return held
+
+
 class Codec(ABC):
     """A pair of pure functions: an update as bytes, and from these bytes the new arrays.
 
@@ -111,7 +130,7 @@ class Codec(ABC):
         """Whether only some entries travel and the others stay as they are in the base."""
         return False
 
-    def encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[bytes, dict[str, Held]]:
+    def encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[bytes, dict[str, Left]]:
         """Return the code of an update, and what that leaves out, if the codec is biased.
 
         Args:
@@ -177,7 +196,7 @@ class Codec(ABC):
         """Return what no code of tensors of these shapes exceeds."""
 
     @abstractmethod
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         """Return the header's bits, what follows the header, and what it leaves out."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.codecs.draws import Draws
 from task.codecs.rotation import Rotation
 from task.numerics.arrays import Arrays
@@ -16,7 +16,7 @@ from task.numerics.held import Base, Held
 class Flat(Codec):
     """What these have in common: vector and tensors."""
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         vector = np.concatenate([np.empty(0, np.float32), *(a.reshape(-1) for a in x.values())])
         return self.bits, self._pack(vector, seed), {}
 

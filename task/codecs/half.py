@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.numerics.arrays import Arrays
 from task.numerics.held import Base, Held, peak
 
@@ -27,7 +27,7 @@ class Half(Codec):
         """Return the length of every code."""
         return HEADER.size + 4 * len(shapes) + 2 * sum(map(math.prod, shapes))
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         scales = np.array([_scale(peak(a)) for a in x.values()], "<f4")
         halves = [(a / scale).astype("<f2").tobytes() for a, scale in zip(x.values(), scales, strict=True)]
         return 16, b"".join([scales.tobytes(), *halves]), {}

@@ -45,7 +45,10 @@ def encode(index: np.ndarray, flags: np.ndarray | None, b: int) -> bytes:
     width = b + (flags is not None)
     word = _word(width)
     bits = 8 * word.itemsize
-    low = np.unpackbits(words.astype(word).view(np.uint8)).reshape(-1, bits)[:, bits - width :]
+    padded = np.unpackbits(words.astype(word).view(np.uint8)).reshape(-1, bits)
+    low = np.empty((index.size, width), np.uint8)
+    for j in range(width):  # by columns, since rows are too short to copy one by one
+        low[:, j] = padded[:, bits - width + j]
     ends = np.cumsum(tails) + np.arange(index.size)
     unary = np.zeros(int(ends[-1]) + 1 if index.size else 0, np.uint8)
     unary[ends] = 1
@@ -70,20 +73,22 @@ def decode(reader: Reader, count: int, flagged: bool, b: int, size: int) -> tupl
     if not count:
         return ends, np.zeros(0, bool)
     word = _word(width)
-    padded = np.zeros((count, 8 * word.itemsize), np.uint8)
-    padded[:, 8 * word.itemsize - width :] = low
+    bits = 8 * word.itemsize
+    padded = np.zeros((count, bits), np.uint8)
+    for j in range(width):
+        padded[:, bits - width + j] = low[:, j]
     words = np.packbits(padded.reshape(-1)).view(word).astype(np.uint32)
     rests = words >> flagged
     # In Python's integers: a sum of int64 could overflow.
     last = (int(ends[-1]) + 1 - count << b) + int(rests.sum(dtype=np.int64)) + count - 1
     if last >= size:
         raise reader.refuse(f"positions below {size}", last)
-    index = _gaps(ends)
+    # The j-th one has ends[j] - j zeros before it: the sum of (g - 1) >> b so far.
+    number = np.arange(count)
+    index = ends - number
     index <<= b
-    index += rests
-    index += 1
-    np.cumsum(index, out=index)
-    index -= 1
+    index += np.cumsum(rests, dtype=np.int64)
+    index += number
     return index, (words & 1).astype(bool) if flagged else np.zeros(0, bool)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.codecs.draws import Draws
 from task.codecs.flat import Flat, filled
 from task.codecs.rotation import NoRotation, Rotation
@@ -34,7 +34,7 @@ class RandK(Codec):
         """Return the length of every code."""
         return HEADER.size + 4 * sum(self.kept(math.prod(shape)) for shape in shapes)
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         draws = Draws(seed)
         sent = [a.reshape(-1)[draws.places(a.size, self.kept(a.size))] for a in x.values()]
         return 0, b"".join(a.astype("<f4").tobytes() for a in sent), {}

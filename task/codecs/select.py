@@ -2,7 +2,7 @@
 
 import numpy as np
 
-SAMPLE = 1 << 10  # magnitudes from which a first threshold is guessed
+SAMPLE = 1 << 11  # magnitudes from which a first threshold is guessed
 
 
 def largest(x: np.ndarray, k: int) -> np.ndarray:
@@ -12,27 +12,28 @@ def largest(x: np.ndarray, k: int) -> np.ndarray:
     """
     magnitude = np.abs(x)
     places = _candidates(magnitude, k)
-    some = magnitude if places is None else magnitude[places]
-    v = np.partition(some, some.size - k)[some.size - k] if 0 < k <= some.size else np.inf
-    if v == 0:
-        chosen = some > 0
-    else:
-        chosen = some > v
-        chosen[np.flatnonzero(some == v)[: k - np.count_nonzero(chosen)]] = True
-    found = np.flatnonzero(chosen)
-    return found if places is None else places[found]
+    some = magnitude if places is None else magnitude.take(places)
+    if not 0 < k <= some.size:
+        return np.empty(0, np.int64)
+    v = np.partition(some, some.size - k)[some.size - k]
+    found: np.ndarray = np.flatnonzero(some >= v if v else some > 0)
+    if found.size > k:
+        equal = np.flatnonzero(some.take(found) == v)
+        found = np.delete(found, equal[k - found.size :])
+    return found if places is None else places.take(found)
 
 
 def _candidates(magnitude: np.ndarray, k: int) -> np.ndarray | None:
     """Return the places of at least k magnitudes that no other one exceeds; None: look at all of them.
 
-    The threshold is guessed from a sample, so that two or three times as many as are needed remain.
+    The threshold is guessed from a sample, so that about twice as many as are needed remain. An odd step
+    meets all columns of most matrices.
     """
     n = magnitude.size
     if n < 8 * SAMPLE or k > n // 8:
         return None
-    sample = magnitude[:: n // SAMPLE]
-    rank = int(1.5 * k * sample.size / n) + 16
+    sample = magnitude[:: n // SAMPLE | 1]
+    rank = int(1.25 * k * sample.size / n) + 12
     threshold = np.partition(sample, sample.size - rank)[sample.size - rank]
     places = np.flatnonzero(magnitude >= threshold)
     return places if places.size >= k else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.numerics.arrays import Arrays
 from task.numerics.held import Base, Held
 
@@ -22,7 +22,7 @@ class Sign(Codec):
         """Return the length of every code."""
         return HEADER.size + -(-sum(map(math.prod, shapes)) // 8)
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         negative = [(a < 0).reshape(-1) for a in x.values()]
         plane = np.packbits(np.concatenate([np.empty(0, bool), *negative])).tobytes()
         return 1, plane, {}

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from task.codecs import rice
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.codecs.select import largest
 from task.numerics.arrays import Arrays
 from task.numerics.held import Base, Held
@@ -35,18 +35,19 @@ class _Largest(Codec):
         planes = (rice.most_bits(k, sum(sizes)) + k * self.ternary) / 8 + 2
         return HEADER.size + 8 * len(sizes) + 4 * k * (not self.ternary) + int(planes)
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         kept = [largest(a.reshape(-1), self.kept(a.size)) for a in x.values()]
         counts = [index.size for index in kept]
-        table, flags, rest = self._table(kept, x, values)
-        ends = np.cumsum(counts)
-        parts = np.split(rest, ends[:-1]) if kept else []
-        left = {n: Held(Base(x[n]), i, part) for n, i, part in zip(x, kept, parts, strict=True)}
-        sizes = [a.size for a in x.values()]
-        index = np.concatenate(kept or [np.empty(0, np.int64)])
-        index += np.repeat(np.cumsum(sizes, dtype=np.int64) - sizes, counts)
-        b = rice.parameter(index.size, sum(sizes))
-        return b, np.array(counts, "<u4").tobytes() + table + rice.encode(index, flags, b), left
+        table, flags, sent, rest = self._table(kept, x, values)
+        left, at, size = {}, 0, 0
+        places = np.concatenate(kept or [np.empty(0, np.int64)])
+        for (name, a), index in zip(x.items(), kept, strict=True):
+            here = slice(at, at + index.size)
+            left[name] = Left(Base(a), index, rest[here], sent[here], self.ternary)
+            places[here] += size
+            at, size = here.stop, size + a.size
+        b = rice.parameter(places.size, size)
+        return b, np.array(counts, "<u4").tobytes() + table + rice.encode(places, flags, b), left
 
     def _decode(
         self, reader: Reader, bits: int, seed: int, bases: Mapping[str, Base]
@@ -62,23 +63,24 @@ class _Largest(Codec):
         found = np.diff(np.searchsorted(index, ends), prepend=0).tolist()
         if found != counts:
             raise reader.refuse(f"{counts[:9]} positions by tensor", found[:9])
-        index -= np.repeat(ends - sizes, counts)
         new = self._sent(numbers, counts, flags)
         out: dict[str, np.ndarray | Held] = {}
         at = 0
-        for (name, start), count in zip(bases.items(), counts, strict=True):
+        for (name, start), count, end in zip(bases.items(), counts, ends.tolist(), strict=True):
             here = slice(at, at + count)
+            index[here] -= end - start.flat.size
+            held = Held(start, index[here], new[here])
             if self.ternary:
-                new[here] += start.flat.take(index[here])
-            out[name] = finite(reader, name, Held(start, index[here], new[here]))
+                np.add(held.values, held.before, out=held.values)
+            out[name] = finite(reader, name, held)
             at = here.stop
         return out
 
     @abstractmethod
     def _table(
         self, kept: list[np.ndarray], x: Arrays, values: Arrays
-    ) -> tuple[bytes, np.ndarray | None, np.ndarray]:
-        """Return what follows the counts, the flags, and what is left of each entry, given their places."""
+    ) -> tuple[bytes, np.ndarray | None, np.ndarray, np.ndarray]:
+        """Return, given the places, what follows the counts, the flags, and what is sent and left of each."""
 
     @abstractmethod
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
@@ -98,9 +100,11 @@ class TopK(_Largest):
     name, number = "top-k", 4
     ternary = False
 
-    def _table(self, kept: list[np.ndarray], x: Arrays, values: Arrays) -> tuple[bytes, None, np.ndarray]:
+    def _table(
+        self, kept: list[np.ndarray], x: Arrays, values: Arrays
+    ) -> tuple[bytes, None, np.ndarray, np.ndarray]:
         sent = _taken(kept, values)
-        return sent.astype("<f4").tobytes(), None, np.zeros_like(sent)
+        return sent.astype("<f4").tobytes(), None, sent, np.zeros_like(sent)
 
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
         return reader.take("<f4", sum(counts), "values")
@@ -123,14 +127,15 @@ class STC(_Largest):
 
     def _table(
         self, kept: list[np.ndarray], x: Arrays, values: Arrays
-    ) -> tuple[bytes, np.ndarray, np.ndarray]:
+    ) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
         some, counts = _taken(kept, x), [index.size for index in kept]
-        flags, means, at = some < 0, np.zeros(len(kept), "<f4"), 0
+        flags, magnitudes, means, at = some < 0, np.abs(some), np.zeros(len(kept), "<f4"), 0
         for i, count in enumerate(counts):
             if count:
-                means[i] = np.abs(some[at : at + count]).mean(dtype=np.float64)
+                means[i] = np.add.reduce(magnitudes[at : at + count], dtype=np.float64) / count
             at += count
-        return means.tobytes(), flags, some - self._sent(means, counts, flags)
+        sent = self._sent(means, counts, flags)
+        return means.tobytes(), flags, sent, some - sent
 
     def _numbers(self, reader: Reader, counts: list[int]) -> np.ndarray:
         means = reader.take("<f4", len(counts), "magnitudes")
@@ -139,17 +144,16 @@ class STC(_Largest):
         return means
 
     def _sent(self, numbers: np.ndarray, counts: list[int], flags: np.ndarray) -> np.ndarray:
-        return _signed(np.repeat(numbers.astype(np.float32), counts), flags)
+        signed = flags.astype(np.uint32)
+        signed <<= np.uint32(31)
+        at = 0
+        for magnitude, count in zip(numbers.astype(np.float32).view(np.uint32), counts, strict=True):
+            signed[at : at + count] |= magnitude
+            at += count
+        return signed.view(np.float32)
 
 
 def _taken(kept: list[np.ndarray], x: Arrays) -> np.ndarray:
     """Return the entries of all tensors at these places, float32."""
     some = [a.reshape(-1).take(index) for a, index in zip(x.values(), kept, strict=True)]
     return np.concatenate([np.empty(0, np.float32), *some])
-
-
-def _signed(magnitudes: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """Return float32 with the signs; overwrites them."""
-    signs = magnitudes.view(np.uint32)
-    signs ^= negative.astype(np.uint32) << np.uint32(31)
-    return magnitudes

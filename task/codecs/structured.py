@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from task.codecs.codec import HEADER, Codec, Reader, finite
+from task.codecs.codec import HEADER, Codec, Left, Reader, finite
 from task.codecs.draws import Draws
 from task.numerics.arrays import Arrays
 from task.numerics.held import Base, Held
@@ -68,7 +68,7 @@ class _InSpace(Codec):
         """Return the length of every code."""
         return HEADER.size + 4 * sum(map(self.numbers, shapes))
 
-    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Held]]:
+    def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
         sent = [self._sent(seed, name, np.ascontiguousarray(a), values[name]) for name, a in x.items()]
         return 0, b"".join(a.astype("<f4").tobytes() for a in sent), {}
 

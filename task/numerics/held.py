@@ -76,6 +76,11 @@ class Held:
         covered = at < self.index.size and self.index[at] == start.summit
         return peak(self.dense()) if covered else start.peak
 
+    @cached_property
+    def before(self) -> np.ndarray:
+        """What `start` has at the places."""
+        return self.start.flat.take(self.index)
+
     def dense(self) -> np.ndarray:
         """Return the whole array, a copy."""
         out = np.array(self.base, order="C")

@@ -144,19 +144,24 @@ class Sum:
     def _add_held(self, name: str, a: Held, largest: float, weight: int) -> None:
         """Fold in how the values differ from the base's at their places; the base as a whole has to wait."""
         at, start = a.index, a.start
-        was = start.flat.take(at)
-        # No change is larger on the grid of `low`, which takes at most a unit more.
-        change = weight * (peak(np.subtract(a.values, was, dtype=np.float64)) + HIGH_UNIT)
-        wide = max(largest, start.peak) > 1.0 or change >= MAX_LOW / 2
-        self._hold(name, weight * HIGH_UNIT if wide else change)
-        whole = (self._high[name].reshape(-1), self._low[name].reshape(-1))
-        high, low = whole[0].take(at) if wide else None, whole[1].take(at)
-        # The grids cancel out.
-        _fold(high, low, a.values, weight, self._scratch)
-        _fold(high, low, was, -weight, self._scratch)
-        whole[1][at] = low
-        if high is not None:
-            whole[0][at] = high
+        low = self._low[name].reshape(-1)
+        units = None
+        if max(largest, start.peak) <= 1.0:
+            units = np.add(a.values, LOW_GRID, dtype=np.float64).view(np.int64)
+            units -= np.add(a.before, LOW_GRID, dtype=np.float64).view(np.int64)  # the grids cancel out
+            change = weight * peak(units) * LOW_UNIT
+        if units is not None and change < MAX_LOW / 2:
+            self._hold(name, change)
+            units *= weight
+            units += low.take(at)
+            low[at] = units
+        else:
+            self._hold(name, weight * HIGH_UNIT)
+            high = self._high[name].reshape(-1)
+            more, fine = high.take(at), low.take(at)
+            _fold(more, fine, a.values, weight, self._scratch)
+            _fold(more, fine, a.before, -weight, self._scratch)
+            low[at], high[at] = fine, more
         waiting = self._waiting[name].get(id(start.array), (start, 0))[1] + weight
         if waiting > MOST_PENDING:
             self._add_dense(name, start.flat, start.peak, waiting - weight)

@@ -7,6 +7,7 @@ of all that: 128-bit XXH3, which finds damage, takes a tenth of the time of SHA-
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,13 +74,25 @@ def read_header(path: Path) -> Header:
         StateError: A newer or an earlier Bouquet made it, in another format.
         OSError: It is not there, or cannot be read.
     """
-    with _opened(path) as (_, header, _, _):
+    with _checked(path):
+        # As `safe_open` reads it, which would map the arrays into memory for that.
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if length < size else b""
+        head = json.loads(text)
+        header, _, _ = _header(path, head["__metadata__"])
+        ends = [array["data_offsets"][1] for name, array in head.items() if name != "__metadata__"]
+        if 8 + length + max(ends, default=0) != size:
+            raise ValueError(f"{size} bytes in a file of {8 + length + max(ends, default=0)}")
         return header
 
 
 def read_kept(path: Path) -> tuple[Header, dict[str, Arrays]]:
     """Return the header of a file and its arrays by field; raises as `read_header`."""
-    with _opened(path) as (file, header, meta, wanted):
+    with _checked(path), safe_open(path, framework="np") as file:
+        # One opening for header and arrays: a save may put a new file in place of this one at any time.
+        header, meta, wanted = _header(path, file.metadata() or {})
         arrays = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
         found = _checksum(meta, arrays)
     if found != wanted:
@@ -91,36 +104,40 @@ def read_kept(path: Path) -> tuple[Header, dict[str, Arrays]]:
     return header, fields
 
 
+def _header(path: Path, metadata: Mapping[str, str]) -> tuple[Header, dict[str, Any], str]:
+    """Return the header in a file's metadata, all that its checksum is of, and the checksum."""
+    meta = dict(json.loads(metadata["bouquet"]))
+    number = int(meta["format"])
+    if number != FORMAT:
+        newer = number > FORMAT
+        do = (
+            "Update Bouquet on this machine"
+            if newer
+            else "Finish its run with that version, or start a new run"
+        )
+        raise StateError(
+            f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of "
+            f"{'a newer' if newer else 'an earlier'} Bouquet. Nothing was changed. {do}."
+        )
+    wanted = str(meta.pop("xxh3"))
+    client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))
+    fields = tuple(str(f) for f in meta["fields"])
+    header = Header(client, algorithm, run, int(meta["round"]), int(meta["previous"]), fields)
+    if not 0 <= header.previous <= header.round:
+        raise ValueError(f"round {header.round} made from round {header.previous}")
+    return header, meta, wanted
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Header, dict[str, Any], str]]:
-    """Give an open file, its header, all that the header's checksum is of, and the checksum."""
+def _checked(path: Path) -> Iterator[None]:
+    """Say of what goes wrong with a file's form that the file is damaged."""
     try:
-        # One opening for header and arrays: a save may put a new file in place of this one at any time.
-        with safe_open(path, framework="np") as file:
-            meta = dict(json.loads((file.metadata() or {})["bouquet"]))
-            number = int(meta["format"])
-            if number > FORMAT:
-                raise StateError(
-                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of a newer "
-                    "Bouquet. Nothing was changed. Update Bouquet on this machine."
-                )
-            if number < FORMAT:
-                raise StateError(
-                    f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of an earlier "
-                    "Bouquet. Nothing was changed. Finish its run with that version, or start a new run."
-                )
-            wanted = str(meta.pop("xxh3"))
-            client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))
-            fields = tuple(str(f) for f in meta["fields"])
-            header = Header(client, algorithm, run, int(meta["round"]), int(meta["previous"]), fields)
-            if not 0 <= header.previous <= header.round:
-                raise ValueError(f"round {header.round} made from round {header.previous}")
-            yield file, header, meta, wanted
+        yield
     except FileNotFoundError:
         # safe_open says this of every file that it cannot open; Python's own error says why it cannot.
         path.open("rb").close()
         raise OSError(f"{path} could not be opened") from None
-    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError) as err:
+    except (SafetensorError, KeyError, IndexError, TypeError, AttributeError, ValueError) as err:
         raise ValueError(f"expected a whole state file; got {type(err).__name__}: {err}") from None
 
 
