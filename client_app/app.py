@@ -104,7 +104,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            masking = masking_of(message.content, message.metadata.message_type, node.config, context)
+            kind, simulation = message.metadata.message_type, node.owner.simulation
+            masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
             content = answer(node, message.content, contract, masking)
             commit(node, context, name, message, content)
             return Message(content, reply_to=message)
