@@ -20,6 +20,7 @@ from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
+from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
@@ -160,6 +161,7 @@ WORK: dict[str, Work] = {
     "embed": embed_rows,
     "label": train_labels,
     "score": score_rows,
+    **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
 }
 
 

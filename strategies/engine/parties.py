@@ -62,8 +62,8 @@ class Parties(Rule):
         points = {"points": (size, psi.BYTES)}
         replies = yield from ask("points", parties, rows=points)
         self.label = self._labelled(replies)
-        found = zip(replies.clients, replies.scalars["columns"], strict=True)
-        self.columns = {client: int(columns) for client, columns in found}
+        about = zip(replies.clients, replies.scalars["columns"], strict=True)
+        self.columns = {client: int(columns) for client, columns in about}
         self.warn(context)
         sets = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
         for hop in range(1, len(parties)):

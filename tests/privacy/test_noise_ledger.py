@@ -78,7 +78,9 @@ def test_a_sum_beyond_the_owners_limit_is_refused_and_not_written(tmp_path: Path
     assert len(lines(tmp_path / FILE)) == 2
 
 
-@pytest.mark.parametrize("limits", [{"max-epsilon": -1.0}, {"max-epsilon": True}, {"max-epsilon": 2.0}], ids=str)
+@pytest.mark.parametrize(
+    "limits", [{"max-epsilon": -1.0}, {"max-epsilon": True}, {"max-epsilon": 2.0}], ids=str
+)
 def test_a_limit_that_cannot_be_used_is_named(limits: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='key "max-epsilon": expected'):
         NoiseLedger.of(tmp_path, limits)
@@ -88,7 +90,7 @@ def test_a_limit_that_cannot_be_used_is_named(limits: dict[str, Any], tmp_path: 
 
 
 def sites(folder: Path, **limits: float) -> type[LocalGrid]:
-    """Return a grid of nodes as deployed, each with a state folder of its own; `limits` are the last one's."""
+    """Return a grid of nodes as deployed, each with a state folder; `limits` are the last one's."""
 
     class Sites(LocalGrid):
         def __init__(self, app: object, node_configs: Any, run_config: Any = None, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Three parties with csv files of their own on gRPC nodes: the model of one process, and a party that is lost."""
+"""Three parties with csv files of their own on gRPC nodes: the model of one process; a lost party."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keys_of(**more: Any) -> dict[str, Any]:
 
 
 def sites(folder: Path) -> tuple[dict[str, Path], dict[str, list[str]]]:
-    """Write a file for each party, in an order of its own, of which 30 rows are common; return the nodes too."""
+    """Write a file for each party, in an order of its own, with 30 common rows; return the nodes too."""
     rng = np.random.default_rng(0)
     files = parties.owners(folder, {name: rng.permutation(rows).tolist() for name, rows in ORDERS.items()})
     return files, {name: ["--data", str(path)] for name, path in files.items()}
