@@ -20,6 +20,7 @@ from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
+from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
@@ -104,7 +105,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            masking = masking_of(message.content, message.metadata.message_type, node.config, context)
+            kind, simulation = message.metadata.message_type, node.owner.simulation
+            masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
             content = answer(node, message.content, contract, masking)
             commit(node, context, name, message, content)
             return Message(content, reply_to=message)
@@ -159,6 +161,7 @@ WORK: dict[str, Work] = {
     "embed": embed_rows,
     "label": train_labels,
     "score": score_rows,
+    **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
 }
 
 

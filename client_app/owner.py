@@ -18,6 +18,8 @@ key               meaning                                                       
                   and data sets of Hugging Face, "hf:OWNER/NAME"
 ``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
 ``he-required``   whether it takes part in runs under ``he`` only                                 false
+``max-epsilon``,  largest epsilon that sums with the node's noise may cost, all runs together,    0, none
+``delta``         and the delta at which it is counted (`task.privacy.noise_ledger`)
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 

@@ -2,7 +2,8 @@
 
 What it remembers between stages lies in Flower's ``Context.state``: of a deployed node in the memory of the
 process that keeps its connection, of a simulation in the driver's. It is never written to a disk, and a node
-that starts again has none.
+that starts again has none. What is: before a node sends a sum with its share of the noise, it writes down
+what that costs (`task.privacy.noise_ledger`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
+from task.config.paths import state_root
 from task.errors import RefusedError, SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.grid import exponent
 from task.privacy.noise import Stream
-from task.privacy.shares import deviation, share, with_share
+from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.shares import deviation, multiplier, share, with_share
 from task.resolve.contract import contract_of
 from task.secagg import node as steps
 from task.secagg import shamir
@@ -104,7 +107,14 @@ class Masking:
         SecureAggregationError: It asks for masked numbers in another phase than the message's.
     """
 
-    def __init__(self, content: RecordDict, kind: str, config: Config, context: Context) -> None:
+    def __init__(
+        self,
+        content: RecordDict,
+        kind: str,
+        config: Config,
+        context: Context,
+        ledger: NoiseLedger | None = None,
+    ) -> None:
         order = secure.record_in(content)
         if order is None:
             raise WireError(
@@ -112,6 +122,7 @@ class Masking:
                 "node sends its numbers unmasked; got none"
             )
         self.rules, self.context, self.config = rules_of(config), context, config
+        self.ledger = ledger
         self.session, self.roster = secure.session_in(order), secure.roster_in(order)
         self.senders = secure.texts(order, "senders")
         if self.session.phase != kind:
@@ -127,12 +138,27 @@ class Masking:
     ) -> RecordDict:
         """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
         state = _load(self.context)
+        self._charge(entry)
         if self.config.dp.distributed and entry.noised:
             partials = self._noised(partials, steps.noise_key(state, self.session, self.roster))
         bits = secure.bits_of(entry, self.config.server.secagg_bits)
         vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1), bits)
         _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
         return secure.masked_content(vector, failed)
+
+    def _charge(self, entry: Algorithm) -> None:
+        """Write down what the sum costs, from which the other nodes need this one's masked numbers only."""
+        ledger, session, config = self.ledger, self.session, self.config
+        if ledger is None:
+            return
+        if not (config.dp.distributed and entry.noised):
+            if ledger.most:
+                raise RefusedError(
+                    f"policy: {MAX_EPSILON} = {ledger.most:g}; the sum of {session.phase!r} has no noise"
+                )
+            return
+        about = {"run": str(session.run), "round": session.round, "phase": session.phase}
+        ledger.charge(session.id.hex(), multiplier(config.dp, contract_of(config)), config.dp.delta, about)
 
     def _noised(
         self, partials: Mapping[str, Mapping[str, NamedArrays]], key: bytes
@@ -145,18 +171,31 @@ class Masking:
         return {name: {"high": with_share(partials[name]["high"], std, noise)} for name in sorted(partials)}
 
 
-def masking_of(content: RecordDict, kind: str, config: Config, context: Context) -> Masking | None:
+def masking_of(
+    content: RecordDict, kind: str, config: Config, context: Context, *, simulation: bool = False
+) -> Masking | None:
     """Return what masks the answer to a message; None if the run has no secure aggregation.
 
+    In a `simulation`, where all nodes are one user's, the server's ledger is the only one.
+
     Raises:
-        RefusedError: The owner of the node allows no run without it.
+        RefusedError: The owner of the node allows no run without it, or none that costs more privacy.
+        ConfigError: A limit of the node's owner cannot be used.
         SecureAggregationError: The message is one of a secure round, and the run has none.
     """
     if context.node_config.get(REQUIRED) is True and not config.server.secagg:
         raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
+    ledger = None if simulation else NoiseLedger.of(state_root(config), context.node_config)
+    if ledger and ledger.most:
+        if not config.dp.distributed:
+            raise RefusedError(
+                f"policy: {MAX_EPSILON} = {ledger.most:g}; expected a run in which nodes add noise "
+                '("dp.noise-by" = "nodes"); got one without'
+            )
+        ledger.check(multiplier(config.dp, contract_of(config)))  # before a training that would be in vain
     if not config.server.secagg and secure.record_in(content) is None:
         return None
-    return Masking(content, kind, config, context)
+    return Masking(content, kind, config, context, ledger)
 
 
 def _load(context: Context) -> RoundMemory:

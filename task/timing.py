@@ -48,6 +48,7 @@ ONLINE_S = Timing(60, "for so long a SuperLink holds a silent node for online", 
 # Storage
 SUBMIT_S = Timing(10.0, "to wait for another submission to the same link")
 LOCK_LOOK_S = Timing(0.2, "between checks whether a lock is free")
+LEDGER_LOCK_S = Timing(10.0, "another process of a node that writes to its ledger of noise", LOCK_LOOK_S)
 
 # Supervisor of processes
 SUPERVISE_S = Timing(0.25, "between checks of the children")

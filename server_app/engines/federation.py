@@ -114,13 +114,18 @@ class Federation:
 
 @contextmanager
 def federation(
-    nodes: Mapping[str, Sequence[str]], runs: Path, packages: Sequence[str] = (), *, he: bool = False
+    nodes: Mapping[str, Sequence[str]],
+    runs: Path,
+    packages: Sequence[str] = (),
+    *,
+    he: bool = False,
+    policy: Mapping[str, object] | None = None,
 ) -> Iterator[Federation]:
     """Start a link and nodes, given by name with their options; stop all of it at the end of the block.
 
     Result folders are written into `runs`. Runs may name code of `packages`, which is where this process
     finds it (`task.references.code_folder`). With `he` the kits have a key for encrypted runs, and the final
-    model of one is opened with it.
+    model of one is opened with it. `policy` has further values of ``[policy]`` in the nodes' kits.
 
     Raises:
         BouquetError: A process did not come up.
@@ -136,9 +141,7 @@ def federation(
         for name in ("link", *nodes):
             (kits / name / "code").symlink_to(code_folder().resolve(), target_is_directory=True)
         for name in nodes:
-            config = kits / name / "kit.toml"
-            allowed = f"packages = {json.dumps(list(packages))}"
-            write_text(config, config.read_text().replace("packages = []", allowed))
+            _allow(kits / name / "kit.toml", {"packages": list(packages), **(policy or {})})
         (kits / "link" / "runs").symlink_to(runs.resolve(), target_is_directory=True)
         fed = Federation(read_link_kit(kits / "link"))
         try:
@@ -154,6 +157,14 @@ def federation(
                 raise
         finally:
             fed.stop()
+
+
+def _allow(config: Path, values: Mapping[str, object]) -> None:
+    """Set keys of a node's kit that stand in it."""
+    lines = config.read_text().splitlines()
+    given = {f"{key} = ": f"{key} = {json.dumps(value)}" for key, value in values.items()}
+    found = [next((text for start, text in given.items() if line.startswith(start)), line) for line in lines]
+    write_text(config, "\n".join(found) + "\n")
 
 
 def _await_link(fed: Federation) -> None:

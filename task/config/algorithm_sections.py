@@ -271,6 +271,10 @@ class VerticalConfig(Section):
         choices=("none", "max-norm", "gaussian"),
     )
     noise: float = knob(3.0, "defence=gaussian: deviation over a batch's largest row gradient norm", above=0)
+    key_bits: int = knob(
+        2048, "vertical-logistic: bits of n_k, each party's key; 0 = nothing is encrypted, to compare",
+        choices=(0, 2048, 3072),
+    )  # fmt: skip
     nopeek: float = knob(
         0.0, "alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none", low=0
     )

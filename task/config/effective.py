@@ -68,6 +68,7 @@ _SGD = When("optimizer", ("sgd",))
 _NOT_VERTICAL = (
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
 )  # fmt: skip
+_SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
@@ -95,7 +96,10 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "vertical.": (_algorithm(*_VERTICAL),),
-    "vertical.noise": (When("vertical.defence", ("gaussian",)),),
+    **dict.fromkeys((f"vertical.{name}" for name in _SPLIT), (_algorithm("splitnn"),)),
+    "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),
+    "vertical.key-bits": (_algorithm("vertical-logistic"),),
+    "model": (When("algorithm", ("vertical-logistic",), but=True),),  # which has but one
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
     "momentum": (_STEPS, _SGD),

@@ -20,4 +20,9 @@ def data_dir(config: DataConfig) -> Path:
 def state_root(config: Config) -> Path:
     """Return the folder of what clients keep: the key, else a folder next to the decoded data."""
     chosen = config.output.state_dir
-    return Path(chosen).expanduser() if chosen else cache_dir(config.data) / "state"
+    return Path(chosen).expanduser() if chosen else state_in(cache_dir(config.data))
+
+
+def state_in(cache: Path) -> Path:
+    """Return the folder of what clients keep next to decoded data."""
+    return cache / "state"

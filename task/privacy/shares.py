@@ -27,9 +27,14 @@ def releases(entry: Algorithm) -> int:
     return 1 + sum(p.noised for p in entry.phases.values())
 
 
+def multiplier(dp: DPConfig, entry: Algorithm) -> float:
+    """Return the noise multiplier z of one release."""
+    return dp.noise * math.sqrt(releases(entry))
+
+
 def deviation(dp: DPConfig, entry: Algorithm) -> float:
     """Return z C of one release, of a bound that stays ``dp.clip``."""
-    return dp.noise * math.sqrt(releases(entry)) * dp.clip
+    return multiplier(dp, entry) * dp.clip
 
 
 def share(std: float, least: int, colluding: int) -> float:

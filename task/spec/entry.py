@@ -20,9 +20,20 @@ GROUPS = {
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
-    "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score"
-]
+    "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
+    "residuals", "products", "open", "finish", "scores", "tally",
+]  # fmt: skip
 
+
+_TRAINING = (
+    "train",
+    "embed",
+    "label",
+    "residuals",
+    "products",
+    "open",
+    "finish",
+)  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
 LI_PROX = paper("1812.06127", "Algorithm 2")
@@ -49,8 +60,9 @@ class Algorithm:
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
     # tables' columns, or measure on test data what a round of training would make of them, of which nothing
     # goes up or is kept. Parties (`vertical`) align their rows in three steps, embed rows, and where the
-    # labels are, train on embeddings or measure them.
+    # labels are, train on embeddings or measure them; or they train by sums of products that others decrypt.
     work: Work = "train"
+    measuring: Work = "evaluate"  # what those do that are asked to measure the model
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
@@ -103,7 +115,7 @@ class Algorithm:
     @property
     def verb(self) -> Literal["train", "evaluate"]:
         """The kind of Flower's message that asks for it."""
-        return "train" if self.work in ("train", "embed", "label") else "evaluate"
+        return "train" if self.work in _TRAINING else "evaluate"
 
     @property
     def parted(self) -> bool:
@@ -165,8 +177,7 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     """
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
-    work: Work = "score" if entry.vertical else "evaluate"
-    asked = replace(entry, down=down, down_scalars=(), phases={}, work=work)
+    asked = replace(entry, down=down, down_scalars=(), phases={}, work=entry.measuring)
     if not entry.metrics:
         return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
     return replace(asked, up=(SUMS,), up_scalars=MEASURED, keeps=keeps, weight="uniform")

@@ -38,6 +38,8 @@ _PAPERS = """
     Personalized Federated Learning: A Meta-Learning Approach
 2203.11751 2022 Gao, Fu, Li, Chen, Xu, Xu
     FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction
+1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
+    Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
 1909.06335 2019 Hsu, Qi, Brown
     Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification
 2007.03797 2021 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang

@@ -208,9 +208,12 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
         (
             "min-examples = 10",
             "min-example = 0",
-            "in policy.: expected one of apps, he, keep-models, max-rounds, min-",
+            "in policy.: expected one of apps, delta, he, keep-models, max-epsilon, max-rounds, min-",
         ),
         ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
+        ("max-epsilon = 0.0", "max-epsilon = -1", '"policy.max-epsilon": expected 0 (no limit) or more'),
+        ("delta = 1e-5", "delta = 1", '"policy.delta": expected more than 0 and less than 1; got 1.0'),
+        ("delta = 1e-5", "delta = true", '"policy.delta": expected a number; got True'),
         ("packages = []", 'packages = "net"', "\"policy.packages\": expected a list; got 'net'"),
         ("packages = []", 'packages = ["net.py"]', 'modules, such as ["net", "data"]; got \'net.py\''),
         ("run-paths = false", "run-paths = 1", '"policy.run-paths": expected true or false; got 1'),

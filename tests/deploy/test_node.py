@@ -144,6 +144,8 @@ def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None
     assert dealt == {"partition-id": 1, "num-partitions": 3}
     assert node_config("ward-1", Options(), lax) == {}
     assert node_config("ward-1", Options(), Policy()) == {"min-examples": MIN_EXAMPLES}
+    limited = Policy(min_examples=0, max_epsilon=4.0)
+    assert node_config("ward-1", Options(), limited) == {"max-epsilon": 4.0, "delta": 1e-5}
     strict = Policy(min_examples=7, min_steps=3, run_paths=True)
     assert node_config("ward-1", Options(), strict) == {"min-examples": 7, "min-steps": 3, "run-paths": True}
     assert read_partition("1/3") == (1, 3)

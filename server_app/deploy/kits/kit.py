@@ -5,6 +5,7 @@
 
 import hashlib
 import hmac
+import math
 import os
 import stat
 import sys
@@ -126,6 +127,9 @@ class Policy:
     packages: tuple[str, ...] = ()
     secagg: bool = False  # whether it takes part in runs with secure aggregation only
     he: bool = False  # whether it takes part in runs with homomorphic encryption only
+    # Largest epsilon that sums with this node's noise may cost, of all runs together; 0 = no limit.
+    max_epsilon: float = 0.0
+    delta: float = 1e-5  # at which that is counted
     keep_models: bool = False  # whether the newest global model of each run is kept in the kit
 
 
@@ -273,6 +277,14 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     for name in ("max-rounds", "min-examples", "min-steps"):
         if policy[name] < 0:
             raise ConfigError(f"{key('policy.' + name)}: expected 0 (no limit) or more; got {policy[name]}")
+    if not 0 <= policy["max-epsilon"] < math.inf:
+        raise ConfigError(
+            f"{key('policy.max-epsilon')}: expected 0 (no limit) or more; got {policy['max-epsilon']}"
+        )
+    if not 0 < policy["delta"] < 1:
+        raise ConfigError(
+            f"{key('policy.delta')}: expected more than 0 and less than 1; got {policy['delta']}"
+        )
     wrong = [p for p in policy["packages"] if not (isinstance(p, str) and (p.isidentifier() or is_hub(p)))]
     if wrong:
         raise ConfigError(

@@ -95,9 +95,13 @@ def read_table(
             )
     values = {**optional, **table}
     for key, example in types.items():
-        want = {str: "text", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}[
-            type(example)
-        ]
+        if type(example) is float and type(values.get(key)) is int:
+            values[key] = float(values[key])
+    for key, example in types.items():
+        want = {
+            str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a table",
+            list: "a list",
+        }[type(example)]  # fmt: skip
         if key not in values:
             raise ConfigError(f'{config}: key "{prefix}{key}": expected {want}; got none')
         if type(values[key]) is not type(example):

@@ -28,8 +28,10 @@ from server_app.deploy.node.probe import Probe
 from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.node.tasks import Tasks
 from task import timing
+from task.config.paths import state_in
 from task.encryption import ckks
 from task.errors import ConfigError
+from task.privacy.noise_ledger import DELTA, MAX_EPSILON, NoiseLedger
 from task.secagg.identity import REQUIRED
 from task.storage.files import FILE, make_folder
 
@@ -116,6 +118,9 @@ def run_node(kit: NodeKit, options: Options) -> None:
     for text in check_kit(kit.path):
         say(text)
     with only_one(kit.state / "node.lock", f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
+        limits = node_config(kit.name, options, kit.policy)
+        if spent := NoiseLedger.of(state_in(kit.cache), limits).summary():
+            say(f"privacy: {spent}")
         # What another app than the installed one can read is not known here.
         if options.data is not None and kit.policy.apps == "installed":
             say(f"reading {options.data}")
@@ -285,10 +290,11 @@ def node_config(
         values |= {"width": options.width} if options.width else {}
     elif options.partition is not None:
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
-    allowed: dict[str, str | int | bool] = {
+    allowed: dict[str, str | int | float | bool] = {
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
         "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
         "keep-models": str(models) if policy.keep_models and models else "",
+        MAX_EPSILON: policy.max_epsilon, DELTA: policy.delta if policy.max_epsilon else 0,
         ckks.REQUIRED: policy.he, ckks.NODE_KEY: str(key) if key else "",
     }  # fmt: skip
     return values | {key: value for key, value in allowed.items() if value}

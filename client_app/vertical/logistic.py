@@ -1,0 +1,326 @@
+"""A party's share of vertical logistic regression; `strategies.rules.vertical_logistic` has the whole.
+
+All sums are of whole numbers: columns in units of 2^-20, residuals in units of 2^-32. So what a party gets
+decrypted is the very sum that it would have got in clear, and the weights are the same to the bit.
+
+A party's masks follow from a secret of its own and from the ciphertexts that it multiplies: a message that
+comes twice is masked alike, and other ciphertexts otherwise.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from client_app.memory.memory import Memory
+from client_app.node import Node
+from client_app.stages.stage import Outcome, measured
+from client_app.training.local_optimizer import SGD
+from client_app.vertical.party import AlignedParty, aligned
+from task.config.knobs import Config
+from task.errors import DataError, FieldError, StateError, WireError
+from task.numerics.arrays import Arrays, sha256
+from task.numerics.evaluate import measure
+from task.secagg.primitives import derive, digest
+from task.spec.entry import SUMS, Algorithm
+from task.vertical.paillier import PublicKey, SecretKey, widths
+from task.vertical.rows import batches
+from task.wire import messages as wire
+from task.wire.layouts import ROWS
+
+Kept = dict[str, Arrays]
+COLUMN_BITS, RESIDUAL_BITS = 20, 32  # units of 2^-20 and 2^-32
+MOST_COLUMN, MOST_RESIDUAL, MOST_ROWS = 31, 44, 20  # so many bits: a sum has 95 and a sign (`SLOT_BITS`)
+
+
+def whole(values: np.ndarray, unit_bits: int, most_bits: int, what: str) -> np.ndarray:
+    """Return numbers in units of 2^-unit_bits, whole float64s.
+
+    Raises:
+        FieldError: One is not finite, or so large that a sum would not fit.
+    """
+    units: np.ndarray = np.rint(values * 2.0**unit_bits)
+    if not (np.isfinite(units).all() and np.abs(units).max(initial=0.0) < 2.0**most_bits):
+        raise FieldError(
+            what, f"numbers of less than 2^{most_bits - unit_bits}; lower learning-rate", "larger ones"
+        )
+    return units
+
+
+def to_rows(numbers: list[int], width: int) -> np.ndarray:
+    """Return numbers as rows of bytes."""
+    raw = b"".join(n.to_bytes(width, "big") for n in numbers)
+    return np.frombuffer(raw, np.uint8).reshape(len(numbers), width)
+
+
+def from_rows(rows: np.ndarray) -> list[int]:
+    """Return the numbers that rows of bytes stand for."""
+    return [int.from_bytes(row.tobytes(), "big") for row in rows]
+
+
+@dataclass
+class _Linear:
+    """A party's weights as they stand: w_k, and where the labels are an intercept after them."""
+
+    data: AlignedParty
+    params: list[torch.Tensor]  # one of [p_k] or [p_k + 1], float64
+    optimizer: SGD
+    steps: int  # of the round that it has taken
+    kept: Kept
+
+    @property
+    def weights(self) -> np.ndarray:
+        found: np.ndarray = self.params[0].numpy()
+        return found
+
+    def columns(self, rows: np.ndarray) -> np.ndarray:
+        """Return X_k of some rows in units of 2^-20, a column of ones last where the labels are, float64."""
+        x = self.data.x(rows).flatten(1).double().cpu().numpy()
+        if self.data.party.labelled:
+            x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+        return whole(x, COLUMN_BITS, MOST_COLUMN, "columns")
+
+    def scores(self, columns: np.ndarray) -> np.ndarray:
+        """Return u_k = X_k w_k."""
+        found: np.ndarray = (columns * 2.0**-COLUMN_BITS * self.weights).sum(axis=1)
+        return found
+
+    def residuals(self, rows: np.ndarray, columns: np.ndarray) -> list[int]:
+        """Return r_k = u_k / 4, less y / 2 where the labels are, in units of 2^-32."""
+        found = self.scores(columns) / 4
+        if self.data.party.labelled:
+            found = found - (self.data.y(rows).cpu().numpy() - 0.5)
+        return [int(r) for r in whole(found, RESIDUAL_BITS, MOST_RESIDUAL, "residuals")]
+
+    def keep(self, server_round: int) -> Kept:
+        velocity = {str(i): v.numpy().copy() for i, v in enumerate(self.optimizer.velocity)}
+        step = {"round": np.array(server_round), "windows": np.array(self.steps)}
+        return {"part": {"weight": self.weights.copy()}, "velocity": velocity, "step": step}
+
+    def digest(self) -> Arrays:
+        """Return the SHA-256 of the weights, [1, 32]."""
+        found = bytes.fromhex(sha256({"weight": self.weights}))
+        return {ROWS: np.frombuffer(found, np.uint8).reshape(1, 32)}
+
+
+class LogisticWork:
+    """What the parties among an order's clients do in one phase of a round."""
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+        self.memory = Memory(node, entry, order)
+        self.step = int(order.scalars["window"])
+        self.key_bits = node.config.vertical.key_bits
+        self.cipher_bytes, self.plain_bytes = widths(self.key_bits)
+
+    @property
+    def config(self) -> Config:
+        """The run."""
+        return self.node.config
+
+    def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
+        """Yield each client with what it sends, or with what went wrong."""
+        for client in self.order.clients:
+            try:
+                with self.memory.locked([client]):
+                    upload, keep = step(client)
+                    yield client, self.memory.keep(client, upload, keep) if keep else upload
+            except Exception as err:
+                yield client, err
+
+    def _opened(self, client: str) -> _Linear:
+        """Return a party as it was left.
+
+        Raises:
+            StateError: It has not taken the steps that this phase goes on from.
+            DataError: Its labels are not of two classes.
+        """
+        order, step = self.order, self.step
+        first = self.entry.work == "residuals" and step == 0
+        (kept,) = self.memory.load([client], order.round + (not first))
+        held = kept.get("step", {"round": np.array(0), "windows": np.array(0)})
+        done = int(held["windows"]) if int(held["round"]) == order.round else 0
+        if int(held["round"]) < order.round - 1 or ("part" not in kept and not first):
+            raise StateError(
+                f"client {client}: expected its weights of round {order.round - 1}; got those of round "
+                f"{int(held['round'])}. Put the state folder of its node back and resume the run, or start "
+                "another run"
+            )
+        if not first and done not in (step, step - 1):
+            raise StateError(
+                f"client {client}: expected its weights after {step} steps of round {order.round}; got them "
+                f"after {done}. Resume the run, which does the round again"
+            )
+        data = aligned(self.node, client, kept.get("aligned", {}))
+        if data.party.labelled and self.node.dataset.num_classes != 2:
+            raise DataError(
+                f'run-config key "algorithm": {self.entry.name} expects labels of two classes; got '
+                f"{self.node.dataset.num_classes}. splitnn takes any number"
+            )
+        size = data.party.inputs + data.party.labelled
+        params = [torch.from_numpy(kept.get("part", {"weight": np.zeros(size)})["weight"].copy())]
+        optimizer = SGD(self.config.train, params)
+        if velocity := kept.get("velocity"):
+            optimizer.velocity = [torch.from_numpy(velocity[str(i)].copy()) for i in range(len(velocity))]
+        return _Linear(data, params, optimizer, done, kept)
+
+    def _batch(self, held: _Linear, step: int) -> np.ndarray:
+        """Return the rows of a step."""
+        rows = held.data.epoch(self.order.round)
+        spans = batches(0, len(rows), len(rows), self.config)
+        if max(s.stop - s.start for s in spans) > 1 << MOST_ROWS:
+            raise FieldError("batch-size", f"at most 2^{MOST_ROWS} rows in a step", "more")
+        found: np.ndarray = rows[spans[step]]
+        return found
+
+    def _given(self, client: str, record: str) -> np.ndarray:
+        found: np.ndarray = self.order.per_client[record][client][client][ROWS]
+        return found
+
+    # ------------------------------------------------------------------ phases
+
+    def residuals(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Take the step before, if there is one, and send the encrypted residuals of the next batch."""
+        held = self._stepped(client)
+        key = held.kept.get("key") or self._new_key()
+        secret = _secret_key(key)
+        rows = self._batch(held, self.step)
+        ciphers = [secret.encrypt(r) for r in held.residuals(rows, held.columns(rows))]
+        modulus = 0 if secret.primes is None else secret.public.modulus
+        up = {
+            "residuals": {ROWS: to_rows(ciphers, self.cipher_bytes)},
+            "moduli": {ROWS: to_rows([modulus], self.plain_bytes)},
+        }
+        keep = {**held.keep(self.order.round), "key": key, "aligned": held.kept["aligned"]}
+        return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
+
+    def products(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Multiply the others' residuals with the own columns, masked, each sum under its owner's key."""
+        held = self._opened(client)
+        if held.steps != self.step:
+            raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
+        rows = self._batch(held, self.step)
+        moduli, given = from_rows(self._given(client, "moduli")), self._given(client, "residuals")
+        size, _ = self.order.rows["products"]
+        packs = size // max(len(moduli), 1)
+        columns = [[int(v) for v in column] for column in held.columns(rows).T]
+        out: list[int] = []
+        asked = self._asked(held, moduli, given)
+        for k, public in enumerate(self._publics(moduli)):
+            ciphers = from_rows(given[k * len(rows) : (k + 1) * len(rows)])
+            padded = columns + [[0] * len(rows)] * (packs * public.slots - len(columns))
+            out += public.combined(ciphers, padded, self._masks(held, asked, k, public, packs))
+        about = {"digest": asked, "moduli": self._given(client, "moduli")}
+        keep = {**held.keep(self.order.round), "asked": about}
+        upload = wire.ClientUpdate(
+            {"products": {ROWS: to_rows(out, self.cipher_bytes)}}, {wire.NUM_EXAMPLES: len(rows)}
+        )
+        return upload, keep
+
+    def open(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Decrypt what others made of the own residuals; their masks hide it."""
+        held = self._opened(client)
+        found = _secret_key(held.kept["key"]).decrypt(from_rows(self._given(client, "products")))
+        rows = self._batch(held, self.step)
+        opened = {"opened": {ROWS: to_rows(found, self.plain_bytes)}}
+        return wire.ClientUpdate(opened, {wire.NUM_EXAMPLES: len(rows)}), {}
+
+    def finish(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Take the last step of the round."""
+        held = self._stepped(client)
+        numbers = {wire.NUM_EXAMPLES: len(held.data.epoch(self.order.round))}
+        return wire.ClientUpdate({"digest": held.digest()}, numbers), held.keep(self.order.round)
+
+    def scores(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
+        """Send u_k of the common test rows."""
+        held = self._opened(client)
+        found = held.scores(held.columns(held.data.tests)).astype(np.float32)[:, None]
+        return wire.ClientUpdate({"embeddings": {ROWS: found}}, {wire.NUM_EXAMPLES: len(found)}), {}
+
+    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+        """Measure the whole model on the common test rows."""
+        given = self.order.arrays["embeddings"][ROWS]
+        held = self._opened(client)
+        tests = held.data.tests
+        if len(given) != len(tests):
+            raise WireError(f"embeddings: expected those of {len(tests)} test rows; got {len(given)}")
+        total = held.scores(held.columns(tests)) + given.astype(np.float64).sum(axis=1)
+        outputs = torch.from_numpy(np.stack([np.zeros_like(total), total], axis=1)).float()
+        y = held.data.y(tests)
+        found, sums = measure(torch.nn.Identity(), outputs.to(y.device), y, task=self.node.task)
+        return found, {SUMS.name: sums} if self.entry.metrics else {}
+
+    # ------------------------------------------------------------------ a step
+
+    def _stepped(self, client: str) -> _Linear:
+        """Return a party after `step` steps; the last one is taken with the sums that came, if it was not."""
+        held = self._opened(client)
+        if self.step == 0 or held.steps == self.step:
+            return held
+        rows = self._batch(held, self.step - 1)
+        columns = held.columns(rows)
+        own = held.residuals(rows, columns)
+        exact = [sum(int(x) * r for x, r in zip(column, own, strict=True)) for column in columns.T]
+        opened = from_rows(self._given(client, "opened"))
+        if opened:
+            moduli = from_rows(held.kept["asked"]["moduli"])
+            packs = len(opened) // len(moduli)
+            for k, public in enumerate(self._publics(moduli)):
+                masks = self._masks(held, held.kept["asked"]["digest"], k, public, packs, self.step - 1)
+                numbers = [a - m for a, m in zip(opened[k * packs : (k + 1) * packs], masks, strict=True)]
+                sums = [s for number in numbers for s in public.unpacked(number, public.slots)]
+                exact = [a + b for a, b in zip(exact, sums[: len(exact)], strict=True)]
+                if any(sums[len(exact) :]):
+                    raise FieldError("opened", "sums of the products that this party sent", "other numbers")
+        unit = 2.0 ** -(COLUMN_BITS + RESIDUAL_BITS) / len(rows)
+        gradient = torch.tensor([a * unit for a in exact], dtype=torch.float64)
+        held.optimizer.step(held.params, [gradient], self.order.scalars["lr"])
+        held.steps = self.step
+        return held
+
+    def _publics(self, moduli: list[int]) -> list[PublicKey]:
+        if self.key_bits == 0:
+            return [SecretKey(None).public for _ in moduli]
+        if any(n.bit_length() != self.key_bits for n in moduli):
+            raise FieldError("moduli", f"moduli of {self.key_bits} bits (vertical.key-bits)", "others")
+        return [PublicKey(n) for n in moduli]
+
+    def _new_key(self) -> Arrays:
+        primes = SecretKey.new(self.key_bits).primes or (0, 0)
+        raw = [np.frombuffer(n.to_bytes(self.plain_bytes, "big"), np.uint8) for n in primes]
+        # Of a run without encryption nothing is secret, and nothing is drawn.
+        seed = derive(b"".join(r.tobytes() for r in raw), b"vertical-logistic", "masks")
+        return {"p": raw[0], "q": raw[1], "masks": np.frombuffer(seed, np.uint8)}
+
+    def _asked(self, held: _Linear, moduli: list[int], given: np.ndarray) -> np.ndarray:
+        """Return what was multiplied as one digest."""
+        found = digest("products", *(str(n) for n in moduli), given.tobytes())
+        return np.frombuffer(found, np.uint8)
+
+    def _masks(
+        self, held: _Linear, asked: np.ndarray, k: int, public: PublicKey, packs: int, step: int | None = None
+    ) -> list[int]:
+        """Return a uniform number modulo n for each pack of the k-th other party."""
+        about = self.order.run, self.order.round, self.step if step is None else step, k
+        size = self.plain_bytes + 16  # of which the remainder is uniform but for 2^-128
+        secret = held.kept["key"]["masks"].tobytes()
+        raw = [derive(secret, asked.tobytes(), "mask", *about, i, size=size) for i in range(packs)]
+        return [int.from_bytes(r, "big") % public.modulus for r in raw]
+
+
+def _secret_key(kept: Arrays) -> SecretKey:
+    p, q = (int.from_bytes(kept[name].tobytes(), "big") for name in ("p", "q"))
+    return SecretKey((p, q) if p else None)
+
+
+def run_logistic(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Do one phase of vertical logistic regression for the parties of an order."""
+    work = LogisticWork(node, entry, order)
+    if entry.work == "tally":
+        return measured(order.clients, work.score)
+    steps = {
+        "residuals": work.residuals, "products": work.products, "open": work.open, "finish": work.finish,
+        "scores": work.scores,
+    }  # fmt: skip
+    return work.run(steps[entry.work])

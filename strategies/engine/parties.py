@@ -1,0 +1,169 @@
+"""What rules have in common whose clients are parties, which hold other columns of the same people.
+
+Before round 1 the parties find their common rows (`task.vertical.psi`), and who has the labels. No round goes
+on without one of them. `strategies.rules.splitnn` and `strategies.rules.vertical_logistic` are such rules.
+"""
+
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import AggregatedReplies, S, Updated
+from task.config.knobs import Config
+from task.errors import AbsentError, ConfigError, DataError, NodesError
+from task.numerics.arrays import Arrays
+from task.population import listed, some
+from task.spec.entry import Algorithm, evaluation_of
+from task.vertical import psi
+from task.vertical.rows import num_tests
+
+ROWS = "rows"  # the one array of a record of rows
+POLICY = "policy: "  # in the error of a node whose owner forbids what it was asked
+
+
+def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
+    """Take over the digests of the parts of the model, by party, of those that answered."""
+    digests = reduced.arrays["digest"][ROWS]
+    found = {client: digests[i, 0] for i, client in enumerate(reduced.clients)}
+    return replace(state, arrays=dict(sorted({**state.arrays, **found}.items()))), {}
+
+
+class Parties(Rule):
+    """A rule of parties."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.parties: tuple[str, ...] = ()  # sorted; as found before round 1, like the rest
+        self.label = ""  # the one with the labels
+        self.columns: dict[str, int] = {}  # p_k by party
+        self.tests = self.train = 0  # common rows for the test, and to train on
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The parties without the labels."""
+        return tuple(party for party in self.parties if party != self.label)
+
+    def needs(self) -> tuple[str, ...]:
+        """Return all parties."""
+        return self.parties
+
+    def warn(self, context: RoundContext) -> None:
+        """Say what is not private under this run's settings."""
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the parties, who has the labels, and the common rows."""
+        self.parties = self._named(context.names)
+        examples, parties = dict(context.examples(self.parties)), self.parties
+        ask = Questions(context, {"session": float(secrets.randbits(52))})
+        size = max(examples.values())
+        points = {"points": (size, psi.BYTES)}
+        replies = yield from ask("points", parties, rows=points)
+        self.label = self._labelled(replies)
+        about = zip(replies.clients, replies.scalars["columns"], strict=True)
+        self.columns = {client: int(columns) for client, columns in about}
+        self.warn(context)
+        sets = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+        for hop in range(1, len(parties)):
+            to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
+            replies = yield from ask(
+                "mask", parties, {"points": {p: sets[to[p]] for p in parties}}, rows=points
+            )
+            found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+            sets |= {to[party]: found[party] for party in parties}
+        places = psi.common_places([sets[party] for party in parties])
+        self._split(len(places[0]), examples, context)
+        columns = {party: found[:, None] for party, found in zip(parties, places, strict=True)}
+        yield from ask("match", parties, {"positions": columns}, rows={"positions": (len(places[0]), 1)})
+
+    def _named(self, online: Sequence[str]) -> tuple[str, ...]:
+        """Return the parties: those that the run names, or all."""
+        named = tuple(sorted(listed(self.config.vertical.parties)))
+        if missing := [name for name in named if name not in online]:
+            raise AbsentError(
+                f'run-config key "vertical.parties": expected {some(missing)} among the clients that are '
+                f"online; got {some(online)}. Start the nodes of {some(missing)}, and the run again with "
+                "min-nodes for all of them."
+            )
+        return named or tuple(sorted(online))
+
+    def _labelled(self, replies: AggregatedReplies) -> str:
+        """Return the party with the labels."""
+        owners = [c for c, has in zip(replies.clients, replies.scalars["labels"], strict=True) if has]
+        if len(owners) != 1:
+            got = some(owners) if owners else f"none of {some(replies.clients)}"
+            raise DataError(
+                f"labels: expected them at exactly one party; got them at {got}. Let one file have a column "
+                "called label or typed NAME:target, and type it NAME:ignore in all others."
+            )
+        return owners[0]
+
+    def _split(self, common: int, examples: Mapping[str, int], context: RoundContext) -> None:
+        """Take over the number of common rows, and report who loses how many."""
+        self.tests = num_tests(common, self.config)
+        self.train = common - self.tests
+        lost = ", ".join(f"{party} uses {common} of {n}" for party, n in sorted(examples.items()))
+        context.remark(f"common rows: {common}, of which {self.tests} are for the test; {lost}")
+        if not self.train or not self.tests:
+            raise DataError(
+                "ids: expected at least two rows that all parties have, one of them to be tested on; got "
+                f"{common}: {lost}. Compare how the ids are written, and which rows each file has."
+            )
+
+
+class Questions:
+    """Puts phases to parties of which none may be missing."""
+
+    def __init__(self, context: RoundContext, scalars: Mapping[str, float]) -> None:
+        self.context, self.scalars = context, scalars
+
+    def __call__(
+        self,
+        name: str,
+        to: Sequence[str],
+        route: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        records: Mapping[str, np.ndarray] | None = None,
+        rows: Mapping[str, tuple[int, ...]] | None = None,
+        books: str = "",
+        **scalars: float,
+    ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
+        """Yield one phase, with arrays by record, for all or by party; return the replies of all.
+
+        Raises:
+            AbsentError: A party is not online.
+            NodesError: A party gave no usable reply.
+            ConfigError: The owner of a party's node does not allow one.
+        """
+        entry, t = self.context.entry, self.context.round
+        contracts: dict[str, Algorithm] = {TRAIN: entry, EVALUATE: evaluation_of(entry), **entry.phases}
+        if missing := [party for party in to if party not in self.context.names]:
+            raise AbsentError(
+                f"round {t}: every party is needed; expected {some(missing)} online; got "
+                f"{some(self.context.names)}. Start the nodes of {some(missing)} and resume the run."
+            )
+        each = {
+            field: {party: {party: {ROWS: np.ascontiguousarray(a)}} for party, a in given.items()}
+            for field, given in (route or {}).items()
+        }
+        sizes = {field: (size[0], size[1]) for field, size in (rows or {}).items()}
+        shared: dict[str, Arrays] = {field: {ROWS: a} for field, a in (records or {}).items()}
+        phase = Phase(
+            name, contracts[name], tuple(to), shared, each, {**self.scalars, **scalars}, least=len(to),
+            rows=sizes, books=books,
+        )  # fmt: skip
+        try:
+            return (yield phase)
+        except TooFewRepliesError as err:
+            why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
+            if any(POLICY in line.got for line in err.rejected):
+                raise ConfigError(
+                    f"round {t}: every party is needed, and a site's owner does not allow what leaves it, "
+                    f"numbers of single rows: {why}. The owner allows it with min-examples = 1 in [policy] "
+                    "of its kit.toml"
+                ) from None
+            raise NodesError(
+                f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
+                "Correct the cause and resume the run; it does the round again."
+            ) from None
