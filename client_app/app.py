@@ -181,6 +181,7 @@ def answer(
     node, content = with_columns(node, content), opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
+    node = node.at(order.round)
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None

@@ -36,6 +36,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
+from task.resolve.changing import check_own_data
 from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
 from task.storage.files import write_once
 from task.tasks import task_of, with_task
@@ -87,6 +88,13 @@ class Node:
         rows = self.clients.train(i) if part == "train" else self.clients.test(i)
         x, y = self.dataset.inputs(rows), self.task.targets(self.dataset, rows)
         return x.to(self.device), y.to(self.device)
+
+    def at(self, server_round: int) -> "Node":
+        """Return the node with its clients' data as they are in a round."""
+        dataset, clients = self.dataset.at(server_round), self.clients.at(server_round)
+        if dataset is self.dataset and clients is self.clients:
+            return self
+        return replace(self, dataset=dataset, clients=clients)
 
     @property
     def bounds(self) -> Owner:
@@ -252,6 +260,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
+        check_own_data(config)
         owned = load_owned(config.data, path, name, config.seeds.data)
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
