@@ -24,7 +24,7 @@ from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import as_run_config
-from task.datasets import Dataset, load_owned, spec_of
+from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners
 from task.datasets.partition import Partition
 from task.datasets.skew import load_dealt
@@ -247,12 +247,14 @@ def open_node(
             f"node config: expected width with data of the node's own (client-name and data-path), as others "
             f"may stand in for this node's clients otherwise; got {width:g} alone"
         )
-    node = _open(config, own.get("client-name", ""), own.get("data-path", ""), share)
+    name, path = own.get("client-name", ""), own.get("data-path", "")
+    stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
+    node = _open(config, name, path, share, stamp)
     return replace(node, owner=owner, width=width)
 
 
 @lru_cache(maxsize=4)
-def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
+def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: Stamp) -> Node:
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = pick_device(config.train.device)
@@ -261,7 +263,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
         check_own_data(config)
-        owned = load_owned(config.data, path, name, config.seeds.data)
+        owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset, partition = load_dealt(config)

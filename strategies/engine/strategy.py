@@ -40,7 +40,6 @@ from strategies.selection.cohort import Cohorts, RoundPlan
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
-from task.datasets.stream import stream_of
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
@@ -89,7 +88,7 @@ class Strategy(FlowerStrategy):
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
-        self.registry.stream = stream_of(self.config)
+        self.registry.follow(self.config)
         self.registry.membership.only = listed(server.nodes)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.

@@ -21,7 +21,8 @@ import numpy as np
 
 from strategies.membership.client_identity import in_words
 from strategies.membership.membership import Membership
-from task.datasets.stream import Stream
+from task.config.knobs import Config
+from task.datasets.stream import Stream, stream_of
 from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
@@ -64,6 +65,7 @@ class ClientRegistry:
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
         self.stream: Stream | None = None  # who joins when, with how many examples; None = all are there
+        self.own_data = False  # whether nodes' own data may change, so that they are registered every round
         self.late: frozenset[str] = frozenset()  # clients that join in a later round than the first
         self.round = 1
         # As of the last refresh; a node that left since is still in it.
@@ -84,8 +86,14 @@ class ClientRegistry:
             self._answers = admitted
             self._index()
 
+    def follow(self, config: Config) -> None:
+        """Let clients, and their examples, be those of the round, as a run says."""
+        self.stream, self.own_data = stream_of(config), config.stream.own_data
+
     def at(self, server_round: int) -> None:
         """Count from now on who is there in a round, with as many examples as have arrived by then."""
+        if self.own_data and self.started and server_round > self.round:
+            self.membership.ask_again()
         self.round = max(server_round, 1)
         if self.late:
             self._index()

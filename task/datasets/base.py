@@ -253,6 +253,7 @@ class Request:
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     owner: str = ""  # the one client who owns all rows; "" for pooled data
+    grows: bool = False  # whether the owner's files may have more examples later
     keep_missing: bool = False  # whether missing values become NaN instead of an error
     local_test_fraction: float = 0.0  # the owner's own test set; of pooled data the partition takes care
 

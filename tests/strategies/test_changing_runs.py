@@ -1,4 +1,4 @@
-"""Runs on data that change: weights are n_k(r), late clients are as nodes that come late, no byte else moves."""
+"""Runs on data that change: weights are n_k(r), late clients are as nodes that come late, the rest stays."""
 
 from __future__ import annotations
 
