@@ -13,6 +13,7 @@ from client_app.columns import sum_columns, with_columns
 from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
+from client_app.own_data import check_own_data, note_own_data
 from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
@@ -107,6 +108,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
             kind, simulation = message.metadata.message_type, node.owner.simulation
             masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
+            if verb == TRAIN:
+                check_own_data(node, context, message.content)
             content = answer(node, message.content, contract, masking)
             commit(node, context, name, message, content)
             return Message(content, reply_to=message)
@@ -119,6 +122,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
+            note_own_data(node, context)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
             if own and (warning := unscaled(node.dataset, node.config.data)):
                 logger.warning("%s", warning)  # for the owner alone: it names columns
@@ -184,6 +188,7 @@ def answer(
     node, content = with_columns(node, content), opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
+    node = node.at(order.round)
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None

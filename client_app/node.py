@@ -24,7 +24,7 @@ from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import as_run_config
-from task.datasets import Dataset, load_owned, spec_of
+from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners
 from task.datasets.partition import Partition
 from task.datasets.skew import load_dealt
@@ -36,6 +36,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
+from task.resolve.changing import check_own_data
 from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
 from task.storage.files import write_once
 from task.tasks import task_of, with_task
@@ -87,6 +88,13 @@ class Node:
         rows = self.clients.train(i) if part == "train" else self.clients.test(i)
         x, y = self.dataset.inputs(rows), self.task.targets(self.dataset, rows)
         return x.to(self.device), y.to(self.device)
+
+    def at(self, server_round: int) -> "Node":
+        """Return the node with its clients' data as they are in a round."""
+        dataset, clients = self.dataset.at(server_round), self.clients.at(server_round)
+        if dataset is self.dataset and clients is self.clients:
+            return self
+        return replace(self, dataset=dataset, clients=clients)
 
     @property
     def bounds(self) -> Owner:
@@ -239,12 +247,14 @@ def open_node(
             f"node config: expected width with data of the node's own (client-name and data-path), as others "
             f"may stand in for this node's clients otherwise; got {width:g} alone"
         )
-    node = _open(config, own.get("client-name", ""), own.get("data-path", ""), share)
+    name, path = own.get("client-name", ""), own.get("data-path", "")
+    stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
+    node = _open(config, name, path, share, stamp)
     return replace(node, owner=owner, width=width)
 
 
 @lru_cache(maxsize=4)
-def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
+def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: Stamp) -> Node:
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = pick_device(config.train.device)
@@ -252,7 +262,8 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int]) -> Node:
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
-        owned = load_owned(config.data, path, name, config.seeds.data)
+        check_own_data(config)
+        owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset, partition = load_dealt(config)

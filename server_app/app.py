@@ -171,9 +171,11 @@ def _run(
         recorder.close()
     summary = _summary(folder, opened.keys)
     arrays = in_clear(config, wire.read_arrays(result.arrays))
-    if opened.dataset is not None and opened.entry.personal and not ckks.sealed(arrays):
+    last = summary.get("rounds", 0)
+    dataset = opened.dataset.at(last) if opened.dataset else None
+    if dataset is not None and opened.entry.personal and not ckks.sealed(arrays):
         summary["global_model"] = global_model(
-            opened.entry, opened.model, opened.dataset, opened.task, wire.pack_arrays(arrays)
+            opened.entry, opened.model, dataset, opened.task, wire.pack_arrays(arrays), last
         )
     if opened.entry.vertical:
         summary["model_holds"] = DIGESTS
@@ -181,10 +183,10 @@ def _run(
         summary["levels"] = by_level(
             opened.family,
             opened.model,
-            opened.dataset,
+            dataset,
             opened.task,
             arrays,
-            summary.get("rounds", 0),
+            last,
             opened.strategy.registry.names,
         )
     folder.finish(summary, arrays, opened.card)

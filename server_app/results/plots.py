@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from server_app.results.clients import ClientHistory, Scores
+from server_app.results.drift import turns
 from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
@@ -44,12 +46,17 @@ Column = tuple[str, int, str | Callable[[Row], Any]]  # name, colour, key or val
 
 
 def by_round(
-    rounds: Sequence[Row], target: float = 0.0, clients: ClientHistory | None = None, named_loss: str = ""
+    rounds: Sequence[Row],
+    target: float = 0.0,
+    clients: ClientHistory | None = None,
+    named_loss: str = "",
+    keys: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Plot]:
     """Return accuracy, loss, time, traffic and replies by round.
 
     Accuracy has a line at `target`, unless it is 0, and what is in `clients`: a band over the clients, and
-    the accuracy of their models after local training. `named_loss` is the run-config key ``loss``.
+    the accuracy of their models after local training. `named_loss` is the run-config key ``loss``. With the
+    run's `keys` accuracy and loss have a band behind the rounds in which a drift's new concept holds.
     """
     rows = sorted((row for row in rounds if number(row.get("round")) is not None), key=lambda r: r["round"])
     trained = [row for row in rows if row.get("asked") != 0]
@@ -79,8 +86,22 @@ def by_round(
     )  # fmt: skip
     seconds = _seconds([row for row in rows if row.get("seconds")])
     plots = [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
-    measures = _further(rows)
+    measures, drifted = _further(rows), turns(keys, int(rows[-1]["round"]) if rows else 0)
+    plots[:2] = [_with_drift(plot, drifted) for plot in plots[:2]]
     return plots[:2] + ([measures] if measures.series else []) + plots[2:]
+
+
+def _with_drift(plot: Plot, drifted: Sequence[tuple[int, int]]) -> Plot:
+    """Return a plot with a band behind the rounds in which the new concept holds."""
+    values = [point.y for one in plot.series for point in one.points]
+    if not drifted or not values:
+        return plot
+    high, low = max(values), min(values)
+    bands = [
+        Series("" if i else "new concept", GREY, [Point(a - 0.5, high, low), Point(b, high, low)], "band")
+        for i, (a, b) in enumerate(drifted)
+    ]
+    return replace(plot, series=[*bands, *plot.series])
 
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:

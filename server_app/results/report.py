@@ -17,6 +17,7 @@ from typing import Any
 from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
 from server_app.results.clients import gather, participation
+from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
 from server_app.results.lines import Row
 from server_app.results.plots import by_class, by_round, confusion, labels, over_clients, samples
@@ -81,7 +82,7 @@ def write_report(run: Path) -> list[Path]:
     keys = config.get("run") or {}
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
     seen = gather(clients)
-    plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "")
+    plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "", keys)
     plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
     plots += [*labels(config.get("data") or {}), *samples(folder.path / SAMPLES)]
     written = []
@@ -137,7 +138,7 @@ def _run(
         "job": None,
         "problems": [],
     }
-    known = dict(headline(summary))
+    known, drifts = dict(headline(summary)), [label for label, _ in lines_of(summary)]
     read = {key: value for key, value in keys.items() if unmet(key, {**defaults(), **keys}) is None}
     mine, versions = _changed(keys), config.get("environment") or {}
     pairs = " ".join(f"{key}={_toml(value)}" for key, value in mine.items())
@@ -145,7 +146,7 @@ def _run(
         "run": run,
         "problems": [],
         "warnings": [],
-        "facts": [[label, known[label]] for label in TILES if label in known],
+        "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
         "classes": by_class(rounds),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
+from server_app.results.drift import lines_of, recoveries
 from server_app.results.lines import Row, number
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
@@ -148,6 +149,7 @@ def summarise(
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
         **privacy_of(rounds, config),
+        **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
     }
 
 
@@ -272,6 +274,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Time", human_seconds(result.get("seconds", 0.0)) + _time_to(result)),
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Participation", _share(took)),
+        *lines_of(result),
         ("Quarantined replies", str(result.get("quarantined", 0))),
         ("Privacy", _promise(result.get("privacy") or {})),
     ]

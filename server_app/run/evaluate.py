@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
+from task.datasets.drift import share_at
 from task.models.family import Widths
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
@@ -24,8 +25,8 @@ def central_evaluation(
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
 
-    The test set is decoded into memory once. On a CPU this process's torch is set to one thread: the
-    batches are shared among Python threads, one per core.
+    The test set is decoded into memory once; one that drifts, again for each new concept. On a CPU this
+    process's torch is set to one thread: the batches are shared among Python threads, one per core.
     """
     rows = dataset.test_rows
     if rows.stop <= rows.start:
@@ -35,8 +36,17 @@ def central_evaluation(
     if device.type == "cpu":
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-    x, y = dataset.inputs(rows).to(device), task.targets(dataset, rows).to(device)
+    held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by how far it has drifted
 
+    def data(server_round: int) -> tuple[torch.Tensor, torch.Tensor]:
+        state = share_at(dataset.drift.config, server_round) if dataset.drift else 0.0
+        if state not in held:
+            held.clear()
+            now = dataset.at(server_round)
+            held[state] = now.inputs(rows).to(device), task.targets(now, rows).to(device)
+        return held[state]
+
+    data(0)
     one_at_a_time = threading.Lock()  # a round may measure models while the last one is being evaluated
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -45,23 +55,29 @@ def central_evaluation(
             with torch.no_grad():
                 for name, tensor in model.state_dict().items():
                     tensor.copy_(torch.from_numpy(received[name]))
-            found, sums = measure(model, x, y, threads=threads, task=task)
+            found, sums = measure(model, *data(server_round), threads=threads, task=task)
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
 
 
 def global_model(
-    entry: Algorithm, model: torch.nn.Module, dataset: Dataset, task: Task, arrays: ArrayRecord
+    entry: Algorithm,
+    model: torch.nn.Module,
+    dataset: Dataset,
+    task: Task,
+    arrays: ArrayRecord,
+    server_round: int = 0,
 ) -> dict[str, float] | None:
     """Return how the final global model of a run of clients' own models does on the global test set.
 
-    None if there is no such set, or the server has no whole model that clients receive.
+    The set is that of the last round, `server_round`. None if there is no such set, or the server has no
+    whole model that clients receive.
     """
     if entry.private or MODEL_DOWN not in entry.down:
         return None
     evaluate_fn = central_evaluation(model, dataset, torch.device("cpu"), task)
-    found = evaluate_fn(0, arrays) if evaluate_fn else None
+    found = evaluate_fn(server_round, arrays) if evaluate_fn else None
     return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
 
 

@@ -151,6 +151,7 @@ class PhaseEngine:
 
     def register(self, grid: Grid, server_round: int, clients: int = 0) -> None:
         """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
+        self.registry.at(server_round)
         RegistrationPhase(self.registry, server_round, clients).run(grid)
 
     def open(self, phase: Phase) -> Opened:

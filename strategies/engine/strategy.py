@@ -88,6 +88,7 @@ class Strategy(FlowerStrategy):
         self.entry: Algorithm = contract_of(named)
         self.rule = self.rule_type(self.config)
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
+        self.registry.follow(self.config)
         self.registry.membership.only = listed(server.nodes)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.

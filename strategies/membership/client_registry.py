@@ -21,6 +21,8 @@ import numpy as np
 
 from strategies.membership.client_identity import in_words
 from strategies.membership.membership import Membership
+from task.config.knobs import Config
+from task.datasets.stream import Stream, stream_of
 from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
@@ -62,6 +64,10 @@ class ClientRegistry:
         self.names: Sequence[str] = []  # sorted, without those held out
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
+        self.stream: Stream | None = None  # who joins when, with how many examples; None = all are there
+        self.own_data = False  # whether nodes' own data may change, so that they are registered every round
+        self.late: frozenset[str] = frozenset()  # clients that join in a later round than the first
+        self.round = 1
         # As of the last refresh; a node that left since is still in it.
         self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
@@ -78,6 +84,18 @@ class ClientRegistry:
         admitted = self.membership.admitted()
         if admitted != self._answers:
             self._answers = admitted
+            self._index()
+
+    def follow(self, config: Config) -> None:
+        """Let clients, and their examples, be those of the round, as a run says."""
+        self.stream, self.own_data = stream_of(config), config.stream.own_data
+
+    def at(self, server_round: int) -> None:
+        """Count from now on who is there in a round, with as many examples as have arrived by then."""
+        if self.own_data and self.started and server_round > self.round:
+            self.membership.ask_again()
+        self.round = max(server_round, 1)
+        if self.late:
             self._index()
 
     def missing(self) -> list[str]:
@@ -111,6 +129,9 @@ class ClientRegistry:
             self.names = only
         else:
             self.names = sorted({name for names in groups for name in names})
+        self.late = self.stream.late(self.names) if self.stream else frozenset()
+        if self.stream and self.late and self.stream.age(True, self.round) < 1:
+            self.names = [name for name in self.names if name not in self.late]
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
 
@@ -161,13 +182,22 @@ class ClientRegistry:
                     return by_pool[pool]
         return by_pool[min(by_pool)]
 
+    def _present(self, name: str, registered: int) -> int:
+        """Return how many of its registered examples a client trains on in this round."""
+        stream = self.stream
+        return (
+            registered
+            if stream is None
+            else stream.count(registered, stream.age(name in self.late, self.round))
+        )
+
     def num_examples(self, cohort: Iterable[str]) -> dict[str, int]:
-        """Return by client its registered training examples."""
+        """Return by client its registered training examples, those that it has in this round."""
         counts = dict.fromkeys(cohort, 0)
         for group in self._groups:
             registered = self._answers[group.nodes[0]].num_examples
             for name, i in group.among(counts):
-                counts[name] = int(registered[i])
+                counts[name] = self._present(name, int(registered[i]))
         return counts
 
     def width(self, client: str) -> float:
@@ -175,12 +205,16 @@ class ClientRegistry:
         return self._widths.get(client, 0.0)
 
     def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
-        """Return by client the most training examples that a node registered for it; none if no node did."""
+        """Return by client the most examples that a node registered for it and that it has in this round.
+
+        A client that no node registered is left out.
+        """
         counts, wanted = dict[str, int](), dict.fromkeys(cohort)
         for group in self._groups:
             nodes = [a.num_examples for n in group.nodes if not (a := self._answers[n]).foreign]
             for name, i in group.among(wanted):
-                counts[name] = max([counts.get(name, 0), *(int(of_node[i]) for of_node in nodes)])
+                most = (self._present(name, int(of_node[i])) for of_node in nodes)
+                counts[name] = max([counts.get(name, 0), *most])
         return {name: n for name, n in counts.items() if n > 0}
 
     def participants(self) -> list[Row]:

@@ -29,6 +29,8 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
     if config.data.standardise or config.data.missing != "refuse":
         return "cannot fill and standardise columns as the run says"
+    if config.stream.on or config.arrive.share or config.drift.kind != "none":
+        return "has no data that change as stream.*, drift.* or arrive.* say"
     if any(r.coded and not r.code for r in entry.up):
         return 'cannot write the codes that "codec.up" or "structured.kind" asks for'
     if config.dp.noise:
@@ -60,6 +62,8 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
+    if config.stream.on or config.arrive.share:
+        raise _not_driven(entry, "of a node's clients each has examples and rounds of its own, by stream.*")
     if config.server.secagg:
         raise _not_driven(entry, "under secagg = true no node sends a model of its own")
     if entry.encrypted:

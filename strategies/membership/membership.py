@@ -54,6 +54,7 @@ class Membership:
         self._size = 0  # clients of the partition
         self._data: Data | None = None  # that all nodes' own data must be like
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
+        self._again: set[int] = set()  # nodes that are to register again, though they have
         self._sequence = 0
         self._logged: set[str] = set()
 
@@ -99,11 +100,20 @@ class Membership:
         wait = {n: min(timing.ASK_AGAIN_S * 2**k, self.timeout_s) for n, k in times.items()}
         lately = {n for n, asked in self.queries.values() if asked + wait[n] > now}
         unknown = back | (self.nodes.keys() - self.claims.keys() - self._unfit.keys())
+        unknown |= self._again & self.nodes.keys()
         return sorted(unknown - lately)
 
     def asked(self, queries: Mapping[str, int]) -> None:
         """Note the nodes that were asked to register, by message id."""
         self.queries |= {i: (node, time.monotonic()) for i, node in queries.items()}
+        self._again -= set(queries.values())
+
+    def ask_again(self) -> None:
+        """Have the nodes that bring their own data register again, also those that could not take part.
+
+        Until a node has answered it counts as what it was.
+        """
+        self._again = {n for n, claim in self.claims.items() if claim.own} | self._unfit.keys()
 
     def troubled(self) -> None:
         """Note that the SuperLink is, or was, unwell."""

@@ -84,6 +84,12 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # single keys; all conditions must hold, those of the section too
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
+    "stream.per-round": (When("stream.start", (1.0,), but=True),),
+    "stream.order": (When("stream.start", (1.0,), but=True, other=When("stream.window")),),
+    "drift.": (When("drift.kind", ("none",), but=True),),
+    "drift.strength": (When("drift.kind", ("background", "contrast", "noise")),),
+    "drift.span": (When("drift.pattern", ("sudden",), but=True),),
+    "arrive.round": (When("arrive.share"),),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),

@@ -38,6 +38,7 @@ from task.config.algorithm_sections import (
     ScaffoldConfig,
     VerticalConfig,
 )
+from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
@@ -88,6 +89,9 @@ class Config:
     )
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    stream: StreamConfig = field(default_factory=StreamConfig)
+    drift: DriftConfig = field(default_factory=DriftConfig)
+    arrive: ArriveConfig = field(default_factory=ArriveConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)

@@ -22,9 +22,11 @@ from task.numerics import seeds
 from task.references import folder_name, is_hub, is_reference
 
 __all__ = [
-    "DATASETS", "PADDING", "Dataset", "DatasetSpec", "check_owned", "load_dataset", "load_owned",
-    "natural_task", "spec_of",
+    "DATASETS", "PADDING", "Dataset", "DatasetSpec", "Stamp", "check_owned", "load_dataset", "load_owned",
+    "natural_task", "spec_of", "stamp_of",
 ]  # fmt: skip
+
+GROWN_STATES = 2  # of data that grow, in the cache
 
 _CIFAR = "Krizhevsky 2009, University of Toronto; free use, downloaded by torchvision"
 
@@ -121,13 +123,36 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     return prepared(subset, config)
 
 
-def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) -> Dataset:
+Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time in ns of each file
+
+
+def stamp_of(config: DataConfig, data_path: str, client_name: str) -> Stamp:
+    """Return what changes when the files change that a node brings.
+
+    Raises:
+        DataError: There are none.
+    """
+    spec = spec_of(config.dataset)
+    if not spec.own:
+        return ()  # which `load_owned` refuses
+    return _stamp(spec.locate(_request(config, SyntheticConfig(), 0, data_path, client_name)))
+
+
+def _stamp(source: Source) -> Stamp:
+    return tuple((str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in source.files)
+
+
+def load_owned(
+    config: DataConfig, data_path: str, client_name: str, seed: int, *, grows: bool = False
+) -> Dataset:
     """Return data that a node brings, all of which belong to one client.
 
     The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
     a share ``local_test_fraction``, drawn by the client's name.
 
-    The run's `config` names the form as ``dataset`` and must give ``num_classes``.
+    The run's `config` names the form as ``dataset`` and must give ``num_classes``. Of data that `grows` an
+    example that is there stays on its side when others are added behind it, and the cache has the last two
+    states only.
 
     Raises:
         ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
@@ -155,7 +180,7 @@ def load_owned(config: DataConfig, data_path: str, client_name: str, seed: int) 
             f'run-config key "pool-test": a node brings its own data (data-path "{local(data_path)}"), whose '
             "test part is the client's own; expected false"
         )
-    request = _request(config, SyntheticConfig(), seed, data_path, client_name)
+    request = replace(_request(config, SyntheticConfig(), seed, data_path, client_name), grows=grows)
     owned = _cached(request, spec.locate(request))
     _check_party(owned, config)
     if config.task == "auto" and owned.task != natural_task(config):
@@ -259,12 +284,15 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
 
     Only a subset has an entry of its own for a pooled data set, since pooling alone copies nothing.
     """
-    stats = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in source.files]
+    stats = _stamp(source)
     subset = {"max-examples": max_examples, "seed": request.seed} if max_examples else {}
     if pool_test:
         subset["pool-test"] = True
     key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
-    folder = request.cache_dir / "datasets" / f"{folder_name(request.name)}-{key}"
+    named = folder_name(request.name)
+    if request.grows:  # all states of the same files have one name in front
+        named += f"-{cache.key_of({'owner': request.owner, 'path': request.data_path, 'keys': source.keys})}"
+    folder = request.cache_dir / "datasets" / f"{named}-{key}"
     entry = cache.load(folder)
     if entry is None:
         if max_examples:
@@ -273,6 +301,8 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
         else:
             decoded = _owned(request, source) if request.owner else _decode(request, source)
         entry = cache.store(folder, *_to_entry(decoded))
+        if request.grows:
+            cache.keep_newest(folder, f"{named}-*", GROWN_STATES)
     return _from_entry(request.name, *entry)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
 
     from task.datasets.columns import Preparation
+    from task.datasets.drift import Drift
     from task.datasets.skew import Skew
 
 Rows = npt.NDArray[np.int64]
@@ -175,6 +176,8 @@ class Dataset(Decoded):
     fingerprint: str = ""  # hash of the content: equal on two machines that hold the same data
     preparation: Preparation | None = None  # of a table's columns; None = a model reads them as they are
     skew: Skew | None = None  # of the clients' images; None = all are as in the file
+    drift: Drift | None = None  # how examples change from round to round; None = they stay as they are
+    round: int = 0  # whose examples these are; 0 = before any drift
 
     @property
     def test_rows(self) -> slice:
@@ -195,6 +198,8 @@ class Dataset(Decoded):
         picked = picked.float().reshape(len(picked), *self.input_shape)
         if self.skew:
             picked = self.skew(picked, rows)
+        if self.drift and self.round:
+            picked = self.drift.inputs(picked, rows, self.round)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
             shift, divisor = self._normalisation
             picked.sub_(shift).div_(divisor)
@@ -205,7 +210,12 @@ class Dataset(Decoded):
         import torch
 
         picked = torch.from_numpy(_own(self.y[rows]))
-        return picked.float() if picked.is_floating_point() else picked.long()
+        picked = picked.float() if picked.is_floating_point() else picked.long()
+        return self.drift.targets(picked, rows, self.round) if self.drift and self.round else picked
+
+    def at(self, server_round: int) -> Dataset:
+        """Return the data set as it is in a round."""
+        return replace(self, round=server_round) if self.drift else self
 
     @functools.cached_property
     def task(self) -> str:
@@ -243,6 +253,7 @@ class Request:
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     owner: str = ""  # the one client who owns all rows; "" for pooled data
+    grows: bool = False  # whether the owner's files may have more examples later
     keep_missing: bool = False  # whether missing values become NaN instead of an error
     local_test_fraction: float = 0.0  # the owner's own test set; of pooled data the partition takes care
 

@@ -8,6 +8,7 @@ writers the first wins and the others use its entry.
 import errno
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,17 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
     if entry is None:
         raise DataError(f"{local(folder)}: the cache entry vanished while it was written. Run again.")
     return entry
+
+
+def keep_newest(folder: Path, pattern: str, most: int) -> None:
+    """Delete the oldest entries next to `folder` whose names match, all but `most`; it itself stays.
+
+    Whoever has one mapped keeps it until it is done.
+    """
+    others = [path for path in folder.parent.glob(pattern) if path != folder]
+    times = {path: path.stat().st_mtime_ns for path in others}
+    for path in sorted(others, key=lambda path: times[path])[: max(len(others) - most + 1, 0)]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:

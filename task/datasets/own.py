@@ -42,8 +42,9 @@ def data_path(request: Request) -> Path:
 def keys_of(request: Request) -> dict[str, Any]:
     """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
+    grows = {"grows": True} if request.grows else {}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
-    return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task
+    return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task | grows
 
 
 def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
@@ -52,6 +53,11 @@ def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
     if size := local_test_size(count, fraction):
         test[seeds.rng_for(seed, seeds.SPLIT, client=client).permutation(count)[:size]] = True
     return test
+
+
+def growing_test(count: int, fraction: float, seed: int, client: str) -> Mask:
+    """Draw which examples are the test set of a client whose data grow: each by its place alone."""
+    return seeds.rng_for(seed, seeds.SPLIT, client=client).random(count) < fraction
 
 
 def assemble(
@@ -80,7 +86,8 @@ def assemble(
     labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
     if test is None:
         if request.owner:
-            test = local_test(len(y), request.local_test_fraction, request.seed, request.owner)
+            drawn = growing_test if request.grows else local_test
+            test = drawn(len(y), request.local_test_fraction, request.seed, request.owner)
         else:
             test = _cut(labels, len(y), request.seed)
     order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])

@@ -93,7 +93,7 @@ _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
 class Partition:
     """The clients, by number and by name, and their rows; nothing in it changes.
 
-    The names are stable for the same config.
+    The names are stable for the same config. What clients have only in some rounds, `at` says.
     """
 
     def __init__(self, owners: Owners, skew: dict[str, float]) -> None:
@@ -128,6 +128,10 @@ class Partition:
     def num_train(self) -> Rows:
         """Return the number of training examples of every client, int64 ``[K]``."""
         return np.diff(self._owners.train_offsets)
+
+    def at(self, server_round: int) -> "Partition":
+        """Return the partition as it is in a round; `task.datasets.stream` has one that changes."""
+        return self
 
     def index(self, name: str) -> int:
         """Return the number of the client of that name.

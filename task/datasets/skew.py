@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from task.config.data_sections import IMAGE_DRIFTS
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset
 from task.datasets.base import Rows
+from task.datasets.drift import Drift
 from task.datasets.partition import Partition, load_partition
+from task.datasets.stream import StreamedPartition, chosen, stream_of
 from task.errors import ConfigError
 from task.numerics import seeds
 
@@ -57,7 +60,7 @@ class Skew:
         numbers = np.arange(len(self.client_of))[rows]
         k = self.client_of[numbers]
         if self.kind != "styles":
-            return self._changed(self.kind, self.strength, pixels, numbers, k)
+            return self.changed(self.kind, self.strength, pixels, numbers, k)
         changed = pixels.clone()
         for style, kind in enumerate(STYLES[1:], 1):
             mine = np.flatnonzero(k % len(STYLES) == style)
@@ -65,10 +68,11 @@ class Skew:
                 # the first client of a kind that is skewed at all, or for noise the one of all its strength
                 number = np.full(len(mine), self.clients - 1 if kind == "noise" else 1)
                 at = torch.from_numpy(mine)
-                changed[at] = self._changed(kind, STRENGTH.get(kind, 0.0), pixels[at], numbers[mine], number)
+                changed[at] = self.changed(kind, STRENGTH.get(kind, 0.0), pixels[at], numbers[mine], number)
         return changed
 
-    def _changed(self, kind: str, s: float, pixels: torch.Tensor, numbers: Rows, k: Rows) -> torch.Tensor:
+    def changed(self, kind: str, s: float, pixels: torch.Tensor, numbers: Rows, k: Rows) -> torch.Tensor:
+        """Return images of rows, by their numbers, as a skew of some kind and strength has clients k's."""
         import torch
 
         of_row = (-1, 1, 1, 1)
@@ -106,29 +110,68 @@ class Skew:
 def load_dealt(config: Config) -> tuple[Dataset, Partition]:
     """Return the data set that a run names, with its clients' skew, and who owns which rows.
 
+    What changes from round to round is whole and as before round 1; `at` of both says what it is in a round.
+
     Raises:
-        ConfigError: The data set cannot be skewed so, or as in `load_dataset` and `load_partition`.
+        ConfigError: The data set cannot be skewed or drift so, or as in `load_dataset` and `load_partition`.
         DataError: As there.
     """
     dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
-    kind = config.data.feature_skew
+    kind, drift = config.data.feature_skew, config.drift
     if kind != "none":
-        _check(dataset, config)
+        _check(dataset, config, "feature-skew", kind)
+    if drift.kind in IMAGE_DRIFTS:
+        _check(dataset, config, "drift.kind", drift.kind)
     partition = load_partition(dataset, config.data, config.seeds.data)
-    if kind == "none":
+    stream = stream_of(config)
+    if stream:
+        partition = StreamedPartition(partition, stream, stream.late(partition.names))
+    by_client = drift.kind != "none" and (drift.clients < 1 or drift.examples == "new")
+    if kind == "none" and drift.kind == "none":
         return dataset, partition
-    skew = Skew(
-        kind,
-        config.data.feature_skew_strength or STRENGTH.get(kind, 0.0),
-        partition.num_clients,
-        config.seeds.data,
-        _clients_of(dataset, partition, config),
-    )
-    return replace(dataset, skew=skew, description=f"{dataset.description}, skewed: {kind}"), partition
+    of = "feature-skew" if kind != "none" else "drift.kind"
+    clients = _clients_of(dataset, partition, config, of) if kind != "none" or by_client else None
+    if kind != "none":
+        assert clients is not None
+        strength = config.data.feature_skew_strength or STRENGTH.get(kind, 0.0)
+        skew = Skew(kind, strength, partition.num_clients, config.seeds.data, clients)
+        dataset = replace(dataset, skew=skew, description=f"{dataset.description}, skewed: {kind}")
+    if drift.kind == "none":
+        return dataset, partition
+    return replace(dataset, drift=_drift(dataset, partition, config, clients)), partition
 
 
-def _check(dataset: Dataset, config: Config) -> None:
-    kind, where = config.data.feature_skew, 'run-config key "feature-skew"'
+def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows | None) -> Drift:
+    """Return how a data set changes; `clients` are as of `Skew.client_of`."""
+    drift, seed, count = config.drift, config.seeds.data, len(dataset.y)
+    if drift.kind not in IMAGE_DRIFTS and (dataset.task != "classification" or dataset.num_classes < 2):
+        raise ConfigError(
+            f'run-config key "drift.kind": "{drift.kind}" changes the labels of classes; expected data with '
+            f'at least two; got "{dataset.name}", whose targets are those of {dataset.task}'
+        )
+    drifts = born = images = None
+    if clients is not None and drift.clients < 1:
+        size = max(round(drift.clients * partition.num_clients), 1)
+        some = {partition.index(name) for name in chosen(seed, seeds.DRIFT, partition.names)[:size]}
+        drifts = np.isin(clients, list(some))
+    if drift.examples == "new" and isinstance(partition, StreamedPartition):
+        born = np.zeros(count, np.int64)
+        for k in range(partition.num_clients):
+            rows, rounds = partition.born(k, config.server.num_server_rounds)
+            born[rows] = rounds
+    if drift.kind in IMAGE_DRIFTS:
+        whole = Skew(drift.kind, drift.strength or STRENGTH.get(drift.kind, 0.0), 2, seed, np.zeros(0, int))
+
+        def images(pixels: torch.Tensor, numbers: Rows) -> torch.Tensor:
+            second = np.ones(len(numbers), np.int64)  # of two clients the one with all of the skew
+            return whole.changed(drift.kind, whole.strength, pixels, numbers, second)
+
+    place = seeds.rng_for(seed, seeds.DRIFT).permutation(count) / count
+    return Drift(drift, dataset.num_classes, place, drifts, born, images)
+
+
+def _check(dataset: Dataset, config: Config, key: str, kind: str) -> None:
+    where = f'run-config key "{key}"'
     if dataset.kind != "image":
         raise ConfigError(
             f'{where}: "{kind}" changes images; expected an image data set, or "none"; got '
@@ -140,21 +183,25 @@ def _check(dataset: Dataset, config: Config) -> None:
             f'{where}: "{kind}" makes quarter turns; expected square images; got {height}x{width} in '
             f'"{dataset.name}"'
         )
+
+
+def _clients_of(dataset: Dataset, partition: Partition, config: Config, key: str) -> Rows:
+    """Return the number of the client whose skew each row has; 0 for rows that nobody reads.
+
+    Raises:
+        ConfigError: Clients overlap; naming the key that needs them not to.
+    """
     if config.data.partition == "bootstrap":
         raise ConfigError(
-            f"{where}: a row has the skew of the client that owns it; expected a partition whose clients do "
-            'not overlap; got partition = "bootstrap"'
+            f'run-config key "{key}": a row changes with the client that owns it; expected a partition whose '
+            'clients do not overlap; got partition = "bootstrap"'
         )
-
-
-def _clients_of(dataset: Dataset, partition: Partition, config: Config) -> Rows:
-    """Return the number of the client whose skew each row has; 0 for rows that nobody reads."""
     found = np.full(len(dataset.y), -1, np.int64)
     for k in range(partition.num_clients):
         for rows in (partition.train(k), partition.test(k)):
             if (found[rows] >= 0).any():
                 raise ConfigError(
-                    'run-config key "feature-skew": a row has the skew of the client that owns it; expected '
+                    f'run-config key "{key}": a row changes with the client that owns it; expected '
                     f'clients that do not overlap; partition "{config.data.partition}" gives rows of client '
                     f"{partition.names[k]} to others too"
                 )

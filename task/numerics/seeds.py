@@ -3,8 +3,9 @@
 There is no global generator. Two calls with the same arguments give the same stream on every
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
-The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's, PARTITION,
-FEATURES, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the training's.
+The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's; PARTITION,
+FEATURES, STREAM, DRIFT, ARRIVE, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's; and all
+others the training's.
 """
 
 import hashlib
@@ -20,6 +21,9 @@ EVALUATION: Final = "evaluation"  # which clients evaluate in a round
 STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
 PARTITION: Final = "partition"  # who owns which examples
 FEATURES: Final = "features"  # noise of the clients' images, and whose skew a global test row has
+STREAM: Final = "stream"  # the order in which a client's examples arrive
+DRIFT: Final = "drift"  # whose data change, and in which order examples do
+ARRIVE: Final = "arrive"  # which clients join late
 SPLIT: Final = "split"  # a client's own train/test split
 BATCHES: Final = "batches"  # order of a client's examples in a round; without a name, of all parties' rows
 ALA: Final = "ala"  # the examples that a client's aggregation weights are learnt on

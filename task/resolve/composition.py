@@ -11,6 +11,7 @@ from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
+from task.resolve.changing import check_changing
 from task.resolve.contract import entry_of
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
@@ -245,6 +246,7 @@ def check_composition(config: Config) -> None:
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )
+    check_changing(config, entry)
     if config.parted:
         _check_parts(config)
     if config.server.secagg:

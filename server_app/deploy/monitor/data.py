@@ -199,9 +199,8 @@ class Watched:
         path = self._run_path(name)
         more, rows = self._all_rounds(path)
         keys = mapping((read_object(path / CONFIG, []) or {}).get("run"))
-        plots = by_round(
-            rows, number(keys.get("target-accuracy")) or 0.0, named_loss=str(keys.get("loss") or "")
-        )
+        target, loss = number(keys.get("target-accuracy")) or 0.0, str(keys.get("loss") or "")
+        plots = by_round(rows, target, named_loss=loss, keys=keys)
         return {"plots": [plot_row(plot, widths.get(plot.name, svg.WIDTH)) for plot in plots], "more": more}
 
     def all_rounds(self, name: str) -> list[Row]:

@@ -1,0 +1,62 @@
+"""The sections of data that change while a run goes on: they arrive, they drift, clients join late."""
+
+from task.config.sections import Section, knob
+
+# What a drift does to the images; the others change the labels.
+IMAGE_DRIFTS = ("background", "contrast", "invert", "noise", "rotate")
+LABEL_DRIFTS = ("labels-rotate", "labels-swap")
+
+
+class StreamConfig(Section):
+    """Examples that arrive over the rounds (see ``docs/changing-data.md``)."""
+
+    start: float = knob(
+        1.0, "share of its examples that a client has in the first round that it is there; 1 = all", above=0,
+        high=1,
+    )  # fmt: skip
+    per_round: float = knob(0.0, "share of them that arrives in each later round", low=0, high=1)
+    order: str = knob(
+        "shuffled",
+        "how they arrive: shuffled by seed, or as the data set has them",
+        choices=("shuffled", "rows"),
+    )
+    window: int = knob(0, "w, of those that arrived a client keeps the last w; 0 = all", low=0)
+    own_data: bool = knob(False, "nodes' own files may change: each is registered again before every round")
+
+    @property
+    def on(self) -> bool:
+        """Whether clients of a partition have other examples than all of theirs in some round."""
+        return self.start < 1 or self.window > 0
+
+
+class DriftConfig(Section):
+    """A change of the distribution (see ``docs/changing-data.md``)."""
+
+    kind: str = knob(
+        "none",
+        "what changes: labels y + 1 mod C, or 2j and 2j + 1 swapped; or images as in feature-skew",
+        choices=("none", *LABEL_DRIFTS, *IMAGE_DRIFTS),
+    )
+    strength: float = knob(
+        0.0, "of images: level, contrast or deviation; 0 = that of feature-skew-strength = 0", low=0, high=1
+    )
+    round: int = knob(10, "t_0, the first round with the new concept", low=1)
+    pattern: str = knob(
+        "sudden",
+        "sudden = all examples at t_0; gradual = more of them every round; recurring = new and old by turns",
+        choices=("sudden", "gradual", "recurring"),
+    )
+    span: int = knob(10, "rounds: gradual, until all have changed; recurring, of each turn", low=1)
+    clients: float = knob(1.0, "share of the clients whose data change, drawn by seed", above=0, high=1)
+    examples: str = knob(
+        "all",
+        "which change: all that a client has, or new = those that arrive then, the others stay as they are",
+        choices=("all", "new"),
+    )
+
+
+class ArriveConfig(Section):
+    """Clients that join after round 1 (see ``docs/changing-data.md``)."""
+
+    share: float = knob(0.0, "share of the clients that join late, drawn by seed; 0 = none", low=0, below=1)
+    round: int = knob(2, "the round from which they can be selected", low=2)
