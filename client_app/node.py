@@ -36,7 +36,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
+from task.resolve.contract import Parts, contract_of, family_of, initial_of, model_of, parts_of
 from task.storage.files import write_once
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
@@ -127,7 +127,7 @@ class Node:
         return _smaller(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device, width)
 
     @cached_property
-    def _initial(self) -> tuple[Arrays, Parts]:
+    def _initial(self) -> tuple[Arrays, Parts, Arrays]:
         return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)
 
     def initial(self) -> Arrays:
@@ -149,6 +149,7 @@ class Node:
         whole, parts = self.initial(), self.parts()
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
+        others["prototypes"] = self._initial[2]
         columns = math.prod(self.dataset.input_shape)
         shared = only(whole, parts.shared)
         part = SubModels(self.family, 0, shared).form if self.family else None
@@ -286,9 +287,9 @@ def _task(config: Config, found: str, classes: int) -> Task:
 
 
 @lru_cache(maxsize=4)
-def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts]:
+def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts, Arrays]:
     model = model_of(config, shape, classes)
-    return state_of(model), parts_of(model, config)
+    return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -24,10 +24,10 @@ from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.models.family import Widths
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, check_model, contract_of, family_of, model_of, parts_of
+from task.resolve.contract import Parts, check_model, contract_of, family_of, initial_of, model_of, parts_of
 from task.resolve.model_card import card_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
@@ -98,7 +98,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         record["code"] = code
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
-    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    shared = initial_of(model, config, shape, classes)
     remarks = [note] if (note := numbered(config, path.name)) else []
     if config.initial_model:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)

@@ -25,6 +25,7 @@ from task.config.algorithm_sections import (
     FedFomoConfig,
     FedNovaConfig,
     FedOptConfig,
+    FedProtoConfig,
     FedProxConfig,
     FineTuneConfig,
     HierFAVGConfig,
@@ -122,6 +123,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)

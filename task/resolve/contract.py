@@ -13,6 +13,8 @@ from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Levels, Widths
 from task.models.layer_split import last_linear, private_names, top_parameters
+from task.models.prototypes import feature_width, no_prototypes
+from task.numerics.arrays import Arrays, only, state_of
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
@@ -21,6 +23,7 @@ from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
+from task.spec.record import PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
 from task.spec.sub_models import with_sub_models
@@ -91,8 +94,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
-        last_linear(model, "MOON")  # it compares what that layer reads
+    if (who := compares_features(config)) and not is_reference(config.model):
+        last_linear(model, who)  # they are what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
@@ -107,6 +110,27 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def compares_features(config: Config) -> str:
+    """Return the title of the run's algorithm if its clients compare features; "" = they do not."""
+    entry = entry_of(config)
+    on = {"moon": config.moon.mu > 0, "fedproto": True}.get(entry.solver, False)
+    return entry.title if on else ""
+
+
+def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
+    """Return what the server of a run begins with: what it shares of the initial model, or prototypes.
+
+    `shape` is that of one example.
+
+    Raises:
+        ConfigError: The model is not of the form that the algorithm needs.
+    """
+    if any(r.layout == PROTOTYPES for r in contract_of(config).up):
+        width = feature_width(model, config.model, shape, compares_features(config))
+        return no_prototypes(classes, width)
+    return only(state_of(model), parts_of(model, config).shared)
 
 
 def family_of(
@@ -169,7 +193,7 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
-        needs_features="MOON" if entry.solver == "moon" and config.moon.mu else "",
+        needs_features=compares_features(config),
         last_layers=last,
     )
     if entry.solver == "fsvrg-sparse":
