@@ -157,7 +157,11 @@ def basis(
     if field.of == "all":
         return rows, None, "all examples"
     if field.of == "class":
-        return min(config.fedproto.least, rows), None, f'run-config key "fedproto.least" = {config.fedproto.least}'
+        return (
+            min(config.fedproto.least, rows),
+            None,
+            f'run-config key "fedproto.least" = {config.fedproto.least}',
+        )
     if field.of == "row":
         return 1, None, "each of its rows by itself"
     if field.of == "batch":

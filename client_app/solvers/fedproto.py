@@ -25,7 +25,7 @@ import torch
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Single
-from task.models.prototypes import COUNTS, FEATURES
+from task.numerics.prototypes import COUNTS, FEATURES
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
 from task.tasks.base import Task

@@ -35,7 +35,7 @@ from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, S, ServerState, Updated
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.models.prototypes import COUNTS, FEATURES
+from task.numerics.prototypes import COUNTS, FEATURES
 from task.numerics.arrays import Arrays
 
 
@@ -61,7 +61,7 @@ class FedProto(Rule, algorithm="fedproto", update=server_update):
         if arrays.keys() != {FEATURES, COUNTS}:
             raise ConfigError(
                 f"FedProto: expected as initial arrays a table of prototypes, {FEATURES!r} [C, f] and "
-                f"{COUNTS!r} [C] (task.models.prototypes.no_prototypes), as its models never leave the "
+                f"{COUNTS!r} [C] (task.numerics.prototypes.no_prototypes), as its models never leave the "
                 f"clients; got {sorted(arrays)[:5]}"
             )
         return super().initial_state(arrays, trainable)

@@ -12,9 +12,9 @@ from task.datasets import spec_of
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Levels, Widths
-from task.models.layer_split import last_linear, private_names, top_parameters
-from task.models.prototypes import feature_width, no_prototypes
+from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
 from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
@@ -128,9 +128,21 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
         ConfigError: The model is not of the form that the algorithm needs.
     """
     if any(r.layout == PROTOTYPES for r in contract_of(config).up):
-        width = feature_width(model, config.model, shape, compares_features(config))
-        return no_prototypes(classes, width)
+        return no_prototypes(classes, _features(model, config, shape))
     return only(state_of(model), parts_of(model, config).shared)
+
+
+def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
+    """Return f, the inputs of the last linear layer of a run's model."""
+    who = compares_features(config)
+    if not is_reference(config.model):
+        return last_linear(model, who).in_features
+    from task.models.brought import examples, output_layer
+
+    path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
+    if path is None:
+        raise no_last_linear(who, model)
+    return int(dict(model.named_modules())[path].in_features)  # type: ignore[arg-type]
 
 
 def family_of(

@@ -44,7 +44,7 @@ WHOLE = Layout("part", "whole")  # both parts
 COLUMNS = Layout("vector", "columns")
 ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
-# Mean features by class and what stands behind them (`task.models.prototypes`).
+# Mean features by class and what stands behind them (`task.numerics.prototypes`).
 PROTOTYPES = Layout("classes", "prototypes")
 FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
