@@ -25,9 +25,9 @@ import torch
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Single
-from task.numerics.prototypes import COUNTS, FEATURES
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
+from task.numerics.prototypes import COUNTS, FEATURES
 from task.tasks.base import Task
 from task.wire import messages as wire
 
@@ -74,7 +74,7 @@ class FedProtoSolver(Solver, name="fedproto"):
             with torch.no_grad():
                 for some, of in zip(torch.split(x, CHUNK), torch.split(y, CHUNK), strict=True):
                     h = task.program.features(params, some.unsqueeze(0))[0][0].double()
-                    for j in of.unique().tolist():
+                    for j in sorted(set(of.tolist())):
                         sums[j] += h[of == j].sum(0)
             counts = torch.bincount(y, minlength=classes)
             counts[counts < self.config.fedproto.least] = 0

@@ -87,7 +87,7 @@ def by_level(
         for name, tensor in model.state_dict().items():
             tensor.copy_(torch.from_numpy(arrays[name]))
     data = (dataset.inputs(rows), task.targets(dataset, rows)) if dataset and rows.stop > rows.start else None
-    for width in family.levels.widths:
+    for width in family.levels.values:
         small = smaller(model, family.part(width, server_round + 1))
         found = measure(small, *data, task=task)[0] if data else {}
         size = sum(a.numel() for name, a in small.state_dict().items() if name in parameters)

@@ -27,7 +27,16 @@ from task.models.family import Widths
 from task.numerics.arrays import Arrays
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, check_model, contract_of, family_of, initial_of, model_of, parts_of
+from task.resolve.contract import (
+    Parts,
+    check_levels,
+    check_model,
+    contract_of,
+    family_of,
+    initial_of,
+    model_of,
+    parts_of,
+)
 from task.resolve.model_card import card_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
@@ -87,6 +96,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
+    check_levels(config, shape, classes)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)

@@ -35,8 +35,8 @@ from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, S, ServerState, Updated
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.numerics.prototypes import COUNTS, FEATURES
 from task.numerics.arrays import Arrays
+from task.numerics.prototypes import COUNTS, FEATURES
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:

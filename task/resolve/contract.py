@@ -30,6 +30,8 @@ from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
+    from collections.abc import Callable
+
     from torch import nn
 
 
@@ -115,7 +117,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
 def compares_features(config: Config) -> str:
     """Return the title of the run's algorithm if its clients compare features; "" = they do not."""
     entry = entry_of(config)
-    on = {"moon": config.moon.mu > 0, "fedproto": True}.get(entry.solver, False)
+    on = config.moon.mu > 0 if entry.solver == "moon" else entry.solver == "fedproto"
     return entry.title if on else ""
 
 
@@ -132,6 +134,30 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
     return only(state_of(model), parts_of(model, config).shared)
 
 
+def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse models of several kinds that the run's data or its algorithm cannot go with.
+
+    Raises:
+        ConfigError: Naming the key and the models.
+    """
+    if not config.models.levels:
+        return
+    widths = {}
+    for name in levels_of(config).values:
+        mine = config.with_model(name)
+        check_model(mine, shape, classes)
+        model = model_of(mine, shape, classes)
+        parts_of(model, mine)
+        if compares_features(config):
+            widths[name] = _features(model, mine, shape)
+    if len({*widths.values()}) > 1:
+        found = ", ".join(f"{name} {f}" for name, f in widths.items())
+        raise ConfigError(
+            f'run-config key "models.levels": {compares_features(config)} compares features, which need one '
+            f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
+        )
+
+
 def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
     """Return f, the inputs of the last linear layer of a run's model."""
     who = compares_features(config)
@@ -142,7 +168,7 @@ def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
     path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
     if path is None:
         raise no_last_linear(who, model)
-    return int(dict(model.named_modules())[path].in_features)  # type: ignore[arg-type]
+    return int(dict(model.named_modules())[path].in_features)
 
 
 def family_of(
@@ -165,14 +191,24 @@ def family_of(
     return Widths(units_of(model, shape, config.width_key), levels, scheme, config.seeds.train)
 
 
+def levels_of(config: Config, given: Callable[[str], str | None] = lambda client: None) -> Levels[str]:
+    """Return who has which model, by name; all have the run's where its clients' are alike.
+
+    `given` returns the model that a client's node said.
+    """
+    names, shares = zip(*(config.models.by_level() or ((config.model, 1.0),)), strict=True)
+    return Levels(names, shares, config.seeds.data, given)
+
+
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the run's initial model.
+    """Return the run's initial model; where its clients have several, that of the first level.
 
     Raises:
         ConfigError: It cannot read such data.
     """
     twin = algorithm_of(config.algorithm).private == "twin"
-    return build_model(config.model, shape, classes, config.seeds.model, _kind(config), twin)
+    name, features = levels_of(config).values[0], config.models.features
+    return build_model(name, shape, classes, config.seeds.model, _kind(config), twin, features)
 
 
 def _kind(config: Config) -> str:

@@ -136,8 +136,8 @@ PERSONAL = (
         down=(_PROTOTYPES_DOWN,),
         up=(
             Record(
-                "prototypes", PROTOTYPES, "w_i C_i^(j), its mean features by class times weights, and weights",
-                "sum", of="class",
+                "prototypes", PROTOTYPES, "w_i C_i^(j), its mean features by class times w_i, and w_i", "sum",
+                of="class",
             ),
         ),
         keeps=(_PRIVATE,),
