@@ -219,7 +219,7 @@ class Node:
         shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
-            code=code, width=self.width,
+            code=code, width=self.width, model=self.named,
         )  # fmt: skip
 
     def _check_level(self) -> None:

@@ -2,16 +2,19 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
+from strategies.engine.rule import EVALUATE
 from task.datasets import Dataset
-from task.models.family import Widths
+from task.models.family import Levels, Widths
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import measure
+from task.numerics.metrics import weighted_mean
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN
 from task.tasks.base import Task
@@ -63,6 +66,30 @@ def global_model(
     evaluate_fn = central_evaluation(model, dataset, torch.device("cpu"), task)
     found = evaluate_fn(0, arrays) if evaluate_fn else None
     return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
+
+
+def by_model(
+    levels: Levels[str], sizes: Mapping[str, int], lines: Iterable[Mapping[str, Any]], clients: Iterable[str]
+) -> list[dict[str, str | float | int | None]]:
+    """Return, for each kind of model, how those of its clients did in the last evaluation at clients.
+
+    `sizes` are parameters by model, `lines` those of ``clients.jsonl``. Each row has "model", "parameters",
+    "clients" (of those given), and means over the test examples of all its clients, "accuracy" and "loss".
+    """
+    counts = Counter(map(levels.of, clients))
+    tested = [line for line in lines if line["phase"] == EVALUATE]
+    last = [line for line in tested if line["round"] == tested[-1]["round"]]
+    rows: list[dict[str, str | float | int | None]] = []
+    for name in levels.values:
+        row: dict[str, str | float | int | None] = {"model": name, "parameters": sizes[name]}
+        row["clients"] = counts[name]
+        mine = [line for line in last if levels.of(line["name"]) == name]
+        for metric in ("accuracy", "loss"):
+            sent = [line for line in mine if metric in line["metrics"]]
+            values, weights = [x["metrics"][metric] for x in sent], [x["examples"] for x in sent]
+            row[metric] = weighted_mean(values, weights) if sent else None
+        rows.append(row)
+    return rows
 
 
 def by_level(

@@ -57,6 +57,7 @@ class OpenedRun:
     model: torch.nn.Module
     parts: Parts
     family: Widths | None  # which part of the model each client trains; None = the whole
+    sizes: dict[str, int]  # parameters of the clients' models, by name
     shared: Arrays  # what the clients share of the initial model, by name
     record: dict[str, Any]  # what config.json is to say
     card: dict[str, str]  # metadata of the model's file
@@ -96,7 +97,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
-    check_levels(config, shape, classes)
+    sizes = check_levels(config, shape, classes)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
@@ -130,6 +131,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         model=model,
         parts=parts,
         family=family,
+        sizes=sizes,
         shared=shared,
         record=record,
         card=card_of(config, shape, classes, dataset, moments).metadata(),

@@ -134,20 +134,19 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
     return only(state_of(model), parts_of(model, config).shared)
 
 
-def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse models of several kinds that the run's data or its algorithm cannot go with.
+def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[str, int]:
+    """Return the number of parameters of each of ``models.levels``, by name.
 
     Raises:
-        ConfigError: Naming the key and the models.
+        ConfigError: The run's data or its algorithm cannot go with these models.
     """
-    if not config.models.levels:
-        return
-    widths = {}
-    for name in levels_of(config).values:
+    widths, sizes = {}, {}
+    for name, _ in config.models.by_level():
         mine = config.with_model(name)
-        check_model(mine, shape, classes)
+        check_model(mine, shape, classes, config.data.task)
         model = model_of(mine, shape, classes)
         parts_of(model, mine)
+        sizes[name] = sum(p.numel() for p in model.parameters())
         if compares_features(config):
             widths[name] = _features(model, mine, shape)
     if len({*widths.values()}) > 1:
@@ -156,6 +155,7 @@ def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> None:
             f'run-config key "models.levels": {compares_features(config)} compares features, which need one '
             f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
         )
+    return sizes
 
 
 def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
