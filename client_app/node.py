@@ -9,7 +9,7 @@ import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,7 +37,16 @@ from task.numerics.arrays import Arrays, only, state_of
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.changing import check_own_data
-from task.resolve.contract import Parts, contract_of, family_of, model_of, parts_of
+from task.resolve.contract import (
+    Parts,
+    check_levels,
+    contract_of,
+    family_of,
+    initial_of,
+    levels_of,
+    model_of,
+    parts_of,
+)
 from task.storage.files import write_once
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
@@ -77,6 +86,7 @@ class Node:
     device: torch.device
     owner: Owner = SIMULATION
     width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run deals it
+    named: str = ""  # its one client's model, as the node config says; "" = as the run deals it
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.
@@ -115,9 +125,20 @@ class Node:
         if not self.task.plain or self.task.measures.own or is_reference(self.config.model):
             check_fits(self.task, self.model(), self.dataset)
 
-    def model(self) -> torch.nn.Module:
-        """Return this process's instance of the run's model; each use loads its arrays first."""
-        return _model(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device)
+    def seen_by(self, client: str) -> Config:
+        """Return the run as a client sees it; without a name, as one of the first level does."""
+        if not self.config.models.levels:
+            return self.config
+        levels = levels_of(self.config, lambda client: self.named)
+        return self.config.with_model(levels.of(client) if client else levels.values[0])
+
+    def model(self, client: str = "") -> torch.nn.Module:
+        """Return this process's instance of a client's model, by default the run's.
+
+        Each use loads its arrays first.
+        """
+        config = self.seen_by(client)
+        return _model(config, self.dataset.input_shape, self.dataset.num_classes, self.device)
 
     @property
     def family(self) -> Widths | None:
@@ -130,33 +151,33 @@ class Node:
         Without a name it is of the largest size that clients have.
         """
         if (family := self.family) is None:
-            return self.model()
-        width = family.levels.of(client) if client else family.levels.widths[0]
+            return self.model(client)
+        width = family.levels.of(client) if client else family.levels.values[0]
         return _smaller(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device, width)
 
-    @cached_property
-    def _initial(self) -> tuple[Arrays, Parts]:
-        return _initial(self.config, self.dataset.input_shape, self.dataset.num_classes)
+    def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
+        return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
 
-    def initial(self) -> Arrays:
-        """Return the run's initial model; not to be changed."""
-        return self._initial[0]
+    def initial(self, client: str = "") -> Arrays:
+        """Return a client's initial model, by default the run's; not to be changed."""
+        return self._initial(client)[0]
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
         seed = seeds.seed_for(self.config.seeds.model, seeds.MODEL, client=client)
-        config = replace(self.config, model_seed=seed)
+        config = replace(self.seen_by(client), model_seed=seed)
         return state_of(model_of(config, self.dataset.input_shape, self.dataset.num_classes))
 
-    def parts(self) -> Parts:
-        """Return which of the model's tensors are shared and which are private."""
-        return self._initial[1]
+    def parts(self, client: str = "") -> Parts:
+        """Return which of the tensors of a client's model are shared and which are private."""
+        return self._initial(client)[1]
 
-    def forms(self) -> Forms:
-        """Return what records look like under the run's model."""
-        whole, parts = self.initial(), self.parts()
+    def forms(self, client: str = "") -> Forms:
+        """Return what records look like under a client's model, by default the run's."""
+        whole, parts, prototypes = self._initial(client)
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
+        others["prototypes"] = prototypes
         columns = math.prod(self.dataset.input_shape)
         shared = only(whole, parts.shared)
         part = SubModels(self.family, 0, shared).form if self.family else None
@@ -189,7 +210,7 @@ class Node:
             solver_of(part.solver)  # a user's own may be none
         if self.config.parted:
             self.local_model()  # which the run's model may not have
-        self._check_width()
+        self._check_level()
         code = code_of(references_in(as_run_config(self.config)))
         if self.config.server.he:
             code[KEY_FILE] = self.key().id
@@ -206,15 +227,22 @@ class Node:
         shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
-            code=code, width=self.width,
+            code=code, width=self.width, model=self.named,
         )  # fmt: skip
 
-    def _check_width(self) -> None:
-        """Refuse a width that the run does not have.
+    def _check_level(self) -> None:
+        """Refuse a width or a model that the run does not have, and models that do not fit its data.
 
         Raises:
-            ConfigError: Naming the widths that it has.
+            ConfigError: Naming what it has.
         """
+        names = levels_of(self.config).values
+        if self.named and self.named not in names:
+            raise ConfigError(
+                f'node config "model": expected one of the run\'s, {", ".join(names)} (run-config key '
+                f'"models.levels"); got "{self.named}"'
+            )
+        check_levels(self.config, self.dataset.input_shape, self.dataset.num_classes)
         levels = [r for r, _ in self.config.widths]
         if self.width and self.width not in levels:
             has = ", ".join(f"{r:g}" for r in levels)
@@ -232,7 +260,8 @@ def open_node(
     The config has this node's paths; without an `owner` the node is a simulation's.
 
     Raises:
-        ConfigError: Only one of ``client-name`` and ``data-path`` is given, or ``width`` without them.
+        ConfigError: Only one of ``client-name`` and ``data-path`` is given, or ``width`` or ``model``
+            without them.
         DataError: The data cannot be used.
     """
     own = {k: str(node_config[k]) for k in ("client-name", "data-path") if node_config.get(k)}
@@ -241,16 +270,17 @@ def open_node(
             f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
         )
     share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
-    width = float(node_config.get("width", 0.0))
-    if width and not own:
+    width, named = float(node_config.get("width", 0.0)), str(node_config.get("model", ""))
+    if (width or named) and not own:
         raise ConfigError(
-            f"node config: expected width with data of the node's own (client-name and data-path), as others "
-            f"may stand in for this node's clients otherwise; got {width:g} alone"
+            f"node config: expected {'width' if width else 'model'} with data of the node's own (client-name "
+            "and data-path), as others may stand in for this node's clients otherwise; got "
+            f"{f'{width:g}' if width else named} alone"
         )
     name, path = own.get("client-name", ""), own.get("data-path", "")
     stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
     node = _open(config, name, path, share, stamp)
-    return replace(node, owner=owner, width=width)
+    return replace(node, owner=owner, width=width, named=named)
 
 
 @lru_cache(maxsize=4)
@@ -271,7 +301,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
     return Node(config, dataset, partition, _pool(config), share, device)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
     return model_of(config, shape, classes).to(device)
 
@@ -296,10 +326,10 @@ def _task(config: Config, found: str, classes: int) -> Task:
     return task_of(config, found, classes)
 
 
-@lru_cache(maxsize=4)
-def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts]:
+@lru_cache(maxsize=16)
+def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts, Arrays]:
     model = model_of(config, shape, classes)
-    return state_of(model), parts_of(model, config)
+    return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -158,6 +158,12 @@ def basis(
     batch = f'run-config key "batch-size" = {train.batch_size}'
     if field.of == "all":
         return rows, None, "all examples"
+    if field.of == "class":
+        return (
+            min(config.fedproto.least, rows),
+            None,
+            f'run-config key "fedproto.least" = {config.fedproto.least}',
+        )
     if field.of == "row":
         return 1, None, "each of its rows by itself"
     if field.of == "batch":

@@ -174,9 +174,10 @@ class Training:
             ]
         parts = [order.received(c)[wire.ARRAYS] for c in cohort] if entry.parted else ()
         received = parts[0] if parts else order.arrays.get(wire.ARRAYS, {})
+        initial = node.initial(cohort[0])  # clients that train together have one model
         task = LocalTask(
             program,
-            node.initial() | received if len(received) < len(node.initial()) else received,
+            initial | received if len(received) < len(initial) else received,
             Examples(x, y, sizes),
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
@@ -186,7 +187,7 @@ class Training:
                 for c in cohort
             ],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
-            frozenset(node.parts().private),
+            frozenset(node.parts(cohort[0]).private),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
@@ -237,7 +238,7 @@ def _add_tests(
     for client, state, upload in zip(cohort, models, uploads, strict=True):
         if _num_tests(node, client) >= max(node.bounds.min_examples, 1):
             x, y = node.data(client, "test")
-            model = node.model()
+            model = node.model(client)
             Single(model).load(state, 1)
             found, _ = measure(model, x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
@@ -275,7 +276,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
         x, y = _test_data(node, client)
-        model, rows = node.model(), _rows(node, entry, client)
+        model, rows = node.model(client), _rows(node, entry, client)
         program = in_precision(Single(model, node.task), training.config.precision)
         epochs = [training.config.local_epochs]
         task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
@@ -308,7 +309,7 @@ def own_model(
 
     The model is the one that the client has before its training of the round after `order.round`.
     """
-    model, server_round = node.model(), order.round + 1
+    model, server_round = node.model(client), order.round + 1
     train = node.config.train
     eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
     training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))

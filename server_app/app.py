@@ -16,7 +16,7 @@ from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
-from server_app.run.evaluate import by_level, global_model
+from server_app.run.evaluate import by_level, by_model, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import OpenedRun, open_run
@@ -38,7 +38,7 @@ from task.models.brought import find_maker
 from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
 from task.references import is_reference
-from task.resolve.contract import contract_of
+from task.resolve.contract import contract_of, levels_of
 from task.resolve.model_card import DIGESTS
 from task.storage.client_state import folder_of
 from task.tasks import task_of
@@ -189,6 +189,9 @@ def _run(
             last,
             opened.strategy.registry.names,
         )
+    if config.models.levels:
+        of, names = opened.strategy.registry.model, opened.strategy.registry.names
+        summary["levels"] = by_model(levels_of(config, of), opened.sizes, folder.clients(), names)
     folder.finish(summary, arrays, opened.card)
     _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)

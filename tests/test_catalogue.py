@@ -98,7 +98,7 @@ def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
 def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     entry = evaluation_of(ALGORITHMS[name])
     alone = {"apple", "fedamp", "fedfomo", "local-only"}  # clients measure what they kept
-    own = {"ensemble": ["models"], "d-psgd": ["model"]}
+    own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]}
     want = [] if name in alone else own.get(name, ["arrays"])
     assert [f.name for f in entry.down] == want
     assert (entry.down_scalars, entry.up, entry.up_scalars) == ((), (), MEASURED)

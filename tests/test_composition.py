@@ -42,7 +42,11 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
         extra |= {"secagg": True, "max-update-norm": 100.0}
     if choice.key in ("dropout-width", "width.levels"):
         extra |= {"model": "mlp"}  # which has units to leave out
-    return config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
+    given = config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
+    if choice.key == "models.levels":  # in place of one model
+        del given["model"]
+        given |= {"models.features": 8}
+    return given
 
 
 @pytest.mark.parametrize(("name", "choice"), by_shape(ALLOWED), ids=str)

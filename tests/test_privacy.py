@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from client_app.node import open_node
 from task.config.read import read_config
 from task.numerics import moments
+from task.numerics.prototypes import COUNTS, FEATURES
 from task.spec.algorithms import ALGORITHMS
 from task.spec.columns import columns_phase
 from task.spec.entry import TESTS
@@ -112,7 +113,8 @@ def test_the_private_part_is_in_no_message_up_or_down(name: str, nodes: int, own
     grid: Any = played.grid
     assert len(grid.down) == len(grid.up) >= 4 * min(nodes, len(SIZES))
     seen = {n for c in [*grid.down, *(c for _, c in grid.up)] for r in c.array_records.values() for n in r}
-    assert seen == set(parts.shared)
+    tables = {n for n in seen if n in (FEATURES, COUNTS)}  # of FedProto, which are no part of a model
+    assert seen - tables == set(parts.shared)
 
 
 @pytest.mark.parametrize("nodes", [5, 2])

@@ -86,8 +86,9 @@ class Memory:
         """
         if not self.scopes:
             return [{} for _ in clients]
-        forms = self.node.forms().of(self.entry.keeps)
-        return [self._load(client, server_round, forms) for client in clients]
+        alike = not self.node.config.models.levels
+        forms = {c: self.node.forms(c).of(self.entry.keeps) for c in (clients[:1] if alike else clients)}
+        return [self._load(c, server_round, forms[clients[0] if alike else c]) for c in clients]
 
     def _load(self, client: str, server_round: int, forms: Mapping[str, Arrays]) -> dict[str, Arrays]:
         name, run, void = self.entry.name, self.order.run, self.order.void

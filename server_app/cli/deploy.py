@@ -132,6 +132,9 @@ def node(
         float,
         typer.Option(min=0, max=1, help="Width of this node's model, a level of width.levels; 0 = dealt."),
     ] = 0.0,
+    model: Annotated[
+        str, typer.Option(help="This node's model, one of models.levels; without, as the run deals it.")
+    ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_node_kit
@@ -148,6 +151,7 @@ def node(
         str(Path(may_train).resolve()) if may_train else "",
         http,
         width,
+        model,
     )
     with sigterm_is_ctrl_c():
         try:

@@ -291,14 +291,18 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     whole = result.get("global_model") or {}
     parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
     rows.append(("Global model, test set", ", ".join(part for part in parts if part)))
-    rows += [(f"Width {row['width']:g}", _level_text(row)) for row in result.get("levels") or ()]
+    rows += [(_level_name(row), _level_text(row)) for row in result.get("levels") or ()]
     rows.append(("Held-out clients", _held_text(held)))
     rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
     return [(label, text) for label, text in rows if text]
 
 
+def _level_name(row: Mapping[str, Any]) -> str:
+    return f"Model {row['model']}" if "model" in row else f"Width {row['width']:g}"
+
+
 def _level_text(row: Mapping[str, Any]) -> str:
-    """Return how the part of the model does that clients of a level have."""
+    """Return how the part of the model, or the models, of clients of a level do."""
     found = short(row.get("accuracy")) or (
         f"loss {short(row['loss'])}" if row.get("loss") is not None else ""
     )

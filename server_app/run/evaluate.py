@@ -2,17 +2,20 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
+from strategies.engine.rule import EVALUATE
 from task.datasets import Dataset
 from task.datasets.drift import share_at
-from task.models.family import Widths
+from task.models.family import Levels, Widths
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import measure
+from task.numerics.metrics import weighted_mean
 from task.spec.entry import Algorithm
 from task.spec.record import MODEL_DOWN
 from task.tasks.base import Task
@@ -81,6 +84,30 @@ def global_model(
     return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
 
 
+def by_model(
+    levels: Levels[str], sizes: Mapping[str, int], lines: Iterable[Mapping[str, Any]], clients: Iterable[str]
+) -> list[dict[str, str | float | int | None]]:
+    """Return, for each kind of model, how those of its clients did in the last evaluation at clients.
+
+    `sizes` are parameters by model, `lines` those of ``clients.jsonl``. Each row has "model", "parameters",
+    "clients" (of those given), and means over the test examples of all its clients, "accuracy" and "loss".
+    """
+    counts = Counter(map(levels.of, clients))
+    tested = [line for line in lines if line["phase"] == EVALUATE]
+    last = [line for line in tested if line["round"] == tested[-1]["round"]]
+    rows: list[dict[str, str | float | int | None]] = []
+    for name in levels.values:
+        row: dict[str, str | float | int | None] = {"model": name, "parameters": sizes[name]}
+        row["clients"] = counts[name]
+        mine = [line for line in last if levels.of(line["name"]) == name]
+        for metric in ("accuracy", "loss"):
+            sent = [line for line in mine if metric in line["metrics"]]
+            values, weights = [x["metrics"][metric] for x in sent], [x["examples"] for x in sent]
+            row[metric] = weighted_mean(values, weights) if sent else None
+        rows.append(row)
+    return rows
+
+
 def by_level(
     family: Widths,
     model: torch.nn.Module,
@@ -103,7 +130,7 @@ def by_level(
         for name, tensor in model.state_dict().items():
             tensor.copy_(torch.from_numpy(arrays[name]))
     data = (dataset.inputs(rows), task.targets(dataset, rows)) if dataset and rows.stop > rows.start else None
-    for width in family.levels.widths:
+    for width in family.levels.values:
         small = smaller(model, family.part(width, server_round + 1))
         found = measure(small, *data, task=task)[0] if data else {}
         size = sum(a.numel() for name, a in small.state_dict().items() if name in parameters)

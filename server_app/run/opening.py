@@ -24,10 +24,19 @@ from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.models.family import Widths
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import Parts, check_model, contract_of, family_of, model_of, parts_of
+from task.resolve.contract import (
+    Parts,
+    check_levels,
+    check_model,
+    contract_of,
+    family_of,
+    initial_of,
+    model_of,
+    parts_of,
+)
 from task.resolve.model_card import card_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
@@ -48,6 +57,7 @@ class OpenedRun:
     model: torch.nn.Module
     parts: Parts
     family: Widths | None  # which part of the model each client trains; None = the whole
+    sizes: dict[str, int]  # parameters of the clients' models, by name
     shared: Arrays  # what the clients share of the initial model, by name
     record: dict[str, Any]  # what config.json is to say
     card: dict[str, str]  # metadata of the model's file
@@ -87,6 +97,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
+    sizes = check_levels(config, shape, classes)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
@@ -98,7 +109,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         record["code"] = code
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
-    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    shared = initial_of(model, config, shape, classes)
     remarks = [note] if (note := numbered(config, path.name)) else []
     if config.initial_model:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
@@ -120,6 +131,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         model=model,
         parts=parts,
         family=family,
+        sizes=sizes,
         shared=shared,
         record=record,
         card=card_of(config, shape, classes, dataset, moments).metadata(),

@@ -25,6 +25,7 @@ from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
 from task.spec.brought import algorithm_of
 from task.spec.entry import Algorithm, evaluation_of
+from task.spec.record import PROTOTYPES
 from task.wire import messages as wire
 
 
@@ -197,7 +198,8 @@ def _order(
     server_round: int, arrays: Arrays, entry: Algorithm, client: str, run: str, void: tuple[int, ...]
 ) -> wire.TrainOrder:
     """Return what the client would be asked to evaluate after a round."""
-    given = {wire.ARRAYS: arrays} if entry.down else {}
+    tables = [r.name for r in entry.down if r.layout == PROTOTYPES]
+    given = dict.fromkeys(tables or [wire.ARRAYS], arrays) if entry.down else {}
     return wire.TrainOrder(server_round, given, clients=(client,), epochs=(0,), run=run, void=void)
 
 
@@ -210,6 +212,7 @@ def _own_of(
     if entry.keeps:
         _check_kept(node, client, order.run)
     model, _ = own_model(node, entry, order, client)
+    card = replace(card, config=card.config.with_model(node.seen_by(client).model))
     return TakenModel(card, model.eval(), config, node, client)
 
 

@@ -73,6 +73,7 @@ class ClientRegistry:
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
         self._widths: dict[str, float] = {}
+        self._models: dict[str, str] = {}
 
     @property
     def started(self) -> bool:
@@ -119,6 +120,7 @@ class ClientRegistry:
         """
         self._pools = {}
         self._widths = {a.clients[0]: a.width for a in self._answers.values() if a.width}
+        self._models = {a.clients[0]: a.model for a in self._answers.values() if a.model}
         groups: dict[Sequence[str], list[int]] = {}
         for node, answer in sorted(self._answers.items()):
             self._pools.setdefault(answer.pool, []).append(node)
@@ -203,6 +205,10 @@ class ClientRegistry:
     def width(self, client: str) -> float:
         """Return the width of its model that a client's node registered; 0 = it did not say."""
         return self._widths.get(client, 0.0)
+
+    def model(self, client: str) -> str | None:
+        """Return the name of the model that a client's node registered; None = it did not say."""
+        return self._models.get(client)
 
     def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
         """Return by client the most examples that a node registered for it and that it has in this round.

@@ -212,6 +212,23 @@ class FedFomoConfig(Section):
     )
 
 
+class FedProtoConfig(Section):
+    """FedProto, Tan et al. 2022."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
+    weights: str = knob(
+        "examples",
+        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
+        choices=("examples", "clients"),
+    )
+    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
+    predict: str = knob(
+        "head",
+        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
+        choices=("head", "prototype"),
+    )
+
+
 class FedAMPConfig(Section):
     """FedAMP, Huang et al. 2021."""
 

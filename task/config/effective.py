@@ -106,6 +106,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),
     "vertical.key-bits": (_algorithm("vertical-logistic"),),
     "model": (When("algorithm", ("vertical-logistic",), but=True),),  # which has but one
+    "models.": (_AVERAGED,),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
     "momentum": (_STEPS, _SGD),
@@ -137,6 +138,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "fedopt.beta1": (_MOMENTS,),
     "fedopt.beta2": (_MOMENTS,),
     "dropout-width": (When("width.levels", ("",)),),
+    "model": (When("models.levels", ("",)),),
+    "models.shares": (When("models.levels"),),
     "width.shares": (When("width.levels"),),
     "width.scheme": (When("width.levels"),),
     "personal.layers": (_HEAD, When("private-layers", ("",))),

@@ -5,7 +5,7 @@ The algorithms' sections stand in `task.config.algorithm_sections`, the others i
 into these objects.
 """
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import NamedTuple
 
 from task.config.algorithm_sections import (
@@ -25,6 +25,7 @@ from task.config.algorithm_sections import (
     FedFomoConfig,
     FedNovaConfig,
     FedOptConfig,
+    FedProtoConfig,
     FedProxConfig,
     FineTuneConfig,
     HierFAVGConfig,
@@ -39,6 +40,7 @@ from task.config.algorithm_sections import (
     VerticalConfig,
 )
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
+from task.config.level_sections import ModelsConfig, WidthConfig
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
@@ -53,7 +55,6 @@ from task.config.sections import (
     StructuredConfig,
     SyntheticConfig,
     TrainConfig,
-    WidthConfig,
     knob,
 )
 from task.spec.brought import algorithm_of
@@ -95,6 +96,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    models: ModelsConfig = field(default_factory=ModelsConfig)
     width: WidthConfig = field(default_factory=WidthConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
@@ -126,6 +128,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
@@ -142,6 +145,10 @@ class Config:
     def widths(self) -> tuple[tuple[float, float], ...]:
         """Width r and share of the clients by level, widest first; ``dropout-width`` is a level of all."""
         return self.width.by_level() or ((self.train.dropout_width, 1.0),)
+
+    def with_model(self, name: str) -> "Config":
+        """Return the run as a client sees it that has the model of this name."""
+        return replace(self, model=name, models=replace(self.models, levels="", shares=""))
 
     @property
     def parted(self) -> bool:

@@ -6,8 +6,6 @@
 from dataclasses import dataclass, field
 from typing import Any, dataclass_transform
 
-from task.errors import ConfigError
-
 Value = bool | int | float | str
 CODECS = ("fp16", "int8", "eden", "top-k", "stc", "rand-k")
 SPARSE = ("top-k", "stc", "rand-k")  # codes of some entries only
@@ -217,53 +215,6 @@ class OutputConfig(Section):
     def trackers(self) -> tuple[str, ...]:
         """Names of the trackers, each once."""
         return tuple(dict.fromkeys(name for part in self.tracker.split(",") if (name := part.strip())))
-
-
-class WidthConfig(Section):
-    """Clients of several sizes: HeteroFL, Diao et al. 2021, and FedRolex, Alam et al. 2022."""
-
-    levels: str = knob("", 'r, shares of each layer\'s units that clients have: "1,0.5,0.25"; "" = all alike')
-    shares: str = knob("", 'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal')
-    scheme: str = knob(
-        "nested",
-        "a client's units: the first ones, a window that rolls on by a unit a round, or drawn each round",
-        choices=("nested", "rolling", "random"),
-    )
-
-    def by_level(self) -> tuple[tuple[float, float], ...]:
-        """Return r and the share of the clients by level, widest first; () if all are alike.
-
-        Raises:
-            ConfigError: Naming the key.
-        """
-        if not self.levels:
-            return ()
-        levels = _numbers(
-            "width.levels", self.levels, "shares above 0 and at most 1, each once, the widest first"
-        )
-        if any(not 0 < r <= 1 for r in levels) or list(levels) != sorted(set(levels), reverse=True):
-            raise _unlike(
-                "width.levels", "shares above 0 and at most 1, each once, the widest first", self.levels
-            )
-        wanted = f"{len(levels)} shares of the clients, one for each of width.levels, that add up to 1"
-        shares = (
-            _numbers("width.shares", self.shares, wanted) if self.shares else (1 / len(levels),) * len(levels)
-        )
-        if len(shares) != len(levels) or any(s < 0 for s in shares) or abs(sum(shares) - 1) > 1e-6:
-            raise _unlike("width.shares", wanted, self.shares)
-        return tuple(zip(levels, shares, strict=True))
-
-
-def _numbers(key: str, text: str, expected: str) -> tuple[float, ...]:
-    """Return the numbers of a list in a text."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise _unlike(key, expected, text) from None
-
-
-def _unlike(key: str, expected: str, got: str) -> ConfigError:
-    return ConfigError(f'run-config key "{key}": expected {expected}; got {got!r}')
 
 
 class SelectConfig(Section):

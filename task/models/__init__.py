@@ -173,21 +173,39 @@ MODELS: dict[str, ModelSpec] = {
 
 
 def build_model(
-    name: str, input_shape: Shape, num_classes: int, seed: int, kind: str = "", twin: bool = False
+    name: str,
+    input_shape: Shape,
+    num_classes: int,
+    seed: int,
+    kind: str = "",
+    twin: bool = False,
+    features: int = 0,
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
     torch's own generator is used while the layers are made and put back as it was. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
-    are built twice, as the extractors of a `task.models.layers.Twin`.
+    are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model so many
+    outputs and lets a ReLU and a linear layer read them.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
     """
     shape = tuple(input_shape)
-    build = _builder(name, shape, num_classes, kind)
+    build = _builder(name, shape, features or num_classes, kind)
+    if features:
+        build = partial(_with_features, build, features, num_classes)
     make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
     return drawn(make, seed)
+
+
+def _with_features(build: Callable[[], nn.Module], features: int, num_classes: int) -> nn.Module:
+    """Return the model that `build` makes with a ReLU after it, and a linear layer."""
+    from torch import nn
+
+    model = build()
+    layers = model if type(model) is nn.Sequential else [model]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(features, num_classes))
 
 
 def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -23,7 +23,7 @@ random     drawn without replacement for each client and round      u = floor(r 
 ========  =====================  ==========================================
 symbol    variable               meaning
 ========  =====================  ==========================================
-r         `Levels.widths`        share of the units that are kept
+r         `Levels.values`        share of the units that are kept
 U, u      `UnitGroup.size`, `count`  units of a group, and how many are kept
 ========  =====================  ==========================================
 
@@ -41,7 +41,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,25 +117,27 @@ class ModelFamily(Protocol):
 
 
 Given = Callable[[str], float]  # returns the width that a client's node said; 0 = none
+T = TypeVar("T", float, str)
 
 
 @dataclass(frozen=True)
-class Levels:
-    """Who has which width: what a client's node said, else dealt by its name."""
+class Levels(Generic[T]):
+    """Who has which level: what a client's node said, else dealt by its name."""
 
-    widths: tuple[float, ...]  # r by level, widest first
+    values: tuple[T, ...]  # widths r, the widest first, or names of models
     shares: tuple[float, ...] = (1.0,)  # of the clients, by level; they add up to 1
     seed: int = 0  # the run's for data
-    given: Given = lambda client: 0.0
+    given: Callable[[str], T | None] = lambda client: None
 
-    def of(self, client: str) -> float:
-        """Return a client's r."""
-        if (said := self.given(client)) in self.widths:
+    def of(self, client: str) -> T:
+        """Return a client's level."""
+        said = self.given(client)
+        if said is not None and said in self.values:
             return said
-        if len(self.widths) == 1:
-            return self.widths[0]
+        if len(self.values) == 1:
+            return self.values[0]
         below = np.cumsum(self.shares)[:-1]
-        return self.widths[int(np.searchsorted(below, _draw(self.seed, client), side="right"))]
+        return self.values[int(np.searchsorted(below, _draw(self.seed, client), side="right"))]
 
 
 @lru_cache(maxsize=1 << 16)  # a round asks several times
@@ -148,7 +150,7 @@ class Widths:
     """Parts of a model that have a share of the units of each group."""
 
     units: Units
-    levels: Levels
+    levels: Levels[float]
     scheme: str  # nested, rolling or random
     seed: int = 0  # the run's for training
 
@@ -179,7 +181,7 @@ class Widths:
 
     def first(self, client: str = "") -> SubModel:
         """Return the part of the first units of each group."""
-        return self.sized(self.levels.of(client) if client else self.levels.widths[0])
+        return self.sized(self.levels.of(client) if client else self.levels.values[0])
 
     def sized(self, width: float) -> SubModel:
         """Return the part of a width that has the first units of each group."""

@@ -64,6 +64,8 @@ class Choice:
             return config.dp.central if self.key == "dp.noise" else config.dp.local
         if self.key in ("dropout-width", "width.levels"):
             return config.parted and config.width_key == self.key
+        if self.key == "models.levels":
+            return bool(config.models.levels)
         if self.key == "heldout-clients":
             return server.heldout_clients > 0
         if self.key == "optimizer":
@@ -76,6 +78,12 @@ OWN = "package.module:name"  # stands for whatever a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
 FILE = "FILE"  # stands for any path
 LEVELS = "1,0.5"
+MODELS = "logistic,mlp"
+
+
+def _alike(entry: Algorithm) -> str:
+    one = "its clients send models, or parts of one, that the server averages or compares"
+    return "" if entry.private == "all" else one
 
 
 def _ala(entry: Algorithm) -> str:
@@ -205,6 +213,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
     Choice("dropout-width", (BELOW_ONE,), why_whole),
     Choice("width.levels", (LEVELS,), why_whole),
+    Choice("models.levels", (MODELS,), _alike),
     Choice("initial-model", (FILE,), _own_start),
     Choice(
         "heldout-clients",

@@ -12,7 +12,9 @@ from task.datasets import spec_of
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Levels, Widths
-from task.models.layer_split import last_linear, private_names, top_parameters
+from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
+from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
@@ -21,12 +23,15 @@ from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
+from task.spec.record import PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
 from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
+    from collections.abc import Callable
+
     from torch import nn
 
 
@@ -91,8 +96,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
-        last_linear(model, "MOON")  # it compares what that layer reads
+    if (who := compares_features(config)) and not is_reference(config.model):
+        last_linear(model, who)  # they are what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
@@ -107,6 +112,63 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def compares_features(config: Config) -> str:
+    """Return the title of the run's algorithm if its clients compare features; "" = they do not."""
+    entry = entry_of(config)
+    on = config.moon.mu > 0 if entry.solver == "moon" else entry.solver == "fedproto"
+    return entry.title if on else ""
+
+
+def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
+    """Return what the server of a run begins with: what it shares of the initial model, or prototypes.
+
+    `shape` is that of one example.
+
+    Raises:
+        ConfigError: The model is not of the form that the algorithm needs.
+    """
+    if any(r.layout == PROTOTYPES for r in contract_of(config).up):
+        return no_prototypes(classes, _features(model, config, shape))
+    return only(state_of(model), parts_of(model, config).shared)
+
+
+def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[str, int]:
+    """Return the number of parameters of each of ``models.levels``, by name.
+
+    Raises:
+        ConfigError: The run's data or its algorithm cannot go with these models.
+    """
+    widths, sizes = {}, {}
+    for name, _ in config.models.by_level():
+        mine = config.with_model(name)
+        check_model(mine, shape, classes, config.data.task)
+        model = model_of(mine, shape, classes)
+        parts_of(model, mine)
+        sizes[name] = sum(p.numel() for p in model.parameters())
+        if compares_features(config):
+            widths[name] = _features(model, mine, shape)
+    if len({*widths.values()}) > 1:
+        found = ", ".join(f"{name} {f}" for name, f in widths.items())
+        raise ConfigError(
+            f'run-config key "models.levels": {compares_features(config)} compares features, which need one '
+            f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
+        )
+    return sizes
+
+
+def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
+    """Return f, the inputs of the last linear layer of a run's model."""
+    who = compares_features(config)
+    if not is_reference(config.model):
+        return last_linear(model, who).in_features
+    from task.models.brought import examples, output_layer
+
+    path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
+    if path is None:
+        raise no_last_linear(who, model)
+    return int(dict(model.named_modules())[path].in_features)
 
 
 def family_of(
@@ -129,14 +191,24 @@ def family_of(
     return Widths(units_of(model, shape, config.width_key), levels, scheme, config.seeds.train)
 
 
+def levels_of(config: Config, given: Callable[[str], str | None] = lambda client: None) -> Levels[str]:
+    """Return who has which model, by name; all have the run's where its clients' are alike.
+
+    `given` returns the model that a client's node said.
+    """
+    names, shares = zip(*(config.models.by_level() or ((config.model, 1.0),)), strict=True)
+    return Levels(names, shares, config.seeds.data, given)
+
+
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the run's initial model.
+    """Return the run's initial model; where its clients have several, that of the first level.
 
     Raises:
         ConfigError: It cannot read such data.
     """
     twin = algorithm_of(config.algorithm).private == "twin"
-    return build_model(config.model, shape, classes, config.seeds.model, _kind(config), twin)
+    name, features = levels_of(config).values[0], config.models.features
+    return build_model(name, shape, classes, config.seeds.model, _kind(config), twin, features)
 
 
 def _kind(config: Config) -> str:
@@ -169,7 +241,7 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
-        needs_features="MOON" if entry.solver == "moon" and config.moon.mu else "",
+        needs_features=compares_features(config),
         last_layers=last,
     )
     if entry.solver == "fsvrg-sparse":

@@ -18,7 +18,8 @@ from task.spec.brought import algorithm_of
 from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
 
-REFERENCES = ("model", "dataset", "partition")  # run-config keys that take ``package.module:name``, too
+# Run-config keys that take ``package.module:name``, too.
+REFERENCES = ("model", "models.levels", "dataset", "partition")
 
 
 def check_names(config: Config) -> None:
@@ -31,6 +32,7 @@ def check_names(config: Config) -> None:
     for key, got, known in (
         ("dataset", config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
+        *(("models.levels", name, MODELS) for name, _ in config.models.by_level()),
         ("partition", config.data.partition, PARTITIONS),
         ("selection", config.server.selection, SELECTIONS),
     ):

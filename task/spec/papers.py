@@ -82,6 +82,8 @@ _PAPERS = """
     Adaptive Federated Optimization
 1705.10467 2017 Smith, Chiang, Sanjabi, Talwalkar
     Federated Multi-Task Learning
+2105.00243 2022 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang
+    FedProto: Federated Prototype Learning across Heterogeneous Clients
 2309.16825 2024 Tavakoli, Emerson, Ayromlou, Jewell, Krishnan, Zhang, Verma, Razak
     A Comprehensive View of Personalized Federated Learning on Heterogeneous Clinical Datasets
 1812.00564 2018 Vepakomma, Gupta, Swedish, Raskar

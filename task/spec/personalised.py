@@ -13,12 +13,13 @@ from functools import partial
 
 from task.spec.entry import MCMAHAN, Algorithm
 from task.spec.papers import paper
-from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, SHARED, WHOLE, Record
+from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, PROTOTYPES, SHARED, WHOLE, Record
 from task.spec.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
 _WHOLE = Record("personal", WHOLE, "v_k, the client's own model")
 _EACH_MODEL_UP = replace(MODEL_UP, reduce="collect")
+_PROTOTYPES_DOWN = Record("prototypes", PROTOTYPES, "C^(j), global prototypes, and what stands behind them")
 _FRESH_PART = "the private part of the run's initial model, under the round's shared part"
 
 _own = partial(Algorithm, personal=True)
@@ -127,6 +128,24 @@ PERSONAL = (
         private="head",
         newcomer=_FRESH_PART,
         neutral={"personal.layers": 0},
+    ),
+    _own(
+        "fedproto", "FedProto", paper("2105.00243"),
+        about="Clients share class prototypes, mean features, and keep their models, which may be unlike.",
+        solver="fedproto",
+        down=(_PROTOTYPES_DOWN,),
+        up=(
+            Record(
+                "prototypes", PROTOTYPES, "w_i C_i^(j), its mean features by class times w_i, and w_i", "sum",
+                of="class",
+            ),
+        ),
+        keeps=(_PRIVATE,),
+        weight="uniform",
+        private="all",
+        newcomer="the run's initial model, pulled to the global prototypes at once",
+        evaluation=(_PROTOTYPES_DOWN,),
+        no_neutral="no model is ever averaged; at lambda = 0 it is local training only",
     ),
     _averaged(
         "fedrep", "FedRep", paper("2102.07089"),

@@ -14,7 +14,7 @@ from typing import Literal
 
 Reduce = Literal["mean", "sum", "collect"]
 Scope = Literal["run", "round", "start", "node"]
-Of = Literal["steps", "halves", "batch", "all", "validation", "row"]
+Of = Literal["steps", "halves", "batch", "all", "class", "validation", "row"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,10 @@ class Layout:
     """Which arrays a record has."""
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
-    # something; ``table``, integers for each column of a table; ``rows``, numbers for each of the phase's
-    # rows, how many and how wide is for the phase to say; ``free``, arrays that only the client knows.
-    kind: Literal["part", "vector", "table", "rows", "free"]
+    # something; ``table``, integers for each column of a table; ``classes``, numbers for each class;
+    # ``rows``, numbers for each of the phase's rows, how many and how wide is for the phase to say; ``free``,
+    # arrays that only the client knows.
+    kind: Literal["part", "vector", "table", "classes", "rows", "free"]
     # The part of the model; what the vector has a number for; what the integers are; or the rows' dtype.
     of: str = ""
 
@@ -43,6 +44,8 @@ WHOLE = Layout("part", "whole")  # both parts
 COLUMNS = Layout("vector", "columns")
 ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
+# Mean features by class and what stands behind them (`task.numerics.prototypes`).
+PROTOTYPES = Layout("classes", "prototypes")
 FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
 
@@ -68,8 +71,9 @@ class Record:
     # Of a downward record, whether ``all`` clients get the same or ``each`` gets records of its own, by name.
     to: Literal["all", "each"] = "all"
     # Of an upward record, which training examples it is computed from: those of the local ``steps``, the
-    # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, a ``validation`` share that is
-    # kept out of the training, or each ``row`` of it from one example. `client_app.owner` counts them.
+    # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, each row of it from those of one
+    # ``class``, a ``validation`` share that is kept out of the training, or each ``row`` from one example.
+    # `client_app.owner` counts them.
     of: Of = "steps"
     # Whether the numbers travel as they are under any codec, as the client keeps what follows from them.
     exact: bool = False

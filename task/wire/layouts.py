@@ -24,7 +24,8 @@ class Forms:
     columns: int = 0  # number of columns of a table, as a model reads them
     # Of the records that have a row for each of a phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # Parts that only a client knows, by name: ``private``, ``whole`` and ``top``.
+    # Others by name: the parts that only a client knows, ``private``, ``whole`` and ``top``, and what comes
+    # with the run's metrics and algorithm, ``sums`` and ``prototypes``.
     others: Mapping[str, Arrays] = field(default_factory=dict)
     # Returns the form of a client's part of the model; "" = of the largest.
     part: Callable[[str], Arrays] | None = None

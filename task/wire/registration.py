@@ -39,6 +39,7 @@ class Registration:
     whole: bool = False  # whether its share of the clients counts as one client
     code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
     width: float = 0.0  # of its one client's model; 0 = as the run deals it
+    model: str = ""  # its one client's model, by name; "" = as the run deals it
 
     @property
     def data(self) -> Data | None:
@@ -59,6 +60,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "classes": answer.classes,
             "code": [f"{package}={digest}" for package, digest in answer.code.items()],
             **({"width": answer.width} if answer.width else {}),
+            **({"model": answer.model} if answer.model else {}),
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
@@ -97,10 +99,13 @@ def read_registration(content: RecordDict) -> Registration:
     if not isinstance(width, float) or not 0 <= width <= 1 or (width and len(clients) != 1):
         got = f"{short(width)} of {len(clients)} clients"
         raise WireError(f"registration: expected a width from 0 to 1 of one client, or 0; got {got}", "width")
+    model = one_line(str(config.get("model", ""))[:LONGEST_LINE], "")
+    if model and len(clients) != 1:
+        raise WireError(f"registration: expected a model of one client; got {len(clients)}", "model")
     counts = np.broadcast_to(counts, len(clients))
     return Registration(
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
-        code=_code(config.get("code", [])), width=width,
+        code=_code(config.get("code", [])), width=width, model=model,
     )  # fmt: skip
 
 

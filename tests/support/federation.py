@@ -21,9 +21,9 @@ from task.config.read import as_run_config, fuse, read_config
 from task.datasets import natural_task
 from task.errors import NodesError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.resolve.contract import family_of, model_of, parts_of
+from task.resolve.contract import family_of, initial_of, model_of, parts_of
 from task.spec.brought import algorithm_of
 from task.tasks import task_of
 from task.wire import messages as wire
@@ -161,7 +161,7 @@ def play(
     keep = journal or Keep()
     strategy.start(
         grid,
-        wire.pack_arrays({n: a for n, a in state_of(model).items() if n in parts.shared}),
+        wire.pack_arrays(initial_of(model, config, shape, classes)),
         num_rounds=config.server.num_server_rounds,
         timeout=config.server.round_timeout,
         journal=keep,

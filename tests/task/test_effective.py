@@ -19,8 +19,7 @@ from task.config.effective import READ_WHEN, conditions, unmet
 from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
 from task.errors import ConfigError
-from task.numerics.arrays import state_of
-from task.resolve.contract import contract_of, model_of, parts_of
+from task.resolve.contract import contract_of, initial_of, model_of, parts_of
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
@@ -141,8 +140,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     config = reads.watch(read_config(keys))
     strategy = STRATEGIES[contract_of(config).rule](config)
     model = model_of(config, (8, 8), 10)
-    parts = parts_of(model, config)
-    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
+    parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)

@@ -245,7 +245,7 @@ def test_the_parameters_of_heterofls_levels() -> None:
     model, shape = built("2nn")
     family = of_width(units_of(model, shape), "nested", 1.0, 0.5, 0.25, 0.125, 0.0625)
     sizes = [
-        sum(p.numel() for p in smaller(model, family.sized(r)).parameters()) for r in family.levels.widths
+        sum(p.numel() for p in smaller(model, family.sized(r)).parameters()) for r in family.levels.values
     ]
     assert sizes == [199_210, 89_610, 42_310, 20_535, 10_527]
 
@@ -254,10 +254,10 @@ def test_levels_are_dealt_by_name_and_seed_in_their_shares() -> None:
     names = [f"client-{i}" for i in range(4000)]
     levels = Levels((1.0, 0.5, 0.25), (0.2, 0.3, 0.5), 1)
     dealt = [levels.of(name) for name in names]
-    for width, share in zip(levels.widths, levels.shares, strict=True):
+    for width, share in zip(levels.values, levels.shares, strict=True):
         assert abs(dealt.count(width) / 4000 - share) < 0.04  # five standard deviations of 0.5
     assert dealt == [levels.of(name) for name in names]
-    assert dealt != [Levels(levels.widths, levels.shares, 2).of(name) for name in names]
+    assert dealt != [Levels(levels.values, levels.shares, 2).of(name) for name in names]
     assert {Levels((1.0, 0.5), (0.0, 1.0), 1).of(name) for name in names[:99]} == {0.5}
 
 

@@ -53,6 +53,7 @@ class Options:
             link's key fleet-http.
         width: Share of each hidden layer's units that its model has, one of a run's width.levels; 0 = the run
             says.
+        model: Name of its model, one of a run's models.levels; "" = the run says.
     """
 
     data: Path | None = None
@@ -63,6 +64,7 @@ class Options:
     may_train: str = ""
     http: bool = False
     width: float = 0.0
+    model: str = ""
 
 
 def check(options: Options) -> None:
@@ -81,8 +83,9 @@ def check(options: Options) -> None:
             raise ConfigError(
                 f"--data: expected something that this user (uid {os.getuid()}) can read; got {options.data}"
             )
-    if options.width and options.data is None:
-        raise ConfigError("--width: expected with --data; without, other nodes may train this one's clients")
+    if (options.width or options.model) and options.data is None:
+        key = "--width" if options.width else "--model"
+        raise ConfigError(f"{key}: expected with --data; without, other nodes may train this one's clients")
     if options.partition is not None and not 0 <= options.partition[0] < options.partition[1]:
         raise ConfigError(
             "--partition: expected I/N with I from 0 to N - 1; got {}/{}".format(*options.partition)
@@ -288,6 +291,7 @@ def node_config(
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
         values |= {"width": options.width} if options.width else {}
+        values |= {"model": options.model} if options.model else {}
     elif options.partition is not None:
         values = {"partition-id": options.partition[0], "num-partitions": options.partition[1]}
     allowed: dict[str, str | int | float | bool] = {
