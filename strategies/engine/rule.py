@@ -67,6 +67,13 @@ class Phase:
         verb = self.contract.verb
         return verb if self.name == verb else f"{verb}.{self.name}"
 
+    def received(self) -> Callable[[str], Arrays] | None:
+        """Return what returns the model that a client gets; None = all get the same, or none."""
+        if self.models:
+            return self.models.received
+        given = next((self.route[r.base] for r in self.contract.up if r.base in self.route), None)
+        return (lambda client: next(iter(given[client].values()))) if given else None
+
 
 @dataclass(frozen=True)
 class RoundContext:
@@ -90,6 +97,8 @@ class RoundContext:
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
+    # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
+    seconds: Callable[[Sequence[str]], Sequence[float]] = lambda clients: [0.0] * len(clients)
 
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
@@ -221,6 +230,18 @@ class Rule:
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
         return state, metrics | over_models(hops)
+
+    def begin(self, state: Any, context: RoundContext) -> Any:
+        """Return the state with which a round begins; the context is still without a cohort."""
+        return state
+
+    def drawn(self, state: Any) -> tuple[str, ...] | None:
+        """Return the clients that train in the round, sorted, if the rule says who; None = the policy does."""
+        return None
+
+    def seconds(self, state: Any) -> float | None:
+        """Return the simulated seconds of the round, if the rule keeps time; None = until all are done."""
+        return None
 
     def opening(self, context: RoundContext) -> Phases:
         """Yield the phases before the first round of this start; one that resumes a run does them again.

@@ -54,6 +54,7 @@ def _codec(*names: str) -> When:
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
+_WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
@@ -94,6 +95,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     ),
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
+    **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
+    "devices.uplink": (_WAITING,),
     "vertical.": (_algorithm(*_VERTICAL),),
     "vertical.noise": (When("vertical.defence", ("gaussian",)),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
@@ -138,6 +141,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "robust.iterations": (_MEDIAN,),
     "robust.weighted": (_MEDIAN,),
     "d-psgd.degree": (When("d-psgd.route", ("regular",)),),
+    "fedasync.poly-a": (When("fedasync.staleness", ("polynomial",)),),
+    "fedasync.hinge-a": (When("fedasync.staleness", ("hinge",)),),
+    "fedasync.hinge-b": (When("fedasync.staleness", ("hinge",)),),
     "hierfavg.edges": (When("hierfavg.pattern", ("",)),),
     "select.order": (_selection("cycle"),),
     "select.candidates": (_selection("power-of-choice"),),
