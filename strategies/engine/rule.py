@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 
 # Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
+# Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
+Seconds = Callable[[Sequence[str]], Sequence[float]]
 Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
 TRAIN, EVALUATE, ADAPT = "train", "evaluate", "adapt"
 
@@ -97,8 +99,6 @@ class RoundContext:
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
-    # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
-    seconds: Callable[[Sequence[str]], Sequence[float]] = lambda clients: [0.0] * len(clients)
 
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
@@ -231,16 +231,16 @@ class Rule:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
         return state, metrics | over_models(hops)
 
-    def begin(self, state: Any, context: RoundContext) -> Any:
+    def begin(self, state: Any, context: RoundContext, seconds: Seconds) -> Any:
         """Return the state with which a round begins; the context is still without a cohort."""
         return state
 
     def drawn(self, state: Any) -> tuple[str, ...] | None:
-        """Return the clients that train in the round, sorted, if the rule says who; None = the policy does."""
+        """Return the clients that train in the round, sorted; None = the policy draws them."""
         return None
 
     def seconds(self, state: Any) -> float | None:
-        """Return the simulated seconds of the round, if the rule keeps time; None = until all are done."""
+        """Return the simulated seconds of the round; None = until its slowest client is done."""
         return None
 
     def opening(self, context: RoundContext) -> Phases:

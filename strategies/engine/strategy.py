@@ -141,7 +141,8 @@ class Strategy(FlowerStrategy):
         if not self._in_start:  # else `train_round` has
             self._register(grid, server_round)
         context, run = self._context(server_round, lr), partial(self.engine.run, grid=grid)
-        state = self._take(self.rule.begin(state, context))
+        seconds = partial(self.cohorts.alone, state=state, context=context)
+        state = self._take(self.rule.begin(state, context, seconds))
         plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
@@ -166,8 +167,7 @@ class Strategy(FlowerStrategy):
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
         more = engine.family, engine.journal.remark
-        context = RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
-        return replace(context, seconds=partial(self.cohorts.alone, state=self.state, context=context))
+        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

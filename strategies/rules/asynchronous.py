@@ -44,19 +44,17 @@ One client twice as fast as the other, a buffer of one:
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Route, Rule
+from strategies.engine.rule import TRAIN, Round, RoundContext, Route, Rule, Seconds
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.spec.selections import cohort_size
-
-Seconds = Callable[[Sequence[str]], Sequence[float]]
 
 
 class Start(NamedTuple):
@@ -194,14 +192,14 @@ class Asynchronous(Rule, state=AsyncState):
         """Return K, the updates of one step, given how many clients are at work at once."""
         raise NotImplementedError
 
-    def begin(self, state: AsyncState, context: RoundContext) -> AsyncState:
+    def begin(self, state: AsyncState, context: RoundContext, seconds: Seconds) -> AsyncState:
         """Go on until the buffer is full."""
         names, server = context.names, self.config.server
         at_once = cohort_size(server.fraction_train, len(names))
         rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)
         step = next_step(
             _unpacked(state.flight), state.clock, state.version, names, at_once, self.buffer(at_once),
-            context.seconds, rng,
+            seconds, rng,
         )  # fmt: skip
         flight, arriving = _packed(step.flight), _packed(step.arrived)
         return replace(
