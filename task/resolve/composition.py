@@ -96,7 +96,8 @@ def _nothing_up(entry: Algorithm) -> str:
 
 def _little(entry: Algorithm) -> str:
     why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
-    return _nothing_up(entry) or (why if entry.repeats else "")
+    stale = "the updates of a step are from several versions, and may be of one client"
+    return _nothing_up(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
 
 
 def _no_base(entry: Algorithm) -> str:
