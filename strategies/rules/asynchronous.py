@@ -65,7 +65,7 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class ServerStep:
     """The course of one server step."""
 
     arrived: dict[str, Start]  # the buffer, in the order of arrival
@@ -82,7 +82,7 @@ def next_step(
     buffer: int,
     seconds: Seconds,
     rng: np.random.Generator,
-) -> Step:
+) -> ServerStep:
     """Return what happens until the buffer is full.
 
     Args:
@@ -120,7 +120,7 @@ def next_step(
         clock = arrived[client].arrives
         if len(arrived) < buffer:
             begin(at_once - len(work))
-    return Step(arrived, work, clock)
+    return ServerStep(arrived, work, clock)
 
 
 def _is_in(names: Sequence[str], client: str) -> bool:

@@ -194,6 +194,8 @@ def _selection(name: str) -> Choice:
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
 
     def why_not(entry: Algorithm) -> str:
+        if entry.asynchronous:
+            return "a step takes the updates of the clients that are there first, whoever they are"
         return next((why for on, check in checks if on and (why := check(entry))), "")
 
     return Choice("selection", (name,), why_not)
